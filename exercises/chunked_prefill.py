@@ -29,7 +29,7 @@ Contract of plan_chunks
     budget    all requests of a pass together compute token_budget tokens or fewer
     prompts   get what decoding leaves, those of running requests first, in order of arrival: the
               first one as much as it can use, then the next. A waiting request begins if tokens are
-              left for it, and if max_running allows
+              left for it, and if fewer than max_running run, those that began in this pass included
     zero      a request without tokens in this pass is not in the dict
 
 Contract of chunk_attention

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labkit import measure
     from labkit.comm import FatTree, Group, Link, Topology
-    from labkit.grade import check, hint, reset, solution
+    from labkit.grade.desk import hint, reset, solution
+    from labkit.grade.engine import check
     from labkit.launch import (
         Deadlock,
         Mismatch,
@@ -57,7 +58,8 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("FatTree", "Group", "Link", "Topology"), "labkit.comm"),
-    **dict.fromkeys(("check", "hint", "reset", "solution"), "labkit.grade"),
+    **dict.fromkeys(("hint", "reset", "solution"), "labkit.grade.desk"),
+    "check": "labkit.grade.engine",
 }
 
 

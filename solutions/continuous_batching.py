@@ -21,9 +21,9 @@ Write the function `next_pass`. A server calls it before each pass, and does wha
                  of all requests that the pass computes
 
 After the preemptions, the pass computes for each of its requests what is missing: keys and values
-of all its tokens, in ceil(num_tokens / page_size) pages, and one new token. A request whose answer
-has ended gives up its pages. A preempted one gives up its pages, keeps its tokens and waits again,
-before all that have arrived after it.
+of all its tokens, in ceil(num_tokens / page_size) pages, and one new token. The new token gets its
+place in the next pass. A request whose answer has ended gives up its pages. A preempted one gives
+up its pages, keeps its tokens and waits again, before all that have arrived after it.
 
 Contract
     room      the requests of a pass need no more new pages than are free after the preemptions

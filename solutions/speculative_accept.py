@@ -24,7 +24,8 @@ Contract
     The arguments stay as they are. K may be 0
 
 Test. Your function is called with all drafts and with uniforms of the whole range. The probability
-of each result must be correct to 1e-9. How you make a token from a uniform number is up to you.
+of each list that it returns, with its length, must be correct to 1e-9. How you make a token from a
+uniform number is up to you.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from labkit.grade import catalog, desk
 from labkit.grade.engine import check as run_check
 
 Name = Annotated[str, typer.Argument(help="The exercise, as in `labkit list`.")]
-_WIDTH_OF_ALL_COLUMNS, _WIDTH_OF_THREE = 100, 60
+_WIDTH_OF_TITLES = 100
 
 
 def check(
@@ -75,23 +75,15 @@ def list_exercises() -> None:
     out.print(table_of_exercises(out.width))
 
 
-def table_of_exercises(width: int, marked: str | None = None) -> Table:
-    """All of them, with their standing; with a mark at one, where that is given.
-
-    width: of the terminal, in columns.
-    """
-    is_wide, standings = width >= _WIDTH_OF_ALL_COLUMNS, desk.standings()
-    is_shown = {"": marked is not None, "title": is_wide, "notebook": width >= _WIDTH_OF_THREE}
-    headings = ["", "exercise", "title", "notebook", "standing"]
-    headings = [heading for heading in headings if is_shown.get(heading, True)]
+def table_of_exercises(width: int) -> Table:
+    """All of them, with their standing; titles too on a terminal of 100 columns. width: columns."""
+    is_wide, standings = width >= _WIDTH_OF_TITLES, desk.standings()
     table = Table(box=box.SIMPLE)
-    for heading in headings:
+    for heading in ("exercise", *["title"] * is_wide, "notebook", "standing"):
         # Names are for typing and opening: whole, and on one line where there is room for that.
         is_name = heading in ("exercise", "notebook") and is_wide
         table.add_column(heading, overflow="fold", no_wrap=is_name)
     for name, exercise in catalog.load_catalog().items():
         notebook = exercise.notebook if is_wide else exercise.notebook.partition("_")[0]
-        cells = {"exercise": name, "title": exercise.title, "notebook": notebook}
-        cells |= {"": ">" if name == marked else "", "standing": standings[name]}
-        table.add_row(*(cells[heading] for heading in headings))
+        table.add_row(name, *[exercise.title] * is_wide, notebook, standings[name])
     return table

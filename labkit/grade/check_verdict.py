@@ -30,14 +30,11 @@ class Verdict:
     finding: Finding | None
     """The mistake; None after a pass."""
     shown: str
-    """What a pass has shown."""
-    tried: str
-    """What was run, in words; empty where nothing was."""
+    """What a pass has shown, and in how many cases."""
     seed: int
     """check(name, seed=...) repeats the same inputs."""
     call: str
-    """The call that repeats this check, same inputs included."""
-    seconds: float
+    """The call that repeats this check, same inputs included; empty where nothing was run."""
     next_name: str = ""
     """The exercise after this one in the catalog; empty after the last."""
 
@@ -66,7 +63,7 @@ class Verdict:
         finding, name = self.finding, self.exercise.name
         if finding is None:
             return [
-                ("Shown", f"{self.tried}: {self.shown}."),
+                ("Shown", f"{self.shown}."),
                 ("Say it", self.exercise.say),
                 ("They may ask next", "\n".join(f"- {q}" for q in self.exercise.follow_ups)),
                 *([("Next exercise", self.next_name)] if self.next_name else []),
@@ -82,7 +79,7 @@ class Verdict:
             ("Printed", finding.printed),
             ("Details", finding.details),
             ("Read next", f'hint("{name}", {finding.hint})'),
-            ("Repeat", self.call if self.tried else ""),
+            ("Repeat", self.call),
         ]
         return [(label, text) for label, text in found if text]
 

@@ -1,12 +1,13 @@
-"""hint, solution and reset: what a learner asks for between two checks. Each is remembered."""
+"""hint, solution and reset: what a learner asks for between two checks. Each is remembered.
+
+And where a learner is: the standing of each exercise, and the one to go on with.
+"""
 
 import html
 import itertools
 from dataclasses import dataclass
 
 from labkit import progress
-from labkit.comm.operation import Site
-from labkit.doctor import sources
 from labkit.grade.catalog import NUM_HINTS, get_exercise, load_catalog
 from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
@@ -36,20 +37,17 @@ class Note:
 def hint(name: str, number: int | None = None, *, workspace: Workspace | None = None) -> Note:
     """The next of the exercise's three hints, or hint `number` (1 to 3).
 
-    The third also names the line at which your last check went wrong, where it could be told.
     Raises UnknownExercise, and ValueError for a number that is not 1, 2 or 3.
     """
     exercise = get_exercise(name, workspace)
-    since_reset = _events_since_reset(name)
     if number is None:
-        seen = [event.detail.get("number", 0) for event in since_reset if event.kind == "hint"]
+        seen = [e.detail.get("number", 0) for e in _events_since_reset(name) if e.kind == "hint"]
         number = min(max(seen, default=0) + 1, NUM_HINTS)
     if number not in range(1, NUM_HINTS + 1):
         raise ValueError(f"hint {number} of {name}: there are hints 1 to {NUM_HINTS}")
     progress.record("hint", name, number=number)
     text = exercise.hints[number - 1]
     if number == NUM_HINTS:
-        text += _line_of_last_check(since_reset)
         text += f'\n\nThat was the last hint. solution("{name}") shows the solution.'
     title = f"{name}, hint {number} of {NUM_HINTS}: {HINT_TITLES[number - 1]}"
     return Note(title, text)
@@ -118,6 +116,38 @@ def _standing(events: list[progress.Event]) -> str:
     return outcomes[-1] if outcomes else Outcome.NOT_ATTEMPTED.value
 
 
+def is_passed(standing: str) -> bool:
+    """Whether a standing, as `labkit list` says it, is that of an exercise that was passed."""
+    return standing.startswith(Outcome.PASSED.value)
+
+
+def where_to_go_on(workspace: Workspace | None = None) -> str:
+    """The exercise that was checked last; once that is passed, the next open one.
+
+    A check of a stub does not count: `labkit check` without a name does that to all of them.
+    """
+    known = standings(workspace)
+    stub = Outcome.NOT_ATTEMPTED.value
+    checks = [each for each in progress.events(kind="check") if each.detail.get("outcome") != stub]
+    last = next((each.subject for each in reversed(checks) if each.subject in known), None)
+    if last is None:
+        return next(iter(known))
+    return next_open(last, workspace) if is_passed(known[last]) else last
+
+
+def next_open(name: str, workspace: Workspace | None = None) -> str:
+    """The next exercise after `name` that is not passed, from the first again after the last.
+
+    Where all others are passed, the next one.
+    """
+    known = standings(workspace)
+    names = list(known)
+    place = names.index(name)
+    others = names[place + 1 :] + names[:place]
+    still_open = [other for other in others if not is_passed(known[other])]
+    return [*still_open, *others, name][0]
+
+
 def _back_up(name: str, content: bytes, workspace: Workspace) -> str:
     """Write `content` under the first free number; the path as the learner knows it."""
     workspace.backups.mkdir(exist_ok=True)
@@ -131,12 +161,3 @@ def _events_since_reset(name: str) -> list[progress.Event]:
     events = progress.events(name)
     resets = [number for number, event in enumerate(events) if event.kind == "reset"]
     return events[resets[-1] + 1 :] if resets else events
-
-
-def _line_of_last_check(events: list[progress.Event]) -> str:
-    checks = [event for event in events if event.kind == "check"]
-    if not checks or not checks[-1].detail.get("diagnosis"):
-        return ""
-    where = checks[-1].detail.get("where")
-    line = f" at {sources.place(Site(*where))}" if where else ""
-    return f"\n\nYour last check: {checks[-1].detail['diagnosis']}{line}."

@@ -22,9 +22,7 @@ def form_of(got: Any, right: Any) -> tuple[str, str]:
 def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
     """(name, why) of one place of a result; None where the form is the right one."""
     what = "a part of the result" if path else "the result"
-    if got is None and right is not None:
-        if path:
-            return "a part of the result is None", "a value is missing: see what was expected"
+    if got is None and right is not None and not path:
         return "returns nothing", "the function ends without a return, so its value is None"
     if isinstance(right, torch.Tensor):
         if not isinstance(got, torch.Tensor):

@@ -9,14 +9,12 @@ whose results are the same?    ->  a Verdict (check_verdict.py)
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import itertools
 import pickle
 import random
 import secrets
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,8 +25,8 @@ from labkit.comm.words import listed
 from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
 from labkit.grade.check_verdict import Verdict
-from labkit.grade.grader import Draw, InParts, OnRanks, Patch, Questions
-from labkit.grade.graders import load_grader
+from labkit.grade.grader import Draw, Grader, OnRanks, Patch, Questions
+from labkit.grade.graders import functions_of, load_graders
 from labkit.grade.harness import MARK, MEETING, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
@@ -55,85 +53,75 @@ def check(
     """Grade the exercise `name` in fresh processes, and return the verdict.
 
     submission: None for the learner's own exercises/<name>.py, or the path of another file, or a
-    function, such as one written in a notebook cell (a list of them where there are several).
+    function, such as one written in a notebook cell.
     seed: repeats the inputs of an earlier check; without it they are new every time.
     timeout_s: for each launch of the code; what takes longer counts as hung. If it is wrong, the
     programs of mistakes have a minute of their own.
 
-    Raises UnknownExercise, NothingToGrade (no such file) and WorkspaceNotFound, each saying what
-    to do, and ValueError for another timeout; whatever is wrong with the code itself is in the
-    verdict.
+    Raises UnknownExercise, NothingToGrade (no such file), WorkspaceNotFound, and TypeError for a
+    function that cannot be sent to the ranks, each saying what to do, and ValueError for another
+    timeout; whatever is wrong with the code itself is in the verdict.
     """
-    started_s = time.perf_counter()
     workspace = workspace or find_workspace()
     exercise = get_exercise(name, workspace)
     names = list(load_catalog(workspace))
-    grader = load_grader(name)
-    code = Submission.read(submission, name, grader.names, workspace)
+    code = Submission.read(submission, name, functions_of(name), workspace)
     seed = secrets.randbelow(2**31) if seed is None else seed
-    finding, tried, shown = code.finding_before_running(), "", ""
+    finding, shown, call = code.finding_before_running(), "", ""
     if finding is None:
-        finding, tried, shown = _graded(grader, code, seed, timeout_s)
-    verdict = Verdict(
-        exercise,
-        finding,
-        shown=shown,
-        tried=tried,
-        seed=seed,
-        call=_call(name, code, seed),
-        seconds=time.perf_counter() - started_s,
-        next_name=(names[names.index(name) + 1 :] or [""])[0],
-    )
+        finding, shown = _graded(load_graders(name), code, seed, timeout_s)
+        arguments = [f'"{name}"', *[code.argument] * bool(code.argument), f"seed={seed}"]
+        call = f"check({', '.join(arguments)})"
+    next_name = (names[names.index(name) + 1 :] or [""])[0]
+    verdict = Verdict(exercise, finding, shown, seed, call, next_name)
     if code.is_own:
-        _remember(verdict)
+        practised.record_check(
+            name,
+            attempted=verdict.outcome is not Outcome.NOT_ATTEMPTED,
+            passed=bool(verdict),
+            outcome=verdict.outcome.value,
+            diagnosis=verdict.diagnosis,
+        )
     return verdict
 
 
 def _graded(
-    grader: OnRanks | Questions | InParts, code: Submission, seed: int, timeout_s: float
-) -> tuple[Finding | None, str, str]:
-    """The first mistake, what was run in words, and what a pass has shown. Part by part."""
-    tried, shown = [], []
-    for part in grader.parts:
-        unwritten = set(part.names) & set(code.unwritten)
-        if unwritten == set(part.names) or (unwritten and isinstance(part, OnRanks)):
+    parts: tuple[Grader, ...], code: Submission, seed: int, timeout_s: float
+) -> tuple[Finding | None, str]:
+    """The first mistake, or what a pass has shown. Part by part."""
+    shown = []
+    for part in parts:
+        unwritten = set(part.functions) & set(code.unwritten)
+        if unwritten == set(part.functions) or (unwritten and isinstance(part, OnRanks)):
             continue
-        num_cases, sizes = 0, part.world_sizes
-        for number, n in enumerate(sizes):
+        num_cases = 0
+        for n in part.world_sizes:
             observation = observe(part, code, n, seed, timeout_s)
             num_cases += len(observation.cases)
-            finding = findings.first(part, observation)
-            if finding is not None:
-                return finding, _tried(part, num_cases, sizes[: number + 1]), ""
-        tried.append(_tried(part, num_cases, sizes))
-        shown.append(part.shown)
-    finding = None
+            if finding := findings.first(part, observation):
+                return finding, ""
+        shown.append(f"{_tried(part, num_cases)}: {part.shown}")
     if code.unwritten:
-        finding = Finding(
-            Outcome.NOT_ATTEMPTED,
-            "a part is still to be written",
-            f"what is written is right; write {listed(code.unwritten)} and check again",
-        )
-    return finding, "; ".join(tried), "; ".join(shown)
+        why = f"what is written is right; write {listed(code.unwritten)} and check again"
+        return Finding(Outcome.NOT_ATTEMPTED, "a part is still to be written", why), ""
+    return None, "; ".join(shown)
 
 
-def _tried(part: OnRanks | Questions, num_cases: int, sizes: Sequence[int]) -> str:
+def _tried(part: Grader, num_cases: int) -> str:
     if isinstance(part, Questions):
         return f"{num_cases} questions"
-    ranks = ", ".join(map(str, sorted(sizes)))
+    ranks = ", ".join(map(str, sorted(part.world_sizes)))
     return f"{num_cases} cases on {ranks} rank{'' if ranks == '1' else 's'}"
 
 
-def observe(
-    grader: OnRanks | Questions, code: Submission, n: int, seed: int, timeout_s: float
-) -> Observation:
+def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: float) -> Observation:
     """Launch the code on `n` ranks, on all cases of that world size.
 
     A machine too busy to come to the code in time is given longer, once.
     """
     cases = cases_of(grader, n, seed)
     if isinstance(grader, Questions):
-        cases = [c for c in cases if (c.function or grader.names[0]) not in code.unwritten]
+        cases = [c for c in cases if (c.function or grader.functions[0]) not in code.unwritten]
     codes = [code.code] * len(cases)
     observation = _launched(grader, codes, cases, n, timeout_s)
     if observation.failure is not None and is_busy_machine(observation.failure):
@@ -147,7 +135,7 @@ def observe(
 
 
 def observe_mistakes(
-    grader: OnRanks | Questions, solution: str, cases: tuple[Case, ...], n: int
+    grader: Grader, solution: str, cases: tuple[Case, ...], n: int
 ) -> dict[Patch, list[Observed]]:
     """What the mistakes that have no predicate do with these cases, by patch.
 
@@ -157,7 +145,7 @@ def observe_mistakes(
     programs: dict[Patch, Code] = {}
     for patch in (p for m in grader.mistakes if m.predicate is None for p in m.patches):
         with contextlib.suppress(ValueError):
-            programs[patch] = Code(grader.names, patch.applied_to(solution), "a mistake")
+            programs[patch] = Code(patch.applied_to(solution), "a mistake")
     found: dict[Patch, list[Observed]] = {}
     while rest := [patch for patch in programs if patch not in found]:
         codes = [programs[patch] for patch in rest for _ in cases]
@@ -173,21 +161,16 @@ def observe_mistakes(
     return found
 
 
-def cases_of(grader: OnRanks | Questions, n: int, seed: int) -> list[Case]:
-    """All cases of a world size; of several ranks, the last one again with one rank late."""
+def cases_of(grader: Grader, n: int, seed: int) -> list[Case]:
+    """All cases of a world size."""
     draw = Draw(n, random.Random(f"{seed}/{n}"))
     if isinstance(grader, Questions):
         return list(grader.cases(draw))
-    cases = list(grader.cases(n, draw))
-    if n > 1:
-        again = copy.copy(cases[-1])
-        again.label, again.late = f"{again.label}, one rank late", draw.rng.randrange(n)
-        cases.append(again)
-    return cases
+    return list(grader.cases(n, draw))
 
 
 def _launched(
-    grader: OnRanks | Questions,
+    grader: Grader,
     codes: Sequence[Code],
     cases: Sequence[Case],
     n: int,
@@ -198,8 +181,7 @@ def _launched(
         job = Job(
             folder=folder,
             codes=tuple(codes),
-            functions=tuple(case.function or grader.names[0] for case in cases),
-            late=tuple(case.late for case in cases),
+            functions=tuple(case.function or grader.functions[0] for case in cases),
             call=grader.call,
             allowed=grader.allowed,
             closed=grader.closed,
@@ -262,22 +244,3 @@ def _records(path: Path, num_cases: int) -> list[RankSeen]:
         while True:
             seen.append(pickle.load(file))
     return seen + [RankSeen() for _ in range(num_cases - len(seen))]
-
-
-def _call(name: str, code: Submission, seed: int) -> str:
-    arguments = [f'"{name}"', code.argument, f"seed={seed}"]
-    return f"check({', '.join(argument for argument in arguments if argument)})"
-
-
-def _remember(verdict: Verdict) -> None:
-    where = None if verdict.finding is None else verdict.finding.where
-    practised.record_check(
-        verdict.exercise.name,
-        attempted=verdict.outcome is not Outcome.NOT_ATTEMPTED,
-        passed=bool(verdict),
-        outcome=verdict.outcome.value,
-        diagnosis=verdict.diagnosis,
-        where=None if where is None else [where.file, where.line, where.function],
-        seed=verdict.seed,
-        seconds=round(verdict.seconds, 3),
-    )

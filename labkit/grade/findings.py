@@ -16,25 +16,19 @@ from typing import Any
 import torch
 
 from labkit.grade.differences import common_factor, difference, form_of, shown
-from labkit.grade.grader import Mistake, OnRanks, Patch, Questions, close
+from labkit.grade.grader import Grader, Mistake, Patch, close
 from labkit.grade.observed import Observation, Observed, pairs, tensors_in
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.unfinished import how_it_ended
 from labkit.launch.errors import Mismatch, RunError
 
-Grader = OnRanks | Questions
 _PRINTED_LINES = 10
 
 
 def first(grader: Grader, observation: Observation) -> Finding | None:
     """The mistake to show; None where all is right and within the budget."""
-    finding = _first(grader, observation)
-    if finding is None:
-        return None
-    # `job 37`, not `job 3`; `..., one rank late` if it was that one.
-    named = [each for each in observation.cases if each.label in finding.first_seen]
-    shown_case = max(named, key=lambda each: len(each.label), default=None)
-    return dataclasses.replace(finding, printed="" if shown_case is None else _printed(shown_case))
+    found = _first(grader, observation)
+    return dataclasses.replace(found[0], printed=_printed(found[1])) if found else None
 
 
 def _printed(observed: Observed) -> str:
@@ -46,20 +40,21 @@ def _printed(observed: Observed) -> str:
     )
 
 
-def _first(grader: Grader, observation: Observation) -> Finding | None:
+def _first(grader: Grader, observation: Observation) -> tuple[Finding, Observed] | None:
+    """The mistake, and the case that shows it."""
     failure = observation.failure
     for observed in observation.cases:
         for rank, seen in enumerate(observed.ranks):
             if seen.broke:
                 where = f"{observed.label}: rank {rank}" if observed.n > 1 else observed.label
-                return Finding(Outcome.WRONG, seen.broke, seen.broke_how, where, 3, seen.site)
+                return dataclasses.replace(seen.broke, first_seen=where), observed
         if not observed.returned:
             assert failure is not None, f"a record is missing though no rank failed: {observed}"
-            return _unfinished(grader, observed, failure)
+            return _unfinished(grader, observed, failure), observed
         if _fault(grader, observed):
             return _wrong(grader, observation)
     if failure is not None:  # after the last case
-        return how_it_ended(failure, observation.cases[-1])
+        return how_it_ended(failure, observation.cases[-1]), observation.cases[-1]
     return _over_budget(grader, observation.cases)
 
 
@@ -67,24 +62,29 @@ def _fault(grader: Grader, observed: Observed) -> bool:
     return bool(observed.wrong_ranks) or _side_effect(grader, observed) is not None
 
 
-def _wrong(grader: Grader, observation: Observation) -> Finding:
+def _wrong(grader: Grader, observation: Observation) -> tuple[Finding, Observed]:
     """At least one case has a wrong result, or changes what it must not change."""
     wrong, asked = _wrong_cases(grader, observation)
     # Results of patches say nothing where only an input has changed.
     mistaken = observation.mistaken(wrong[0].case.function) if wrong[0].wrong_ranks else {}
     mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked, mistaken)
     if mistake is not None:
-        return _finding(mistake, grader, example)
-    if early := [observed for observed in wrong if _reads_early(observed)]:
+        return _finding(mistake, grader, example), example
+    observed = next((each for each in wrong if _reads_early(each)), wrong[0])
+    return _unnamed(grader, observed, wrong), observed
+
+
+def _unnamed(grader: Grader, observed: Observed, wrong: Sequence[Observed]) -> Finding:
+    """What can be said of a case that no mistake of the exercise explains."""
+    if _reads_early(observed):
         return Finding(
             Outcome.WRONG,
             "reads a buffer before its operation completed",
             "the result has NaN where no input has. Until wait() returns, the buffer of an "
             "operation holds nonsense; here NaN. Call wait() first, then compute with the buffer",
-            _got_and_expected(grader, early[0]),
+            _got_and_expected(grader, observed),
             3,
         )
-    observed = wrong[0]
     if not observed.wrong_ranks and (effect := _side_effect(grader, observed)):
         return Finding(Outcome.WRONG, *effect, observed.label, 3)
     if found := _in_own_words(grader, observed):
@@ -143,19 +143,9 @@ _FACTOR = (
 
 
 def _is_nearly_right(observed: Observed) -> bool:
-    """Whether tensors are wrong by little more than rounding, and all else is equal."""
+    """Whether tensors are wrong by less than 1% of the largest number, and all else is equal."""
     both = ((observed.ranks[rank].output, observed.right[rank]) for rank in observed.wrong_ranks)
-    return all(_is_near(*place) for got, right in both for _, *place in pairs(got, right))
-
-
-def _is_near(got: Any, right: Any) -> bool:
-    """Whether they are equal, or tensors that differ by less than 1% of the largest number."""
-    if not isinstance(right, torch.Tensor) or close(got, right):
-        return close(got, right)
-    if not isinstance(got, torch.Tensor) or (got.shape, got.dtype) != (right.shape, right.dtype):
-        return False
-    one, other = got.double(), right.double()
-    return bool((one - other).abs().max() <= 0.01 * other.abs().max())
+    return all(close(got, right, share=0.01) for got, right in both)
 
 
 def _wrong_cases(grader: Grader, observation: Observation) -> tuple[list[Observed], list[Observed]]:
@@ -165,8 +155,6 @@ def _wrong_cases(grader: Grader, observation: Observation) -> tuple[list[Observe
     # With several functions, the first that goes wrong is the one to talk about.
     function = wrong[0].case.function
     wrong = [observed for observed in wrong if observed.case.function == function]
-    # The case that is repeated with a late rank counts once.
-    wrong = [observed for observed in wrong if observed.case.late is None] or wrong
     return (
         # Side effects of a case with a right result are looked at where nothing else is wrong.
         [observed for observed in wrong if observed.wrong_ranks] or wrong,
@@ -240,9 +228,6 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
     return Finding(mistake.outcome, mistake.name, mistake.why, seen, mistake.hint, picture=picture)
 
 
-_NO_COPIES = " (flatten() of a contiguous tensor is not one, and neither is a slice)"
-
-
 def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
     """What a call with a right result may have done besides: (name, why)."""
     for rank, seen in enumerate(observed.ranks):
@@ -251,9 +236,8 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
             for number, (before, after) in enumerate(zip(given, seen.args, strict=False), start=1):
                 if not _unchanged(before, after):
                     why = f"argument {number} of the function is not what it was before the call: "
-                    why += "the caller may still need it. Work on a copy"
-                    if isinstance(before, torch.Tensor):
-                        why += _NO_COPIES
+                    why += "the caller may still need it. Work on a copy (a slice is none, and "
+                    why += "flatten() of a contiguous tensor is none either)"
                     return "changes its input", why
         if grader.new_result and seen.is_input:
             return (
@@ -290,23 +274,19 @@ def _got_and_expected(grader: Grader, observed: Observed) -> str:
     return f"{where}: {difference(observed.ranks[rank].output, observed.right[rank])}"
 
 
-def _over_budget(grader: Grader, cases: Sequence[Observed]) -> Finding | None:
+def _over_budget(grader: Grader, cases: Sequence[Observed]) -> tuple[Finding, Observed] | None:
     """All results are right; what they cost may not be."""
     mistake, example = named(grader.mistakes, Outcome.OVER_BUDGET, cases, cases, {})
     if mistake is not None:
-        return _finding(mistake, grader, example)
+        return _finding(mistake, grader, example), example
     for observed in cases:
         if found := _in_own_words(grader, observed):
-            return found
+            return found, observed
         if excess := _excess(grader, observed):
             rank, what, told = excess
-            return Finding(
-                Outcome.OVER_BUDGET,
-                f"too many {what}" if what != "steps" else "too many steps in a row",
-                f"the results are right, and {told}",
-                f"{observed.label}: rank {rank}",
-                1,
-            )
+            where = f"{observed.label}: rank {rank}"
+            why = f"the results are right, and {told}"
+            return Finding(Outcome.OVER_BUDGET, f"too many {what}", why, where, 1), observed
     return None
 
 
@@ -321,7 +301,7 @@ def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
             "collectives": (observed.num_collectives(rank), "collectives"),
             "payload_bytes": (observed.payload_bytes(rank), "bytes of payload"),
             "sent_bytes": (observed.sent_bytes(rank), "bytes sent"),
-            "steps": (observed.num_steps, "steps"),
+            "steps": (observed.num_steps, "steps in a row"),
             "peak_bytes": (seen.peak_bytes, "bytes of tensors alive together"),
             "largest": (seen.largest, "elements in one tensor"),
         }

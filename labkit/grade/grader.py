@@ -5,6 +5,8 @@ A grader is data and small functions; engine.py does the grading. There are two 
     OnRanks     a function that is called on every rank, with a group as its last argument
     Questions   functions that calculate: they are called in one process, without a group
 
+An exercise with several functions may have a list of graders, for one after the other.
+
 A mistake is a name, an explanation, the number of the hint that helps, and patches of the solution
 that make it. It is recognised by what these return, or by a predicate over what was observed.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -135,17 +137,19 @@ def directly(watch: Any, args: tuple[Any, ...]) -> Any:
     return watch.function(*args, *watch.groups)
 
 
-def close(got: Any, right: Any, case: Case | None = None, steps: float = 8) -> bool:
+def close(
+    got: Any, right: Any, case: Case | None = None, steps: float = 8, share: float = 0.0
+) -> bool:
     """Whether a result is the right one: types and shapes, and values but for rounding.
 
     Tensors: same shape and dtype; floating-point numbers within `steps` times the dtype's epsilon,
-    per unit of the largest number. Python's floats: within 1e-9 of the right one. A list for a
-    tuple will do.
+    or within `share`, per unit of the largest number. Python's floats: within 1e-9 of the right
+    one. A list for a tuple will do.
     """
-    return all(_is_close(a, b, steps) for _, a, b in pairs(got, right))
+    return all(_is_close(a, b, steps, share) for _, a, b in pairs(got, right))
 
 
-def _is_close(got: Any, right: Any, steps: float) -> bool:
+def _is_close(got: Any, right: Any, steps: float, share: float) -> bool:
     if isinstance(right, torch.Tensor):
         if (
             not isinstance(got, torch.Tensor)
@@ -156,7 +160,7 @@ def _is_close(got: Any, right: Any, steps: float) -> bool:
         if not right.dtype.is_floating_point or not right.numel():
             return torch.equal(got, right)
         largest = right.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
-        atol = steps * torch.finfo(right.dtype).eps * max(largest, 1e-30)
+        atol = max(steps * torch.finfo(right.dtype).eps, share) * max(largest, 1e-30)
         return torch.allclose(got, right, rtol=0, atol=atol, equal_nan=True)
     if type(right) in (int, float) and type(got) in (int, float):
         tolerance = 1e-9 * abs(right) if float in (type(got), type(right)) else 0
@@ -173,8 +177,6 @@ def within(steps: float) -> Callable[[Any, Any, Case], bool]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Grader:
-    name: str = ""
-    """Of the exercise; load_grader fills it in."""
     functions: tuple[str, ...] = ()
     """What the learner writes; by default one function called as the exercise."""
     right: Callable[..., Any]
@@ -208,16 +210,6 @@ class _Grader:
     picture: Callable[[Observed], str] = lambda observed: ""
     """Lines that show the wrong result, such as a schedule's grid."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The functions that the learner writes."""
-        return self.functions or (self.name,)
-
-    @property
-    def parts(self) -> tuple[Self, ...]:
-        """As of InParts."""
-        return (self,)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OnRanks(_Grader):
@@ -241,18 +233,4 @@ class Questions(_Grader):
     world_sizes: tuple[int, ...] = (1,)
 
 
-@dataclass(frozen=True)
-class InParts:
-    """Graders of one exercise that asks for several functions, in order."""
-
-    parts: tuple[OnRanks | Questions, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The functions that the learner writes."""
-        return tuple(name for part in self.parts for name in part.names)
-
-    @property
-    def mistakes(self) -> list[Mistake]:
-        """Of all parts."""
-        return [mistake for part in self.parts for mistake in part.mistakes]
+Grader = OnRanks | Questions

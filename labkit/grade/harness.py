@@ -21,6 +21,7 @@ import torch
 
 from labkit.comm import Group
 from labkit.grade.observed import RankSeen, plain, tensors_in
+from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.watched import BrokenRule, Job, Watch, learner_site
 from labkit.launch import payload
 
@@ -45,11 +46,9 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
             print(f"{MARK}{index}", flush=True)
             # Under one label: calls in another order are the grader's to name, by their results.
             with world.region(f"{MARK}{index}"), world.label(UNDER_TEST):
-                seen, error = _attempt(watch, index, own, earlier)
+                seen, error = _attempt(watch, own, earlier)
             records.write(_pickled(seen))
             records.flush()
-            if isinstance(error, SystemExit):  # which without a status is a good end to a launch
-                raise RuntimeError(f"the code ends its process: exit({error.code})") from error
             if error is not None and not job.goes_on:
                 raise error
 
@@ -62,30 +61,33 @@ MEETING = "\x02between cases"
 
 
 def _attempt(
-    watch: Watch, index: int, args: tuple[Any, ...], earlier: dict[int, Any]
+    watch: Watch, args: tuple[Any, ...], earlier: dict[int, Any]
 ) -> tuple[RankSeen, BaseException | None]:
-    seen, output, error = RankSeen(), None, None
+    seen = RankSeen()
+    error: BaseException | None = None
     try:
         with watch:
-            watch.load_function(index)
             output = watch.job.call(watch, args)
             if isinstance(output, Iterator):
                 output = list(itertools.islice(output, _MOST_YIELDED))
             watch.require_all_waited()
-        seen.returned = True
+        parts, given = _by_place(output), _by_place(args)
+        seen.is_input, seen.is_earlier = bool(parts.keys() & given), bool(parts.keys() & earlier)
+        earlier |= parts
+        seen.output, seen.args, seen.returned = plain(output), plain(args), True
+    except BrokenRule as broken:
+        error = broken
+        how, where = str(broken), broken.site
+        seen.broke = Finding(Outcome.WRONG, broken.name, how, hint=3, where=where)
+    except SystemExit as end:  # which without a status is a good end to a launch
+        error = RuntimeError(f"the code ends its process: exit({end.code})").with_traceback(
+            end.__traceback__
+        )
     except BaseException as raised:
         error = raised
-        if isinstance(raised, BrokenRule):
-            watch.refuse(raised)
-        seen.error = f"{type(raised).__name__}: {raised}"
-    if watch.broken is not None:
-        broken = watch.broken
-        seen.returned, error = False, error or broken
-        seen.broke, seen.broke_how, seen.site = broken.name, str(broken), broken.site
-    parts, given = _by_place(output), _by_place(args)
-    seen.is_input, seen.is_earlier = bool(parts.keys() & given), bool(parts.keys() & earlier)
-    earlier |= parts
-    seen.output, seen.args, seen.events = plain(output), plain(args), watch.events
+    if error is not None:
+        seen.error = f"{type(error).__name__}: {error}"
+    seen.events = watch.events
     seen.peak_bytes, seen.largest = watch.peak_bytes, watch.largest
     return seen, error
 

@@ -10,6 +10,7 @@ Nothing in this file judges. RankSeen travels from the ranks to the driver as a 
 from __future__ import annotations
 
 import collections
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from labkit.comm.operation import Site
+from labkit.grade.outcome import Finding
 from labkit.launch.errors import RunError
 
 Tensor = torch.Tensor
@@ -32,9 +34,6 @@ class ByRank(tuple[Any, ...]):
 
 class Case:
     """One call of a function under test, on all ranks together."""
-
-    late: int | None = None
-    """The rank that hesitates before each operation; the engine sets it."""
 
     def __init__(self, label: str, *args: Any, function: str = "", known: Any = None) -> None:
         """label: the input in words, `12 float32 elements`. args: the arguments before the group;
@@ -135,11 +134,8 @@ class RankSeen:
     """Whether the result lies in the memory of an argument."""
     is_earlier: bool = False
     """Whether the result lies in the memory of an earlier case's result."""
-    broke: str = ""
-    """The rule that the code broke (see harness.BrokenRule); empty where it broke none."""
-    broke_how: str = ""
-    site: Site | None = None
-    """The line of that."""
+    broke: Finding | None = None
+    """The rule that the code broke (see watched.BrokenRule); None where it broke none."""
     error: str = ""
     """`ValueError: message`, where the function raised."""
     printed: str = ""
@@ -330,11 +326,13 @@ class Observation:
 
 def plain(value: Any) -> Any:
     """The value as it is now, of plain types: tensors as detached copies, numpy's numbers as
-    Python's, ranges and arrays as lists, named tuples and such as tuples."""
+    Python's, ranges and arrays as lists, named tuples and such as tuples, huge integers as inf."""
+    if type(value) is int and value.bit_length() > 1023:
+        return math.inf if value > 0 else -math.inf  # floats cannot be compared with it
     if type(value) in (int, float, str, bool, type(None)):
         return value
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return value.detach().cpu().clone()  # a meta tensor has nothing to compare, and raises
     if isinstance(value, collections.abc.Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range | collections.deque):

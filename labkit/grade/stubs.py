@@ -66,57 +66,26 @@ def stub_of(name: str, workspace: Workspace) -> str:
     return cut_stub(path.read_text(encoding="utf-8"), workspace.shown(path))
 
 
-def is_unattempted(source: str, function: str, stub: str = "") -> bool:
-    """Whether `function` in `source` is still a stub: a docstring and a refusal, or as in `stub`.
+def is_unattempted(source: str, function: str, stub: str) -> bool:
+    """Whether `function` in `source` is that of `stub`; comments and its docstring may differ.
 
-    `pass`, `...` and `raise NotImplementedError` all count, whatever else the file holds; comments
-    and docstrings do not.
     False where `source` does not parse or has no such function.
     """
     code = _code_of(function, source)
-    return code is not None and (not code or code == _code_of(function, stub))
-
-
-def arguments_of(source: str) -> dict[str, int]:
-    """How many arguments each function takes, and each class to make an object of it.
-
-    Of a text that does not parse, nothing.
-    """
-    counts = {}
-    for node in _statements(source):
-        if isinstance(node, ast.FunctionDef):
-            counts[node.name] = len(node.args.args)
-        elif isinstance(node, ast.ClassDef):
-            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            inits = [len(each.args.args) - 1 for each in methods if each.name == "__init__"]
-            counts[node.name] = (inits or [0])[0]
-    return counts
+    return code is not None and code == _code_of(function, stub)
 
 
 def _code_of(function: str, source: str) -> list[str] | None:
-    """The statements of a function or class that do something; None where there is none."""
-    for node in _statements(source):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
-            return [ast.dump(each) for each in node.body if not _is_nothing(each)]
-    return None
-
-
-def _statements(source: str) -> list[ast.stmt]:
+    """The statements of a function or class below its docstring; None where there is none."""
     try:
-        return ast.parse(source).body
+        statements = ast.parse(source).body
     except (SyntaxError, ValueError):  # ValueError: a null byte, before Python 3.12
-        return []
-
-
-def _is_nothing(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Pass() | ast.Expr(value=ast.Constant()):
-            return True
-        case ast.Raise(exc=ast.Name(id=raised) | ast.Call(func=ast.Name(id=raised))):
-            return raised == "NotImplementedError"
-        case ast.FunctionDef():  # a method of a class that is to be written
-            return all(_is_nothing(inner) for inner in statement.body)
-    return False
+        return None
+    for node in statements:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == function:
+            has_docstring = ast.get_docstring(node) is not None
+            return [ast.dump(each) for each in node.body[has_docstring:]]
+    return None
 
 
 def write_stubs(workspace: Workspace, names: list[str] | None = None) -> list[str]:

@@ -54,10 +54,15 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
         kind = kinds.pop()
         if kind in _OTHER_END:
             name = f"every rank is in {kind}: nobody {_OTHER_END[kind]}"
-    seen = observed.label if any(timeline.regions for timeline in failure.timeline) else ""
     details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
     return Finding(
-        outcome, name, _unnumbered(str(verdict)), seen, 3, where, details=_unnumbered(details)
+        outcome,
+        name,
+        _unnumbered(str(verdict)),
+        observed.label,
+        3,
+        where,
+        details=_unnumbered(details),
     )
 
 
@@ -82,20 +87,13 @@ def _unnumbered(text: str) -> str:
 
 def _crash(failure: RankError, observed: Observed) -> Finding:
     error, trace = failure.exception_type, own_frames(failure.traceback)
-    site = failure.site
-    if site is not None and _is_library(site.file):
-        site = own_site(failure.traceback)
-    # The last one, of exceptions that were raised while others were handled.
-    _, *messages = re.split(rf"^\S*{re.escape(error)}: ", failure.traceback.rstrip(), flags=re.M)
-    message = messages[-1] if messages else ""
+    site = own_site(failure.traceback)
+    _, _, message = observed.ranks[failure.rank].error.partition(": ")
     said = f": {message}" if message else ""
-    label = observed.label if observed.n == 1 else f"{observed.label}: rank {failure.rank}"
-    seen = label if any(timeline.regions for timeline in failure.timeline) else ""
+    seen = observed.label if observed.n == 1 else f"{observed.label}: rank {failure.rank}"
     if error == "NotImplementedError" and f"raise {error}" in failure.traceback:
         name, why = "a part is still to be written", f"the code raised {error}{said}"
-        return Finding(Outcome.NOT_ATTEMPTED, name, why, seen, where=failure.site, details=trace)
-    if error == "SubmissionError":
-        return Finding(Outcome.CRASHED, "cannot be called", message, seen, 1, details=trace)
+        return Finding(Outcome.NOT_ATTEMPTED, name, why, seen, where=site, details=trace)
     if error == "ProcessDied":
         name, why = "its process ended", _unnumbered(str(failure).splitlines()[0])
     else:
@@ -131,7 +129,7 @@ def _is_library(file: str) -> bool:
 
 
 def own_frames(trace: str) -> str:
-    """A traceback without the frames of labkit and of libraries; all of it, where none is left."""
+    """A traceback without the frames of labkit and of libraries; empty where none is left."""
     kept, is_own, has_own = [], True, False
     for line in trace.splitlines():
         frame = _FRAME.match(line)
@@ -142,7 +140,7 @@ def own_frames(trace: str) -> str:
             is_own = True
         if is_own:
             kept.append(line)
-    return "\n".join(kept) if has_own else trace
+    return "\n".join(kept) if has_own else ""
 
 
 def own_site(stack: str) -> Site | None:

@@ -10,7 +10,6 @@ Mistakes that timing usually hides show every time:
 from __future__ import annotations
 
 import math
-import random
 import sys
 import time
 import types
@@ -32,12 +31,14 @@ from labkit.grade.submission import Code
 
 Tensor = torch.Tensor
 _ODD_NUMBER = 113
-_LONGEST_PAUSE_S = 0.002
-_NUM_PAUSES = 20
+_PAUSE_S = 0.001
 
 
-class BrokenRule(RuntimeError):
-    """The code under test did what its exercise does not allow. `name` is the mistake's name."""
+class BrokenRule(BaseException):
+    """The code under test did what its exercise does not allow. `name` is the mistake's name.
+
+    No Exception, so that code under test that catches those does not catch it.
+    """
 
     def __init__(self, name: str, message: str, site: Site | None) -> None:
         super().__init__(message)
@@ -67,8 +68,6 @@ class Job:
     """By case: the code under test."""
     functions: tuple[str, ...]
     """By case: which function is called."""
-    late: tuple[int | None, ...]
-    """By case: the rank that hesitates before each operation."""
     call: Callable[[Watch, tuple[Any, ...]], Any]
     allowed: tuple[str, ...]
     """Operations of the group; without any the code gets no group."""
@@ -85,9 +84,7 @@ class Job:
 class Watch(TorchDispatchMode):
     """What the harness and a grader's `call` know of one rank: the function, its group, its events.
 
-    `function`: the learner's function that the case is for. `group`: the watched world; `groups`:
-    (group,), or () for functions without one. `note(what, value)` adds to the events of the case.
-    `live_bytes`: of tensors made since the call began that are alive.
+    `group`: the watched world; `groups`: (group,), or () for functions without one.
     """
 
     def __init__(self, world: Group, job: Job) -> None:
@@ -96,35 +93,33 @@ class Watch(TorchDispatchMode):
         self.group = WatchedGroup(self, world)
         self.groups = (self.group,) if job.allowed else ()
         self._cuts: dict[tuple[int, ...], Any] = {(0,) * world.size: world}
-        self._random = random.Random(world.rank)
-        self._code: Code | None = None
+        self._index = 0
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def begin_case(self, index: int, args: tuple[Any, ...]) -> None:
-        """Forget the last case."""
+        """Forget the last case, and its code if this case has another."""
+        if self.job.codes[index] is not self.job.codes[self._index]:
+            self._functions.clear()
+            sys.modules.pop("submission", None)
+        self._index = index
         self.events: list[Event] = []
         self.pending: dict[int, Any] = {}
-        self.broken: BrokenRule | None = None
         self.peak_bytes = self.largest = 0
         given = tensors_in(args) if self.job.watch_memory else ()
         self._known = {x.untyped_storage()._cdata: x for x in given}
         self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        is_late = self.job.late[index] == self.world.rank
-        self._num_pauses = _NUM_PAUSES if is_late else 0
+        is_last = index == len(self.job.codes) - 1
+        self.is_late = is_last and self.world.rank == index % self.world.size
 
-    def load_function(self, index: int) -> None:
-        """Load the function that the case is for."""
-        if self._code is not self.job.codes[index]:
-            self._code = self.job.codes[index]
-            self._functions.clear()
-            sys.modules.pop("submission", None)
-        self.function = self.load(self.job.functions[index])
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The learner's function that the case is for."""
+        return self.load(self.job.functions[self._index])
 
     def load(self, name: str) -> Callable[..., Any]:
         """A function of the learner's, loaded once."""
         if name not in self._functions:
-            assert self._code is not None, "begin a case first"
-            self._functions[name] = self._code.load(name)
+            self._functions[name] = self.job.codes[self._index].load(name)
         return self._functions[name]
 
     def note(self, what: str, value: Any = None) -> None:
@@ -149,17 +144,6 @@ class Watch(TorchDispatchMode):
             setattr(mesh, axis, WatchedGroup(self, self._cuts[firsts]))
         return mesh
 
-    def pause(self) -> None:
-        """Be late, on the rank that this case wants late."""
-        if self._num_pauses:
-            self._num_pauses -= 1
-            time.sleep(self._random.uniform(0, _LONGEST_PAUSE_S))
-
-    def refuse(self, error: BrokenRule) -> BrokenRule:
-        """Remember the first broken rule, for code that catches every exception; and return it."""
-        self.broken = self.broken or error
-        return error
-
     def require_all_waited(self) -> None:
         """Raise for the first operation that was never waited for."""
         if self.pending:
@@ -168,7 +152,7 @@ class Watch(TorchDispatchMode):
                 f"the {event.what} was never waited for: the function returned while it was under "
                 "way. Call wait() on its Pending"
             )
-            raise self.refuse(BrokenRule("never waits for an operation", why, event.site))
+            raise BrokenRule("never waits for an operation", why, event.site)
 
     def opened(self) -> AbstractContextManager[Any]:
         """For this block communication passes, and tensors made in it do not count."""
@@ -207,7 +191,7 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         """Perform an operator of torch, unless it communicates outside the group that was given."""
         if "c10d" in func.namespace:
-            raise self.refuse(self.forbidden(f"torch.distributed ({func.overloadpacket})"))
+            raise self.forbidden(f"torch.distributed ({func.overloadpacket})")
         result = func(*args, **(kwargs or {}))
         if self.job.watch_memory:
             for each in tensors_in(result):
@@ -295,8 +279,9 @@ class WatchedGroup:
         """Refuse an operation that is not allowed; be late if so wanted; the event's position."""
         watch = self._watch
         if what not in watch.job.allowed:
-            raise watch.refuse(watch.forbidden(f"group.{what}"))
-        watch.pause()
+            raise watch.forbidden(f"group.{what}")
+        if watch.is_late:
+            time.sleep(_PAUSE_S)
         event = Event(what, peer=peer, site=learner_site())
         if isinstance(x, Tensor):
             event.shape, event.dtype, event.nbytes = tuple(x.shape), x.dtype, x.nbytes
@@ -337,7 +322,7 @@ class WatchedPending:
         began = watch.events[self._index]
         watch.events.append(Event("wait", began=self._index, site=learner_site()))
         if has_changed:
-            raise watch.refuse(self._changed(began))
+            raise self._changed(began)
         self._result = _fill(self._fills, result, watch)
         self._x = self._before = self._pending = self._fills = None
         return self._result

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from labkit.grade import Outcome, check, engine, findings, observed
+from labkit.grade import engine, findings, observed
 from labkit.grade.catalog import load_catalog
-from labkit.grade.engine import observe
+from labkit.grade.engine import check, observe
 from labkit.grade.grader import OnRanks, patch
-from labkit.grade.graders import load_grader
+from labkit.grade.graders import functions_of, load_graders
 from labkit.grade.observed import Observation
+from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
@@ -21,7 +22,8 @@ EXERCISES = list(load_catalog(WORKSPACE))
 SEEN = [
     pytest.param(name, mistake, patch, id=f"{name}/{mistake.name}" + f" {i}" * (i > 0))
     for name in EXERCISES
-    for mistake in load_grader(name).mistakes
+    for part in load_graders(name)
+    for mistake in part.mistakes
     for i, patch in enumerate(mistake.patches)
     if mistake.predicate
 ]
@@ -81,23 +83,23 @@ def test_the_solution_passes(name):
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_there_are_six_mistakes_with_names_of_their_own(name):
-    names = [mistake.name for mistake in load_grader(name).mistakes]
+    names = [mistake.name for part in load_graders(name) for mistake in part.mistakes]
     assert len(set(names)) == len(names) >= 6
 
 
 def questions_of(name):
-    """(part of the grader, number of ranks, cases of one function), without late ranks."""
-    for part in load_grader(name).parts:
+    """(part of the grader, number of ranks, cases of one function)."""
+    for part in load_graders(name):
         for n in part.world_sizes:
-            cases = [case for case in engine.cases_of(part, n, SEED) if case.late is None]
+            cases = engine.cases_of(part, n, SEED)
             for function in dict.fromkeys(case.function for case in cases):
                 yield part, n, tuple(case for case in cases if case.function == function)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_a_mistake_known_by_its_results_gets_its_own_name_and_no_other(name, counts):
-    mistakes = [mistake for mistake in load_grader(name).mistakes if not mistake.predicate]
-    unnamed = {patch: mistake.name for mistake in mistakes for patch in mistake.patches}
+    mistakes = [mistake for part in load_graders(name) for mistake in part.mistakes]
+    unnamed = {patch: m.name for m in mistakes if not m.predicate for patch in m.patches}
     solution = WORKSPACE.solution(name).read_text()
     for part, n, cases in questions_of(name):
         mistaken = engine.observe_mistakes(part, solution, cases, n)
@@ -119,25 +121,19 @@ def assert_named(finding, name, outcome, counts):
 
 @pytest.mark.parametrize(("name", "mistake", "patch"), SEEN)
 def test_a_mistake_with_a_predicate_gets_its_own_name_and_no_other(
-    name, mistake, patch, tmp_path, monkeypatch, counts
+    name, mistake, patch, tmp_path, counts
 ):
     wrong = tmp_path / f"{name}.py"
     wrong.write_text(patch.applied_to(WORKSPACE.solution(name).read_text()))
-    grader = load_grader(name)
-    code = Submission.read(wrong, name, grader.names, WORKSPACE)
-    # Few mistakes need a rank that is late: the others are spared that case.
-    all_of = engine.cases_of
-    with monkeypatch.context() as changed:
-        changed.setattr(engine, "cases_of", lambda *of: [c for c in all_of(*of) if c.late is None])
-        finding = _first_finding(name, code)
-    finding = finding or _first_finding(name, code)
+    code = Submission.read(wrong, name, functions_of(name), WORKSPACE)
+    finding = _first_finding(name, code)
     assert finding is not None, f"{mistake.name} passes"
     assert_named(finding, mistake.name, mistake.outcome, counts)
 
 
 def _first_finding(name, code):
     """As engine._graded, with timeouts of its own."""
-    for part in load_grader(name).parts:
+    for part in load_graders(name):
         waits = isinstance(part, OnRanks)
         for n in part.world_sizes:
             observation = observe(part, code, n, SEED, TIMEOUT_S if waits else ALONE_S)

@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.grade import Outcome, check, findings
+from labkit.grade import findings
 from labkit.grade.differences import common_factor, difference
-from labkit.grade.engine import observe
+from labkit.grade.engine import check, observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
 from labkit.grade.observed import Event, Observed, RankSeen
+from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.workspace import Workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 SUMS = OnRanks(
-    name="ring_all_reduce",
+    functions=("ring_all_reduce",),
     cases=lambda n, draw: [Case("5 elements", draw(5)), Case("no elements", draw(0))],
     right=lambda xs: torch.stack(tuple(xs)).sum(0),
     budget=lambda s: Budget(collectives=1, sends=0, peak_bytes=24),
@@ -39,7 +40,7 @@ def grade(program, tmp_path, grader=SUMS, n=2, timeout_s=3.0):
     """The finding of one launch."""
     file = tmp_path / "answer.py"
     file.write_text(program if "def " in program else HEAD + program)
-    code = Submission.read(file, grader.name, grader.names, WORKSPACE)
+    code = Submission.read(file, "ring_all_reduce", grader.functions, WORKSPACE)
     return findings.first(grader, observe(grader, code, n, 1, timeout_s))
 
 
@@ -100,10 +101,16 @@ WRONG = [
         "too many bytes of tensors alive together",
     ),
     ("    return 1 / 0", Outcome.CRASHED, "raises ZeroDivisionError"),
+    ("    return group.all_reduce(x).to('meta')", Outcome.CRASHED, "raises NotImplementedError"),
+    (
+        "    try:\n        return group.broadcast(x, 0)\n    except Exception:\n        return x",
+        Outcome.WRONG,
+        "calls an operation that is not allowed",
+    ),
     ("    import os\n    os._exit(3)", Outcome.CRASHED, "its process ended"),
     ("    exit()", Outcome.CRASHED, "raises RuntimeError"),
-    ("def ring_all_reduce(x):\n    return x", Outcome.CRASHED, "cannot be called"),
-    ("def another(x, group):\n    return x", Outcome.CRASHED, "cannot be called"),
+    ("def ring_all_reduce(x):\n    return x", Outcome.CRASHED, "raises TypeError"),
+    ("def another(x, group):\n    return x", Outcome.CRASHED, "raises AttributeError"),
     (
         "    raise NotImplementedError('later')",
         Outcome.NOT_ATTEMPTED,
@@ -184,7 +191,7 @@ def test_a_result_in_the_memory_of_an_earlier_one_is_found(tmp_path):
 
 
 HALVES = Questions(
-    name="half",
+    functions=("half",),
     cases=lambda draw: [Case("two", 2), Case("three", 3)],
     right=lambda x: x / 2,
     mistakes=[
@@ -204,6 +211,8 @@ HALVES = Questions(
         ("x // 2", "rounds down"),
         ("(x + 1) // 2", "rounds up"),
         ("x + 5", "wrong values"),
+        ("10**400", "wrong values"),
+        ("[10**5000]", "returns another type"),
         ("x", "every number is too large"),
         ("f'{x / 2}'", "returns another type"),
         ("__import__('fractions').Fraction(x, 2)", "returns another type"),
@@ -283,8 +292,8 @@ def test_a_function_that_cannot_travel_says_why():
         with lock:
             return x
 
-    verdict = check("ring_all_reduce", with_lock, workspace=WORKSPACE)
-    assert verdict.diagnosis == "cannot be sent to the ranks"
+    with pytest.raises(TypeError, match="with_lock cannot be sent to the ranks"):
+        check("ring_all_reduce", with_lock, workspace=WORKSPACE)
 
 
 def test_the_seed_in_the_verdict_repeats_the_inputs(tmp_path):
@@ -345,3 +354,20 @@ def test_a_common_factor_is_one_of_all_numbers(pairs, factor):
 )
 def test_the_place_of_a_difference_is_no_rounding_where_more_differs(got, right, place):
     assert f" {place}" in difference(got, right)
+
+
+def test_in_the_last_case_one_rank_is_late(tmp_path):
+    program = (
+        "import time\n\n\ndef ring_all_reduce(x, group):\n"
+        "    slept, real = [], time.sleep\n"
+        "    time.sleep = slept.append\n"
+        "    y = group.all_reduce(x)\n"
+        "    time.sleep = real\n"
+        "    return y + len(slept)\n"
+    )
+    several = dataclasses.replace(
+        SUMS, cases=lambda n, draw: [Case(name, draw(5)) for name in ("first", "second", "last")]
+    )
+    finding = grade(program, tmp_path, several)
+    assert finding.diagnosis == "wrong values"
+    assert finding.first_seen.startswith("2 ranks, last: rank 0:")

@@ -7,7 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from labkit.grade import check
+from labkit.grade.engine import check
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labkit.grade.catalog import CatalogError, UnknownExercise, get_exercise, load_catalog
-from labkit.grade.graders import load_grader
+from labkit.grade.graders import load_graders
 from labkit.grade.workspace import Workspace, WorkspaceNotFound, find_workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
@@ -31,7 +31,7 @@ def workspace_with(tmp_path, text):
 def test_every_exercise_is_complete(name):
     exercise = get_exercise(name, WORKSPACE)
     assert WORKSPACE.exercise(name).exists() and WORKSPACE.solution(name).exists()
-    assert load_grader(name).mistakes
+    assert load_graders(name)
     assert 1 <= exercise.difficulty <= 5 and exercise.say and exercise.follow_ups
     assert len(set(exercise.hints)) == 3
 
@@ -57,7 +57,6 @@ def test_a_name_like_no_other_gets_no_guess_but_the_list():
     [
         ("[scan\n", "not valid TOML"),
         (ENTRY.replace("say", "tell"), r"\[scan\] needs exactly .*say"),
-        (ENTRY.replace('"b", ', ""), "has 2 hints"),
         ("scan = 3\n", r"\[scan\] needs exactly"),
     ],
 )

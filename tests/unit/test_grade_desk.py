@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from labkit import progress
-from labkit.grade import hint, reset, solution
 from labkit.grade.catalog import get_exercise
-from labkit.grade.desk import standings
+from labkit.grade.desk import hint, reset, solution, standings
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace
 
@@ -53,13 +52,6 @@ def test_hints_begin_anew_after_a_reset(workspace):
     hint(NAME, 3, workspace=workspace)
     reset(NAME, workspace=workspace)
     assert "hint 1 of 3" in hint(NAME, workspace=workspace).title
-
-
-def test_the_third_hint_names_the_line_of_the_last_check(workspace):
-    progress.record(
-        "check", NAME, outcome="wrong", diagnosis="changes its input", where=["/x/mine.py", 12, "f"]
-    )
-    assert "changes its input at mine.py, line 12" in hint(NAME, 3, workspace=workspace).text
 
 
 def test_the_solution_waits_for_a_pass(workspace):

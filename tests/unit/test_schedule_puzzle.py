@@ -89,7 +89,7 @@ def test_an_answer_is_shown_the_same_each_time():
 
 
 def test_an_unknown_puzzle_is_an_error_that_names_the_others():
-    with pytest.raises(UnknownPuzzle, match="Did you mean 'let go'"):
+    with pytest.raises(UnknownPuzzle, match="let go"):
         schedule_puzzle("lets go", GOOD)
 
 
@@ -118,7 +118,7 @@ def test_a_puzzle_is_shown_and_all_are_listed(labkit):
 
 def test_a_call_that_is_wrong_is_told_so(labkit, tmp_path):
     status, _, err = labkit("puzzle", "two rings")
-    assert status == 2 and "Did you mean 'two ranks'?" in err and "Traceback" not in err
+    assert status == 2 and "two ranks" in err and "Traceback" not in err
     status, _, err = labkit("puzzle", "two ranks", tmp_path / "none.txt")
     assert status == 2 and "Traceback" not in err
 

@@ -4,14 +4,17 @@ import dataclasses
 import functools
 import importlib
 
-from labkit.grade.grader import InParts, OnRanks, Questions
+from labkit.grade.grader import Grader
 
 
 @functools.cache
-def load_grader(name: str) -> OnRanks | Questions | InParts:
-    """The grader of the exercise `name`."""
-    grader: OnRanks | Questions | InParts = importlib.import_module(f"{__name__}.{name}").GRADER
-    if isinstance(grader, InParts):
-        parts = tuple(dataclasses.replace(part, name=name) for part in grader.parts)
-        return InParts(parts=parts)
-    return dataclasses.replace(grader, name=name)
+def load_graders(name: str) -> tuple[Grader, ...]:
+    """The grader of the exercise `name`, or one for each of its parts."""
+    graders = importlib.import_module(f"{__name__}.{name}").GRADER
+    parts = graders if isinstance(graders, list) else [graders]
+    return tuple(dataclasses.replace(part, functions=part.functions or (name,)) for part in parts)
+
+
+def functions_of(name: str) -> tuple[str, ...]:
+    """The functions that the learner writes."""
+    return tuple(function for part in load_graders(name) for function in part.functions)

@@ -11,7 +11,7 @@ from labkit.grade import grader as g
 def cases(draw: g.Draw) -> list[g.Case]:
     """A head, random costs, one expensive layer, edge cases, nearly equal and huge costs, many."""
     rng = draw.rng
-    asked = [([1, 4, 4, 4, 4, 9], 3)]
+    asked = [([1, 4, 4, 4, 4, 9], 3), ([2, 9, 4, 3, 2], 3), ([2, 9, 5, 4, 7], 4)]
     for p in (3, 4, 5):
         block = rng.randrange(10, 40)
         asked.append(([2, *[block] * rng.randrange(9, 16), int(2.5 * block)], p))
@@ -131,8 +131,8 @@ MISTAKES = [
     g.Mistake(
         "ends at a local optimum",
         "No move of one layer to the next stage improves this cut, and yet a better one exists: "
-        "sometimes two borders must move together. Search for the limit of a stage instead, or use "
-        "dynamic programming.",
+        "sometimes two borders must move together, and the least sum of squares is not the least "
+        "maximum. Search for the limit of a stage, or use dynamic programming for the maximum.",
         g.program(LOCAL_SEARCH),
         seen=lambda s: is_local_optimum(s) and max(s.xs) < 2**53,
     ),
@@ -149,8 +149,7 @@ MISTAKES = [
         "60 layers on 8 stages have 3 * 10**8 cuts, 200 layers on 16 stages 10**22. Compute the "
         "best cut of the first n layers into k stages once, and keep it; or search for the limit.",
         g.patch(
-            "    low, high",
-            "    all(__import__('itertools').combinations(costs, num_stages))\n    low, high",
+            "max(costs)", "max(map(max, __import__('itertools').combinations(costs, num_stages)))"
         ),
         hung=lambda s: len(s.xs) == 60,
         hint=2,

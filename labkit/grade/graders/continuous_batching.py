@@ -2,7 +2,6 @@
 
 import itertools
 from collections import namedtuple
-from collections.abc import Sequence
 from typing import Any
 
 from labkit.grade import grader as g
@@ -54,20 +53,18 @@ def right(
     return [r.id for r in running[num_kept:]], [r.id for r in computed]
 
 
-def same(got: Any, right: tuple[list[int], list[int]], case: g.Case) -> bool:
-    """Ids in any order."""
-    is_pair = isinstance(got, Sequence) and len(got) == 2
-    return is_pair and all(map(list.__eq__, map(sorted, got), map(sorted, right)))
-
-
 def describe(s: g.Observed) -> str:
     """Both decisions."""
     return f"got {s.y}, expected {s.right[0]}"
 
 
+JOINS, CEIL = "    for request in waiting[", "-(-request.num_tokens // page_size)"
+LONGEST = CEIL.replace("num_tokens", "longest")
+TAKES = "room -= missing(request)", f"room -= {LONGEST}"
+KEPT = f"    room = num_free + sum(request.num_pages - {LONGEST} for request in going_on)\n"
 MISTAKES = [
     g.Mistake(
-        "waits until all of a batch have ended",
+        "admits nobody while others run",
         "A place is idle from the end of one answer until the end of the longest one. Admit in "
         "every pass.",
         g.patch("    if preempted:", "    if preempted or running:"),
@@ -80,10 +77,7 @@ MISTAKES = [
             g.patch(
                 *("waiting[: max_running - len(going_on)]", "waiting"),
                 *("if room < 0:", "if room < 0 or len(computed) == max_running:"),
-                *(
-                    "            break\n",
-                    "            room += missing(request)\n            continue\n",
-                ),
+                *("break\n", "room += missing(request)\n            continue\n"),
             ),
             g.patch("    if preempted:", "    if False:"),
         ],
@@ -92,21 +86,23 @@ MISTAKES = [
         "keeps pages free for the longest answer",
         "Most answers are much shorter than allowed, so most of these pages stay empty. Admit by "
         "the tokens that are there, and preempt in the rare case.",
-        g.patch("room -= missing(request)", "room -= -(-request.longest // page_size)"),
+        [g.patch(*TAKES), g.patch(*TAKES, JOINS, KEPT + JOINS), g.patch(CEIL, LONGEST)],
     ),
     g.Mistake(
         "gives away pages that running requests need",
         "Some running requests need a page in this pass. Take these off the free pages first, then "
         "what each takes that joins.",
-        g.patch("    for request in waiting[", "    room = num_free\n    for request in waiting["),
+        g.patch(JOINS, f"    room = num_free\n{JOINS}"),
         hint=3,
     ),
     g.Mistake(
-        "admits fewer than there is room for",
-        "Requests join until max_running are in the pass or the next one's pages are not free. The "
-        "last page counts, too. A page is for tokens that are there: none for later ones.",
+        "takes or keeps more pages than a pass needs",
+        "A pass needs ceil(num_tokens / page_size) pages for each request: the new token gets its "
+        "place in the next pass. The next request joins if its pages are free. The last page "
+        "counts, too.",
         [
-            g.patch("if room < 0:", "if room <= 0:"),
+            *g.patches("if room < 0", "if room < 1", "if room < 2", "if room < len(computed)"),
+            *g.patches(CEIL, "request.num_tokens // page_size + 1", f"1 + {CEIL}"),
             g.patch("-= missing(request)", "-= request.num_tokens // page_size + 1"),
         ],
         hint=3,
@@ -140,7 +136,7 @@ GRADER = g.Questions(
     functions=("next_pass",),
     cases=cases,
     right=right,
-    same=same,
+    same=lambda got, right, case: [*map(sorted, got)] == [*map(sorted, right)],
     mistakes=MISTAKES,
     closed=("labkit.serving",),
     describe=describe,

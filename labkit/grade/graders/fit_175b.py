@@ -253,30 +253,28 @@ LAYOUT_MISTAKES = [
     ),
 ]
 
-GRADER = g.InParts(
-    parts=(
-        g.Questions(
-            functions=("why_not",),
-            cases=layouts_to_explain,
-            right=largest_part,
-            same=is_same_part,
-            mistakes=WHY_MISTAKES,
-            closed=("labkit.calc",),
-            shown="you name what fills the GPUs of a layout",
+GRADER = [
+    g.Questions(
+        functions=("why_not",),
+        cases=layouts_to_explain,
+        right=largest_part,
+        same=is_same_part,
+        mistakes=WHY_MISTAKES,
+        closed=("labkit.calc",),
+        shown="you name what fills the GPUs of a layout",
+    ),
+    g.Questions(
+        functions=("layout",),
+        cases=jobs_to_plan,
+        right=lambda task, known: dict_of(fastest(known)),
+        same=lambda got, right, case: (
+            got.keys() == right.keys() and problem(case.known, got) is None
         ),
-        g.Questions(
-            functions=("layout",),
-            cases=jobs_to_plan,
-            right=lambda task, known: dict_of(fastest(known)),
-            same=lambda got, right, case: (
-                got.keys() == right.keys() and problem(case.known, got) is None
-            ),
-            fault=fault,
-            describe=describe,
-            mistakes=LAYOUT_MISTAKES,
-            closed=("labkit.calc",),
-            shown="your layouts keep the planner's rules, fit, and take at most 1.2 times the "
-            "seconds of its fastest",
-        ),
-    )
-)
+        fault=fault,
+        describe=describe,
+        mistakes=LAYOUT_MISTAKES,
+        closed=("labkit.calc",),
+        shown="your layouts keep the planner's rules, fit, and take at most 1.2 times the "
+        "seconds of its fastest",
+    ),
+]

@@ -153,26 +153,24 @@ REDUCTION = [
     ),
 ]
 
-GRADER = g.InParts(
-    (
-        g.Questions(
-            cases=questions,
-            right=right,
-            mistakes=BOUNDS,
-            closed=("labkit.data_parallel",),
-            shown="the buckets hold what they should, to the byte",
-        ),
-        g.OnRanks(
-            functions=("reduce_buckets",),
-            cases=cases,
-            right=means,
-            call=call,
-            mistakes=REDUCTION,
-            allowed=("all_reduce",),
-            closed=("labkit.data_parallel",),
-            keeps_arguments=False,
-            new_result=False,
-            shown="each bucket is one all-reduce, which leaves the means in the gradients",
-        ),
+GRADER = [
+    g.Questions(
+        cases=questions,
+        right=right,
+        mistakes=BOUNDS,
+        closed=("labkit.data_parallel",),
+        shown="the buckets hold what they should, to the byte",
     ),
-)
+    g.OnRanks(
+        functions=("reduce_buckets",),
+        cases=cases,
+        right=means,
+        call=call,
+        mistakes=REDUCTION,
+        allowed=("all_reduce",),
+        closed=("labkit.data_parallel",),
+        keeps_arguments=False,
+        new_result=False,
+        shown="each bucket is one all-reduce, which leaves the means in the gradients",
+    ),
+]

@@ -48,11 +48,6 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
     return with_gradient(watch.function, args)
 
 
-def right(*args: Any) -> Any:
-    """The right loss with its gradient."""
-    return with_gradient(losses, args)
-
-
 def with_gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The loss that the case asks for, and its gradient."""
     logits_TE, *others, part = args
@@ -74,13 +69,17 @@ def losses(logits_TE: Tensor, expert_TK: Tensor, kept_TK: Tensor) -> tuple[Tenso
     return E * f_E @ logits_TE.softmax(1).mean(0), (log_sum_T**2).mean()
 
 
+LARGEST = "logits_TE.topk(expert_TK.shape[1]).indices.flatten()"
 CHOICES, TOTAL = "expert_TK.flatten()", "expert_TK.numel()"
 MISTAKES = [
     g.Mistake(
-        "counts only the kept choices",
-        "Dropped choices are the overload that the loss is for. f counts what the router chose, so "
-        "kept_TK plays no part.",
-        [g.patch(CHOICES, "expert_TK[kept_TK]", TOTAL, by) for by in (TOTAL, "kept_TK.sum()")],
+        "leaves out what was dropped",
+        "Dropped choices are the overload that the loss is for. f counts what the router chose, P "
+        "is the mean over all tokens, and kept_TK plays no part.",
+        [
+            *(g.patch(CHOICES, "expert_TK[kept_TK]", TOTAL, by) for by in (TOTAL, "kept_TK.sum()")),
+            g.patch("dim=1).mean", "dim=1)[kept_TK.any(1)].mean"),
+        ],
         hint=3,
     ),
     g.Mistake(
@@ -88,8 +87,8 @@ MISTAKES = [
         "expert_TK has what the router chose, with a bias perhaps. f counts all T k of these "
         "choices, second ones too, and not the largest logits.",
         [
-            g.patch(CHOICES, by, TOTAL, "len(expert_TK)")
-            for by in ("expert_TK[:, 0]", "logits_TE.argmax(1)")
+            g.patch(CHOICES, by, TOTAL, "counts_E.sum()")
+            for by in ("expert_TK[:, 0]", "logits_TE.argmax(1)", LARGEST)
         ],
     ),
     g.Mistake(
@@ -128,7 +127,7 @@ MISTAKES = [
 
 GRADER = g.Questions(
     cases=cases,
-    right=right,
+    right=lambda *args: with_gradient(losses, args),
     call=call,
     same=g.within(10_000),  # logits of 1,000
     mistakes=MISTAKES,

@@ -19,7 +19,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
     def append(name: int, num: int) -> Call:
         return "append", name, tuple(islice(token, num))
 
-    shared = [append(0, 6), ("fork", 0, 1), append(1, 1)]
+    shared = [append(0, 6), ("fork", 0, 1), append(1, 30), append(1, 1)]
     asked: list[tuple[int, int, list[Call]]] = [
         (6, 4, [append(0, 3), append(0, 1), append(0, 1), append(1, 8)]),
         (3, 4, [append(0, 5), append(1, 5), append(1, 3), ("free", 0), ("free", 0)]),
@@ -106,13 +106,6 @@ def describe(s: g.Observed) -> str:
     return f"{kind}({', '.join(map(str, arguments))}): {what}: {got[what]}, expected {right[what]}"
 
 
-def takes_pages_and_fails(s: g.Observed) -> bool:
-    """Whether an append returns False and has taken pages; some have written tokens, too."""
-    _, got, right = first_wrong(s)
-    failed = got["returned"] is right["returned"] is False
-    return failed and got["num_free()"] < right["num_free()"]
-
-
 COPIES = "must_copy = begin % size > 0 and self.holders[pages[-1]] > 1"
 NUM_PAGES, WHILE, TAKE = "-(-end // size)", "len(pages) * size < end", "pages.append(self.take())"
 MISTAKES = [
@@ -167,15 +160,20 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "takes pages though there is no room",
+        "does not count the page of a copy",
+        "A copy takes a page, too: append returns False if there is none for it.",
+        g.patch("- len(pages) + must_copy >", "- len(pages) >"),
+        crashed=lambda s: s.args[0] == 2,  # pages: none for the copy
+        hint=3,
+    ),
+    g.Mistake(
+        "changes something though there is no room",
         "An append that returns False changes nothing. Count first, then take.",
         g.patch(
-            f"{NUM_PAGES} - len(pages) + must_copy > self.num_free()",
-            "must_copy > self.num_free()",
-            TAKE,
-            f"if not self.free_pages:\n                return False\n            {TAKE}",
+            *(f"{NUM_PAGES} - len(pages) + ", ""),
+            *(TAKE, f"if not self.free_pages:\n                return False\n            {TAKE}"),
         ),
-        seen=takes_pages_and_fails,
+        seen=lambda s: all(state["returned"] is False for state in first_wrong(s)[1:]),
         hint=3,
     ),
 ]

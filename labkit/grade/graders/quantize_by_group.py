@@ -113,9 +113,7 @@ MISTAKES = [
         "Neither 4 bits nor a uint8 have a sign: the bits hold code + 8. Add 8 before packing. "
         "To unpack, convert first, then subtract 8: as a uint8, 3 - 8 is 251.",
         [
-            g.patch(
-                "(codes_OI + 8).to(torch.uint8)", "codes_OI.to(torch.int8).to(torch.uint8) & 15"
-            ),
+            g.patch("(codes_OI + 8).to", "15 & codes_OI.to(torch.int8).to"),
             g.patch("stored_OI.float() - 8", "(stored_OI - 8).float()"),
         ],
         hint=3,

@@ -61,26 +61,22 @@ MISTAKES = [
         "The chunk that this rank receives in a step is the one that its neighbour sends in it. "
         "The all-gather starts with the chunk that the reduce-scatter completed on this rank.",
         [
-            g.patch(
-                *("chunks[(rank - 1 - step) % n], right", "chunks[(rank - step) % n], right"),
-                *("(rank - 2 - step)", "(rank - 1 - step)"),
-            ),
-            g.patch(
-                *("chunks[(rank - step) % n]", "chunks[(rank + 1 - step) % n]"),
-                *("chunks[(rank - 1 - step) % n], left", "chunks[(rank - step) % n], left"),
-            ),
+            g.patch("range(n - 1):\n        ours", "range(-1, n - 2):\n        ours"),
+            g.patch("range(n - 1):\n        out", "range(-1, n - 2):\n        out"),
         ],
         hint=2,
     ),
     g.Mistake(
-        "adds in the all-gather too",
-        "Some ranks' elements are in the sum twice. In the all-gather the chunks are complete: "
-        "what arrives replaces what was there.",
-        g.patch(
-            "incoming = group.irecv(chunks[(rank - 1 - step) % n], left)\n        incoming.wait()",
-            "ours = chunks[(rank - 1 - step) % n]\n"
-            "        ours += group.irecv(torch.empty_like(ours), left).wait()",
-        ),
+        "adds to a chunk that is complete",
+        "Some ranks' elements are in the sum twice. After n - 1 steps of the reduce-scatter the "
+        "chunks are complete: what arrives then replaces what was there.",
+        [
+            g.patch(
+                "chunks[(rank - 1 - step) % n], left)\n        ",
+                "torch.empty_like(ours := chunks[(rank - 1 - step) % n]), left)\n        ours += ",
+            ),
+            g.patch("range(n - 1):\n        ours", "range(-1, n - 1):\n        ours"),
+        ],
         hint=2,
     ),
     g.Mistake(

@@ -63,7 +63,7 @@ class Computing(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name.startswith("_scaled_dot_product") or name == "_safe_softmax":
             why = "torch's own attention has the answer; write it with torch's other operators"
-            raise self.watch.refuse(BrokenRule("calls the answer itself", why, learner_site()))
+            raise BrokenRule("calls the answer itself", why, learner_site())
         result = func(*args, **(kwargs or {}))
         if name in PRODUCTS:
             first, _ = [x for x in args if isinstance(x, Tensor)][-2:]

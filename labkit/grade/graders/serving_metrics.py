@@ -84,7 +84,6 @@ TIMING = "timing(arrival_s[request], token_s[request])"
 # With a TTFT of its own, and the time of a request's first event of a kind.
 TTFT = TIMING + " | {{'ttft_s': {} - {}}}"
 FIRST = "next(at for at, *its, _ in log if its == [request, '{}'])"
-TPOT, NEAREST = "sum(itl_s) / len(itl_s) if itl_s else None", "sorted(values)[place - 1]"
 MISTAKES = [
     g.Mistake(
         "counts from the first pass, not from the arrival",
@@ -114,7 +113,7 @@ MISTAKES = [
         "TPOT.",
         [
             g.patch("zip(token_s, token_s[1:]", "zip([arrival_s, *token_s], token_s"),
-            g.patch(TPOT, "(token_s[-1] - arrival_s) / len(token_s) if itl_s else None"),
+            g.patch("sum(itl_s) / len(itl_s)", "(token_s[-1] - arrival_s) / len(token_s)"),
         ],
         hint=2,
     ),
@@ -134,7 +133,7 @@ MISTAKES = [
         "between two of them, as numpy has it, and not one place further. Divide last, without "
         "floats: 28 / 100 * 25 is 7.000000000000001, and its ceil is 8.",
         g.patches(
-            NEAREST,
+            "sorted(values)[place - 1]",
             "float(__import__('numpy').percentile(values, percent))",
             "[*sorted(values), max(values)][percent * len(values) // 100]",
             "sorted(values)[__import__('math').ceil(percent / 100 * len(values)) - 1]",

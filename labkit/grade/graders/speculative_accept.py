@@ -5,7 +5,7 @@ and of 1/24, for the one that draws. So one number in each interval stands for a
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -24,20 +24,18 @@ PLACES = {
 }
 
 
-def cases(draw: g.Draw) -> list[g.Case]:
+def cases(draw: g.Draw) -> Iterator[g.Case]:
     """Each kind of place alone, then two of them; tokens numbered at random."""
     all_places = list(PLACES.values())
     drawn = [("no draft", [])] + [(label, [place]) for label, place in PLACES.items()]
     drawn += [("two places", all_places[:2]), ("two places", draw.rng.sample(all_places, 2))]
-    listed = []
     for label, places in drawn:
         order = draw.rng.sample(range(3), 3)
         draft, target = (
             [[row[token] / 8 for token in order] for row in rows]
             for rows in ([q for q, _ in places], [p for _, p in places] + [(1, 2, 5)])
         )
-        listed.append(g.Case(f"{label}, draft {draft}, target {target}", draft, target))
-    return listed
+        yield g.Case(f"{label}, draft {draft}, target {target}", draft, target)
 
 
 def right(draft: Rows, target: Rows) -> dict[Any, float]:
@@ -70,15 +68,14 @@ def describe(s: g.Observed) -> str:
     """The result whose probability is the most wrong."""
     got, expected = s.y, s.right[0]
     worst = max({*got, *expected}, key=lambda each: abs(got.get(each, 0) - expected.get(each, 0)))
-    return (
-        f"{list(worst)} comes out with probability {got.get(worst, 0):.4g}, "
-        f"expected {expected.get(worst, 0):.4g}"
-    )
+    mine, due = got.get(worst, 0), expected.get(worst, 0)
+    return f"{list(worst)} comes out with probability {mine:.4g}, expected {due:.4g}"
 
 
 DROPS, MISSING = "uniforms[k] * q[token] >= p[token]", "max(0.0, of_p - of_q)"
 REPLACED = "return [*drafted[:k], _draw(missing, uniforms[-1])]"
 BONUS = "return [*drafted, _draw(target[-1], uniforms[-1])]"
+OWN = "_draw(missing, uniforms[-1])", "_draw(p, uniforms[k])"
 MISTAKES = [
     g.Mistake(
         "decides without the random number",
@@ -88,10 +85,13 @@ MISTAKES = [
     ),
     g.Mistake(
         "keeps with another probability than p / q",
-        "The draft has drawn the token with q already, so it comes out with q times your "
-        "probability. p makes that q p, and q / p turns the ratio around: q min(1, p / q) is "
-        "min(p, q).",
-        g.patches(DROPS, "uniforms[k] >= p[token]", "uniforms[k] * p[token] >= q[token]"),
+        "The draft draws a token with q, so it comes out with q times your probability. p makes "
+        "that q p: less than an exact rule can keep. q / p turns the ratio around. q min(1, p / q) "
+        "is min(p, q), the most that is exact.",
+        [
+            *g.patches(DROPS, "uniforms[k] >= p[token]", "uniforms[k] * p[token] >= q[token]"),
+            g.patch(DROPS, "token != _draw(p, uniforms[k])", *OWN),
+        ],
         hint=2,
     ),
     g.Mistake(
@@ -104,9 +104,7 @@ MISTAKES = [
         "does not divide the residual by its sum",
         "The weights max(0, p - q) add up to less than 1, so a number in [0, 1) often lies beyond "
         "all of them. Divide by their sum, or multiply the number with it.",
-        g.patch(
-            "uniform * sum(weights)", "uniform", "return max(", "return token\n    return max("
-        ),
+        g.patch("uniform * sum(weights)", "uniform", "return max(", "return token or max("),
         hint=3,
     ),
     g.Mistake(
@@ -121,20 +119,20 @@ MISTAKES = [
         "Later tokens were drafted after the one that is rejected, and target[k + 1] was computed "
         "with it. They mean nothing after another token: return.",
         g.patch(
-            *("    for k, token in", "    kept, weights = [], []\n    for k, token in"),
-            *(
-                REPLACED,
-                "weights = weights or missing\n        else:\n            kept.append(token)",
-            ),
-            *(BONUS, "return [*kept, _draw(weights or target[-1], uniforms[-1])]"),
+            *("    for k, token in", "    kept, w = [], []\n    for k, token in"),
+            *(REPLACED, "w = w or missing\n        else:\n            kept.append(token)"),
+            *(BONUS, "return [*kept, _draw(w or target[-1], uniforms[-1])]"),
         ),
         hint=2,
     ),
     g.Mistake(
-        "returns drafted tokens only",
+        "does not end with the target's own token",
         "A pass of the large model always gives one token of its own: a replacement, or behind K "
-        "kept ones a bonus from target[K]. Without it a pass can end with no token at all.",
-        g.patch(BONUS, "return [*drafted]"),
+        "kept ones a bonus. target[K - 1] is the distribution of the last drafted token.",
+        [
+            *g.patches(BONUS, "return [*drafted]", BONUS.replace("[-1]", "[len(drafted) - 1]", 1)),
+            g.patch(REPLACED, "return [*drafted[:k]]", BONUS, "return [*drafted]"),
+        ],
     ),
 ]
 
@@ -146,7 +144,7 @@ GRADER = g.Questions(
     closed=("labkit.serving",),
     describe=describe,
     unexplained=(
-        "the output has another distribution",
+        "results have other probabilities",
         "Add up by hand how often a result comes out: the drafted token with min(p, q), every "
         "other token with its share of max(0, p - q).",
     ),

@@ -165,7 +165,6 @@ MISTAKES = [
 ]
 
 GRADER = g.Questions(
-    name=SPLIT,
     functions=(SPLIT, COPIES),
     cases=cases,
     right=right,

@@ -146,28 +146,26 @@ EXCHANGE = [
     ),
 ]
 
-GRADER = g.InParts(
-    (
-        g.Questions(
-            functions=("compress",),
-            cases=steps,
-            right=compressed,
-            call=in_order,
-            mistakes=COMPRESSION,
-            closed=("labkit.data_parallel",),
-            shown="in each step the largest entries are sent, and everything else is owed",
-        ),
-        g.OnRanks(
-            functions=("exchange",),
-            cases=cases,
-            right=mean,
-            call=last_places,
-            budget=budget,
-            mistakes=EXCHANGE,
-            allowed=("all_gather",),
-            closed=("labkit.data_parallel",),
-            shown="all ranks get one mean, also where they have chosen the same places, for k "
-            "places and k values",
-        ),
+GRADER = [
+    g.Questions(
+        functions=("compress",),
+        cases=steps,
+        right=compressed,
+        call=in_order,
+        mistakes=COMPRESSION,
+        closed=("labkit.data_parallel",),
+        shown="in each step the largest entries are sent, and everything else is owed",
     ),
-)
+    g.OnRanks(
+        functions=("exchange",),
+        cases=cases,
+        right=mean,
+        call=last_places,
+        budget=budget,
+        mistakes=EXCHANGE,
+        allowed=("all_gather",),
+        closed=("labkit.data_parallel",),
+        shown="all ranks get one mean, also where they have chosen the same places, for k "
+        "places and k values",
+    ),
+]

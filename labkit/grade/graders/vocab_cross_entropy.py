@@ -91,10 +91,7 @@ MISTAKES = [
         "subtract the same number before exp, and then the sum of exp.",
         [
             g.patch(HIGHEST, "highest_N"),
-            g.patch(
-                *(HIGHEST, "highest_N", LOGIT, UNSHIFTED),
-                *(LOG, f"{LOG} + highest_N"),
-            ),
+            g.patch(HIGHEST, "highest_N", LOGIT, UNSHIFTED, LOG, f"{LOG} + highest_N"),
             g.patch(f"group.all_reduce({SUMS})", "exp_Nv.sum(1), group.all_reduce(target_N)"),
         ],
         hint=2,
@@ -105,6 +102,7 @@ MISTAKES = [
         "divided by N. The positions are the same on all ranks, so nothing is divided by n.",
         [
             g.patch(GRADIENT, "gradient_Nv"),
+            g.patch(".mean()", ".sum()"),
             g.patch(".mean()", ".sum()", GRADIENT, "gradient_Nv"),
             g.patch(f"{SUMS})", f'{SUMS}, op="mean")'),
         ],
@@ -122,6 +120,7 @@ MISTAKES = [
                 *(LOGIT, f"target_N = logits_Nv.float(){CLAMPED}"),
                 *(LOG, f"{LOG} + {HIGHEST}"),
             ),
+            g.patch("< first", "<= first", "] - first", "].sub(first).clip(0, num_tokens - 1)"),
             g.patch("    rows = (", "    first = group.rank * num_tokens\n    rows = ("),
         ],
         hint=3,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 from labkit.grade.puzzles.puzzle import Puzzle
 from labkit.pipeline import Costs, Problem
 
@@ -12,7 +10,7 @@ _INTERLEAVED, _FOLDED = (0, 1, 0, 1), (0, 1, 1, 0)
 
 
 class UnknownPuzzle(LookupError):
-    """No puzzle has that name. The message lists those there are, and the closest."""
+    """No puzzle has that name. The message lists those there are."""
 
 
 def get_puzzle(name: str) -> Puzzle:
@@ -20,10 +18,8 @@ def get_puzzle(name: str) -> Puzzle:
     plain = " ".join(str(name).replace("-", " ").replace("_", " ").split()).lower()
     if plain in PUZZLES:
         return PUZZLES[plain]
-    close = difflib.get_close_matches(plain[:100], PUZZLES, n=1, cutoff=0.4)
-    question = f" Did you mean {close[0]!r}?" if close else ""
     raise UnknownPuzzle(
-        f"there is no puzzle {str(name)[:100]!r}.{question} The puzzles are: {', '.join(PUZZLES)}."
+        f"there is no puzzle {str(name)[:100]!r}. The puzzles are: {', '.join(PUZZLES)}."
     )
 
 

@@ -9,7 +9,7 @@ import ast
 
 from labkit import progress
 from labkit.grade.desk import has_passed
-from labkit.grade.graders import load_grader
+from labkit.grade.graders import functions_of
 from labkit.grade.outcome import Outcome
 from labkit.grade.submission import NothingToGrade, Submission
 from labkit.grade.workspace import find_workspace
@@ -59,7 +59,7 @@ def _code_of(name: str) -> str | None:
     """The learner's code without comments and spacing; None for a stub, or where there is none."""
     workspace = find_workspace()
     try:
-        found = Submission.read(None, name, load_grader(name).names, workspace)
+        found = Submission.read(None, name, functions_of(name), workspace)
     except NothingToGrade:
         return None
     finding = found.finding_before_running()

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 from labkit import arguments
 from labkit.grade.catalog import load_catalog
-from labkit.grade.course import is_passed
-from labkit.grade.desk import standings
+from labkit.grade.desk import is_passed, standings
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
