@@ -65,11 +65,11 @@ def _fault(grader: Grader, observed: Observed) -> bool:
 def _wrong(grader: Grader, observation: Observation) -> tuple[Finding, Observed]:
     """At least one case has a wrong result, or changes what it must not change."""
     wrong, asked = _wrong_cases(grader, observation)
-    # Results of patches say nothing where only an input has changed.
-    mistaken = observation.mistaken(wrong[0].case.function) if wrong[0].wrong_ranks else {}
-    mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked, mistaken)
-    if mistake is not None:
-        return _finding(mistake, grader, example), example
+    if wrong[0].wrong_ranks:  # mistakes are recognised by their results
+        mistaken = observation.mistaken(wrong[0].case.function)
+        mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked, mistaken)
+        if mistake is not None:
+            return _finding(mistake, grader, example), example
     observed = next((each for each in wrong if _reads_early(each)), wrong[0])
     return _unnamed(grader, observed, wrong), observed
 
