@@ -14,7 +14,7 @@ from labkit.grade import catalog, desk
 from labkit.grade.engine import check as run_check
 
 Name = Annotated[str, typer.Argument(help="The exercise, as in `labkit list`.")]
-_WIDTH_OF_TITLES = 100
+_WIDTH_OF_TITLES, _WIDTH_OF_NOTEBOOKS = 100, 60
 
 
 def check(
@@ -76,14 +76,16 @@ def list_exercises() -> None:
 
 
 def table_of_exercises(width: int) -> Table:
-    """All of them, with their standing; titles too on a terminal of 100 columns. width: columns."""
+    """All of them, with their standing, and what else there is room for. width: in columns."""
     is_wide, standings = width >= _WIDTH_OF_TITLES, desk.standings()
+    has_notebook = width >= _WIDTH_OF_NOTEBOOKS
     table = Table(box=box.SIMPLE)
-    for heading in ("exercise", *["title"] * is_wide, "notebook", "standing"):
+    for heading in ("exercise", *["title"] * is_wide, *["notebook"] * has_notebook, "standing"):
         # Names are for typing and opening: whole, and on one line where there is room for that.
         is_name = heading in ("exercise", "notebook") and is_wide
         table.add_column(heading, overflow="fold", no_wrap=is_name)
     for name, exercise in catalog.load_catalog().items():
         notebook = exercise.notebook if is_wide else exercise.notebook.partition("_")[0]
-        table.add_row(name, *[exercise.title] * is_wide, notebook, standings[name])
+        cells = [name, *[exercise.title] * is_wide, *[notebook] * has_notebook, standings[name]]
+        table.add_row(*cells)
     return table
