@@ -143,8 +143,8 @@ def close(
     """Whether a result is the right one: types and shapes, and values but for rounding.
 
     Tensors: same shape and dtype; floating-point numbers within `steps` times the dtype's epsilon,
-    or within `share`, per unit of the largest number. Python's floats: within 1e-9 of the right
-    one. A list for a tuple will do.
+    all numbers within `share`, per unit of the largest number. Python's floats: within 1e-9 of the
+    right one. A list for a tuple will do.
     """
     return all(_is_close(a, b, steps, share) for _, a, b in pairs(got, right))
 
@@ -157,7 +157,9 @@ def _is_close(got: Any, right: Any, steps: float, share: float) -> bool:
             or got.dtype != right.dtype
         ):
             return False
-        if not right.dtype.is_floating_point or not right.numel():
+        if share and not right.is_floating_point():
+            got, right = got.double(), right.double()
+        if not right.is_floating_point() or not right.numel():
             return torch.equal(got, right)
         largest = right.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
         atol = max(steps * torch.finfo(right.dtype).eps, share) * max(largest, 1e-30)

@@ -275,6 +275,13 @@ def test_close_compares_types_shapes_and_values_but_for_rounding(got, right, is_
     assert close(got, right) is is_close
 
 
+def test_whole_numbers_that_lost_digits_are_within_a_share_of_the_right_ones():
+    right = torch.tensor([2**60 + 1, 3])
+    assert close(right.float().long(), right, share=0.01)
+    assert not close(right.float().long(), right)
+    assert not close(right + 2**55, right, share=0.01)
+
+
 def test_a_function_from_a_cell_is_graded_and_closed_rooms_stay_closed():
     def half(x, group):
         from labkit import collectives
