@@ -100,7 +100,8 @@ class Submission:
                     f"check({name!r}, ...) takes a file with the functions {listed(functions)}; "
                     f"write them into {workspace.shown(own)}"
                 )
-            called = getattr(given, "__name__", "...")
+            called = getattr(given, "__name__", "")
+            called = called if called.isidentifier() else "..."  # a lambda has no name
             try:
                 code = Code("", called, cloudpickle.dumps(given))
             except Exception as error:

@@ -97,7 +97,9 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     if error == "ProcessDied":
         name, why = "its process ended", _unnumbered(str(failure).splitlines()[0])
     else:
-        place = "" if site is None else f" at {sources.place(site)}"
+        place = ", where it is called or its result is read"
+        if site is not None:
+            place = f" at {sources.place(site)}"
         who = "the function" if observed.n == 1 else f"rank {failure.rank}"
         name, why = f"raises {error}", f"{who} raised {error}{place}{said}"
     return Finding(Outcome.CRASHED, name, why, seen, 3, site, details=trace)
