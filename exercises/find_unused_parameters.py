@@ -8,9 +8,10 @@ Write `find_unused_parameters(module, group)`: average the gradients that at lea
 
 Contract
     module  an nn.Module after backward, the same on every rank. A trained parameter
-            (requires_grad=True) that this rank's loss used has its gradient in parameter.grad.
-            One that this rank's loss did not use has grad None. Which ones these are differs by
-            rank: a rank knows only its own. Frozen parameters (requires_grad=False) have grad None
+            (requires_grad=True) that this rank's loss used has its gradient in parameter.grad; it
+            may be all zeros. One that this rank's loss did not use has grad None. Which ones these
+            are differs by rank: a rank knows only its own. Frozen parameters (requires_grad=False)
+            have grad None. At least one parameter is trained, and no two modules share one
     group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum; it
             takes op="max", "min" or "mean", and `out=tensor`
     returns nothing. Afterwards, for each trained parameter, on every rank:
@@ -21,8 +22,8 @@ Contract
             Frozen parameters and the values of all parameters stay as they are
 
 Budget, on every rank
-    collectives  one all-reduce by which the ranks agree which parameters any of them used, and one
-                 for each of these parameters
+    collectives  one all-reduce by which the ranks agree which parameters any of them used, and at
+                 most one for each of these parameters
     payload      the bytes of all tensors that a rank passes to all_reduce: at most the gradients of
                  these parameters, and 8 bytes for each trained parameter
 

@@ -24,7 +24,8 @@ Contract
                                    hangs because of one
              The recorder is a ring buffer. It has dropped the oldest entries, more on some ranks
              than on others. It still has all entries that are not completed, and the last
-             collective that the rank has called in each group
+             collective that the rank has called in each group. A rank without an entry in a group
+             has called nothing there
     returns  a tuple (what, group, number, ranks): the group's name, the collective_seq_id, and
              ranks in ascending order. `what` is one of
              "missing"   these members have not called the collective

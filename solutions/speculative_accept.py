@@ -18,14 +18,15 @@ Contract
               the result
     returns   a list of 1 to K + 1 tokens: drafted ones, in order, and then one that is not drafted
     exact     the output must be distributed as the large model's own: the first token as target[0],
-              and so on. Of the rules that do this, yours accepts as many drafted tokens as possible
+              and so on. Of the rules that do this and decide on each drafted token by its own two
+              distributions, yours accepts as many drafted tokens as possible
     zeros     draft[k] gives drafted[k] a probability above 0. target[k] may give it 0. Both
               distributions may be equal
     The arguments stay as they are. K may be 0
 
 Test. Your function is called with all drafts and with uniforms of the whole range. The probability
 of each list that it returns, with its length, must be correct to 1e-9. How you make a token from a
-uniform number is up to you.
+uniform number is up to you. So is a number exactly at a threshold, such as 0: it has probability 0.
 """
 
 from collections.abc import Sequence

@@ -22,7 +22,8 @@ Contract
     raises    ValueError where n does not divide H: a rank would have a part of a query head. Also
               where neither of n and G divides the other: some rank would have query heads of two
               groups, and not all heads of both. The message ends with all numbers of ranks that are
-              possible for this H and G, ascending: "...; try 1, 2, 4 or 8"
+              possible for this H and G, ascending, such as "...; try 1, 2, 4 or 8". What stands
+              between the numbers is up to you
 
 Attention over the rank's heads, times its columns of out, gives a partial result of the layer. The
 sum over the ranks is the whole result.

@@ -7,17 +7,18 @@ from torch import Tensor, nn
 
 from labkit.grade import grader as g
 
-SHAPES = {"stem": (3, 5), "left": (7,), "scale": (), "frozen": (4,)}
-ALL = {"stem", "left", "scale"}
+SHAPES = {"stem": (3, 5), "left": (7,), "scale": (), "dead": (2,), "frozen": (4,)}
+ALL = {"stem", "left", "scale", "dead"}
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """Branches that all ranks take, all but one, only one, or none; multiples of n, never zero."""
-    drawn = {name: draw(*shape, low=1) for name, shape in SHAPES.items()}
+    """Branches that all ranks take, all but one, only one, or none; multiples of n, or zero."""
+    drawn = {name: draw(*shape, low=1, dtype=torch.float64) for name, shape in SHAPES.items()}
+    drawn["dead"] = g.ByRank(map(torch.zeros_like, drawn["dead"]))
     one = draw.rng.randrange(n)
     used = {
         "all used": [ALL] * n,
-        "left used by no rank": [{"stem", "scale"}] * n,
+        "left used by no rank": [ALL - {"left"}] * n,
         f"left not used by rank {one}": [ALL - {"left"} if r == one else ALL for r in range(n)],
         f"left used by rank {one} only": [ALL if r == one else {"stem"} for r in range(n)],
         "nothing used": [set()] * n,
@@ -30,7 +31,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """Give a module the rank's gradients, call the function, and return what grad is then."""
-    module = nn.ParameterDict({x: nn.Parameter(torch.ones(s)) for x, s in SHAPES.items()})
+    module = nn.ParameterDict({x: nn.Parameter(torch.ones(s).double()) for x, s in SHAPES.items()})
     module["frozen"].requires_grad = False
     for name, gradient in args[0].items():
         module[name].grad = gradient.clone()
@@ -52,23 +53,23 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 AGREE = 'used = group.all_reduce(used_here, op="max")'
-SKIP = "if not is_used:\n            continue"
+NONE = "parameter.grad = None\n            continue"
 MISTAKES = [
     g.Mistake(
-        "a rank without a gradient skips the all-reduce",
-        "Ranks that used the parameter wait for this one. Whether a call is made must not depend "
-        "on what this rank used, so the ranks agree first.",
-        g.patch(SKIP, "if parameter.grad is None:\n            continue"),
+        "the all-reduces depend on what a rank used",
+        "Ranks wait for each other in different all-reduces. Which are made, in which order and "
+        "dtype, must not depend on what this rank used. Agree first, then fill up with zeros_like.",
+        g.patch("not is_used", "parameter.grad is None"),
         hung=lambda s: len({frozenset(its) for its in s.xs}) > 1,
     ),
     g.Mistake(
         "makes zeros where no rank has a gradient",
         "With zeros, weight decay and momentum move a parameter that no loss used. Leave None.",
-        g.patch(SKIP, "pass"),
+        g.patch("not is_used", "False"),
     ),
     g.Mistake(
         "does not give every rank the mean",
-        "Where any rank used a parameter, all ranks store the mean, those that did not use it too. "
+        "Where any rank has a gradient, even of zeros, all ranks store the mean, with None too. "
         "Otherwise only some optimizers update this parameter, and the ranks' models differ.",
         [
             g.patch(
@@ -76,13 +77,14 @@ MISTAKES = [
                 'group.all_reduce(torch.zeros_like(parameter), op="mean")\n            continue',
             ),
             g.patch(AGREE, AGREE.replace("max", "min")),
+            g.patch("not None for", "not None and bool(each.grad.any()) for"),
+            g.patch("not None for", "not None and bool(each.grad.any()) for", "continue", NONE),
         ],
         hint=2,
     ),
     g.Mistake(
         "the gradients stay as they were",
-        "all_reduce returns the result and leaves its argument alone. Pass out=, or assign what it "
-        "returns to parameter.grad.",
+        "List module.parameters(). Pass out= to all_reduce, or assign what it returns to grad.",
         g.patch(", out=parameter.grad)", ")"),
         hint=3,
     ),
@@ -90,10 +92,8 @@ MISTAKES = [
         "divides by the ranks that used it",
         "The loss of the step is the mean over all n ranks, and so is each gradient.",
         g.patch(
-            AGREE,
-            "used = group.all_reduce(used_here)",
-            'group.all_reduce(parameter.grad, op="mean", out=parameter.grad)',
-            "parameter.grad = group.all_reduce(parameter.grad) / is_used",
+            *(AGREE, "used = group.all_reduce(used_here)"),
+            *('op="mean", out=parameter.grad)', "out=parameter.grad).div_(is_used)"),
         ),
         hint=2,
     ),

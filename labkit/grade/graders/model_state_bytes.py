@@ -46,7 +46,8 @@ MISTAKES = [
         [
             g.patch(">= 1", f"> {a}", ">= 2", f"> {b}", ">= 3", f"> {c}")
             for a, b, c in ((0, 0, 0), (0, 1, 1), (0, 0, 2), (1, 0, 2), (1, 2, 3), (3, 3, 3))
-        ],
+        ]
+        + [g.patch("zero >= 1", "zero >= 0")],
     ),
     g.Mistake(
         "a level does not shard what the one before it shards",
@@ -89,18 +90,14 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "miscounts what the optimizer keeps",
-        "That is the master copy and an entry of moment_bytes for each other value: 12 bytes for "
-        "Adam with a master copy in float32, but other recipes keep less.",
+        "does not count the copies that the recipe has",
+        "They are parameters, gradients, the master copy and, for each other value, an entry of "
+        "moment_bytes. Adam in mixed precision has 2 + 2 + 12 bytes in all, other recipes others.",
         g.patches(
             f"{MASTER} + {MOMENTS}", "12", "8", MOMENTS, MASTER, f"{MASTER} + {MOMENTS[4:-1]}[0]"
-        ),
-    ),
-    g.Mistake(
-        "takes 16 bytes per parameter for every recipe and level",
-        "16 bytes are what Adam in mixed precision keeps on one rank, where nothing is sharded. "
-        "Here the recipe says the bytes, and the level what each rank has only in part.",
-        g.patch("shard = ", "return 16 * num_params\n    shard = "),
+        )
+        + g.patches("return (", "return 16 * num_params\n    (", "num_parameters = 0\n    return (")
+        + [g.patch("return (", "num_gradients = 0\n    return (")],
     ),
     g.Mistake(
         "adds up all ranks",

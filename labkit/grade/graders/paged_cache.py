@@ -130,20 +130,19 @@ MISTAKES = [
     ),
     g.Mistake(
         "copies a page without need",
-        "A sequence copies a page that it writes to and others hold. A full page gets no more "
-        "tokens, a page of a single holder is its own, and most pages that a fork shares are never "
-        "written again.",
-        [
-            g.patch(COPIES, COPIES.replace("begin % size", "begin")),
-            g.patch(
-                "        self.tables[child], self.lengths[child] =",
-                "        pages_PnK = self.slots_NK.unflatten(0, (-1, self.page_size))\n"
-                "        rows_nK = pages_PnK[self.table(parent)].flatten(0, 1)\n"
-                "        return self.append(child, rows_nK[: self.lengths.get(parent, 0)])\n"
-                "        self.tables[child], self.lengths[child] =",
-            ),
-        ],
+        "A full page gets no more tokens, and a page of a single holder is its own.",
+        g.patch(COPIES, COPIES.replace("begin % size", "begin")),
         hint=2,
+    ),
+    g.Mistake(
+        "copies at the fork",
+        "A fork shares all pages. A page is copied when a sequence writes to it that others hold.",
+        g.patch(
+            "self.holders[page] += 1",
+            "self.holders[page] += 1\n"
+            "            if self.free_pages: self.tables[child][-1] = self.take()",
+        ),
+        seen=lambda s: first_wrong(s)[0][0] == "fork" and first_wrong(s)[1]["pages taken"] > 0,
     ),
     g.Mistake(
         "makes a page free that a sequence still holds",

@@ -17,8 +17,8 @@ OTHER = [
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Jobs in which ranks are missing, disagree, or wait for the network. In the first mismatch
-    rank 0 is the odd one."""
+    """Jobs in which ranks are missing, disagree, or wait for the network. Rank 0 is the odd one
+    in the first mismatch. Each fifth turn hangs in the first collectives."""
     whats = itertools.product(range(12), ("missing", "mismatch", "running"))
     for number, (turn, what) in enumerate(whats):
         dumps, answer = job(draw.rng, what, turn)
@@ -43,7 +43,7 @@ def entry(
 
 def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
     """The dumps of a job, and the right answer. It hangs in the world at each second turn."""
-    everyone = list(range(rng.choice((4, 6, 8))))
+    everyone = list(range((4, 8, 12)[turn % 3]))
     order = rng.sample(everyone, len(everyone))
     pairs = {str(at // 2 + 1): sorted(order[at : at + 2]) for at in everyone[::2]}
     groups = {"0": everyone, **pairs}
@@ -54,8 +54,9 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
         its = entry(logs[rank], (group, description[group]), state, other.get("is_p2p", False))
         logs[rank].append(its | other)
 
-    num_layers = rng.sample(range(2, 7), len(pairs))
-    for _ in range(rng.randrange(2, 5)):
+    num_layers = rng.sample(range(2, 9), len(pairs))
+    last_step = [0 for _ in everyone]
+    for _ in range((turn + 1) % 5):
         last_step = [len(log) for log in logs]
         for (pair, members), layers in zip(pairs.items(), num_layers):
             for rank in members * layers:
@@ -67,8 +68,10 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
     members = groups[group]
     number = entry(logs[members[0]], (group, description[group]), "")["collective_seq_id"]
     num_odd = rng.randrange(1, 3) if what == "missing" and group == "0" else 1
-    odd = sorted(members[(turn // 2 + i) % len(members)] for i in range(num_odd))
+    odd = sorted(members[(turn // 2 * 5 + i) % len(members)] for i in range(num_odd))
+    state = rng.choice(("completed", "scheduled"))
     for rank in everyone:
+        call(rank, "0", state, profiling_name="nccl:recv 0<-1", is_p2p=True)
         if what == "missing" and rank in odd:
             continue
         here, other = group if rank in members else "0", {}
@@ -76,8 +79,6 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
             other = rng.choice(OTHER)
         elif what == "running" and here == group == "0":
             other = {"profiling_name": "nccl:all_to_all", "input_sizes": [[rng.randrange(99)]]}
-        state = rng.choice(("completed", "scheduled"))
-        call(rank, "0", state, profiling_name="nccl:recv 0<-1", is_p2p=True)
         call(rank, here, rng.choice(("started", "scheduled")), **other)
         if rng.random() < 0.5:
             call(rank, here, "scheduled")
@@ -118,7 +119,7 @@ MISTAKES = [
         "world are unrelated. Sort the entries by group first.",
         g.patch(
             "missing = [rank for rank in members if max(called[rank], default=0) < number]",
-            'far = [max(each["collective_seq_id"] for each in its) for its in collectives]\n'
+            'far = [max([0, *(e["collective_seq_id"] for e in its)]) for its in collectives]\n'
             "        missing = [rank for rank in members if far[rank] == min(far)]",
             *ANY_CAUSE,
         ),
@@ -161,8 +162,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "takes a consequence for the cause",
-        "A rank is missing there because it waits in a collective of another group. Go on to that "
-        "one.",
+        "A rank is missing there because it waits in another group's collective. Go on to this.",
         g.patch(*ANY_CAUSE),
         hint=2,
     ),

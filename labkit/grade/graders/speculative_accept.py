@@ -149,5 +149,5 @@ GRADER = g.Questions(
         "other token with its share of max(0, p - q).",
     ),
     shown="over all drafts and random numbers the output is distributed as the large model's own, "
-    "and no rule that is exact keeps more of the draft",
+    "and no exact rule that decides token by token keeps more of the draft",
 )
