@@ -33,7 +33,7 @@ Contract
     admit     as many of the waiting as there is room for and max_running allows, in order of
               arrival. No request overtakes another, even if it is smaller. No page is kept free for
               tokens that an answer may still get
-    always    there is at least one request, and each fits into an empty cache
+    always    there is at least one request. Each fits into an empty cache. At most max_running run
 
 Papers: Yu et al., "Orca", OSDI 2022 (decisions by pass); Kwon et al., "PagedAttention", SOSP 2023,
 section 4.5 (preemption).

@@ -4,8 +4,8 @@ An interviewer asks: "Your job saves a checkpoint every ten minutes, and one day
 its power in the middle of it. How do you make sure that the next run loads a state that is whole,
 and not an older one than it has to?"
 
-Write two functions: `save` and `load_newest`. A state is some bytes, and the folder holds nothing
-but what `save` puts there.
+Write two functions: `save` and `load_newest`. A state is one byte or more. The folder holds
+nothing but what `save` puts there.
 
     killed        the process ends between two operations; the kernel keeps all that it has done
     power cut     of bytes that were not synced any number may be lost, from the end of the file on;
@@ -27,7 +27,8 @@ Contract
              the folder, also where an earlier save was interrupted
     load_newest(folder)
              (step, data) of the newest state that is whole, or None where none was saved. It
-             changes nothing. After a save that did not return: its state, or the one before it
+             changes nothing. After a save that did not return: its state, or what a load would
+             have given before that save. Where both are whole, either is right
     The next run calls load_newest, and goes on to save in the same folder, with what is left there
 
 Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.

@@ -112,8 +112,16 @@ MISTAKES = [
         "The file has the name of a finished state while it is being written. Give it that name "
         "when its bytes are on the disk, or let the load see that it is not whole.",
         g.patch('folder / "unfinished", folder', 'folder / f"step-{step:08d}", folder'),
-        seen=lambda s: KILL in s.y and GONE not in s.y and MIXED in s.y,
+        seen=lambda s: (KILL in s.y or "cut behind" in s.y) and GONE not in s.y and MIXED in s.y,
         hint=2,
+    ),
+    g.Mistake(
+        "does not sync the names",
+        "The bytes are on the disk, and the name of the file is not: a power cut takes back the "
+        "rename of a save that has returned. Names belong to their folder, which is synced itself.",
+        g.patch(SYNC, ""),
+        seen=lambda s: NAMES in s.y and AS_TEXT not in s.y,
+        hint=3,
     ),
     g.Mistake(
         "a pointer that is not whole itself",
@@ -136,14 +144,6 @@ MISTAKES = [
         "the final name. Sync the file before the rename.",
         g.patch("    disk.sync(file)\n", ""),
         seen=lambda s: BYTES in s.y,
-        hint=3,
-    ),
-    g.Mistake(
-        "does not sync the names",
-        "The bytes are on the disk, and the name of the file is not: a power cut takes back the "
-        "rename of a save that has returned. Names belong to their folder, which is synced itself.",
-        g.patch(SYNC, ""),
-        seen=lambda s: NAMES in s.y and AS_TEXT not in s.y,
         hint=3,
     ),
     g.Mistake(

@@ -111,13 +111,6 @@ MISTAKES = [
         [g.program(FILLING.replace("FULL", full)) for full in ("mine >= aim", "mine + cost > aim")],
     ),
     g.Mistake(
-        "leaves out the head",
-        "The cut is the best one for the layers before. Embedding and head are layers like the "
-        "others: their cost counts.",
-        g.patch("def cut(limit", "costs = [*costs[:-1], 0]\n\n    def cut(limit"),
-        seen=lambda s: slowest((costs := [*s.xs[:-1], 0]), p := s.args[1], s.y) == right(costs, p),
-    ),
-    g.Mistake(
         "ends the search near the best limit, or rounds in floats",
         "Each cut is nearly the best one. Search until low == high, in whole numbers: above "
         "2**53 floats cannot represent each of them. // instead of /, no float(), no numpy floats.",
@@ -127,6 +120,13 @@ MISTAKES = [
         ],
         seen=lambda s: slowest(*s.args, s.y) <= s.right[0] + s.right[0] // 1000 + 1,
         hint=3,
+    ),
+    g.Mistake(
+        "leaves out the head",
+        "The cut is the best one for the layers before. Embedding and head are layers like the "
+        "others: their cost counts.",
+        g.patch("def cut(limit", "costs = [*costs[:-1], 0]\n\n    def cut(limit"),
+        seen=lambda s: slowest((costs := [*s.xs[:-1], 0]), p := s.args[1], s.y) == right(costs, p),
     ),
     g.Mistake(
         "ends at a local optimum",

@@ -18,18 +18,19 @@ ROUNDED += [(5, 16, "zb_h1"), (6, 4, "zb_h1"), (8, 1, "zb_h1"), (12, 11, "gpipe"
 def cases(draw: Draw) -> list[Case]:
     """Each schedule by both conventions, few microbatches, one rank, limits reached exactly."""
     rng = draw.rng
-    bubbles = []
+    bubbles = [(1, rng.randrange(1, 9), "1f1b", 1, "total"), (1, 3, "zb_h1", 1, "ideal")]
     limits = [(*edge, 1, "total") for edge in EXACT + ROUNDED]
-    limits += [(1, 5, "interleaved", 2, "ideal"), (1, 5, "naive", 1, "ideal")]
-    limits += [(2, 50, "naive", 1, "total"), (7, rng.randrange(35, 60), "zb_h1", 1, "ideal")]
-    limits += [(6, 130, "gpipe", 1, "ideal")]
+    limits += [(7, rng.randrange(35, 60), "zb_h1", 1, "ideal"), (6, 130, "gpipe", 1, "ideal")]
+    # Rounding up to a multiple of p matters in the second.
+    limits += [(1, 5, "interleaved", 2, "ideal"), (5, 9, "interleaved", 2, "total")]
+    limits += [(1, 5, "naive", 1, "ideal"), (2, 50, "naive", 1, "total")]
+    limits += [(3, 70, "naive", 1, "total")]
     for to, schedule in itertools.product(("total", "ideal"), SCHEDULES):
         p, v = rng.randrange(4, 9), rng.randrange(2, 5) if schedule == "interleaved" else 1
         bubbles.append((p, p * rng.randrange(2, 5), schedule, v, to))
         limits.append((p, rng.choice((9, 11, 13, 17, 19)), schedule, v, to))
         if schedule in ("1f1b", "gpipe"):
             bubbles.append((p, rng.randrange(2, p), schedule, v, to))
-    bubbles += [(1, rng.randrange(1, 9), "1f1b", 1, "total"), (1, 3, "zb_h1", 1, "ideal")]
     return [
         Case(
             f"p={p}, {words.format(x)}, {schedule}, {v} stages per rank, relative to {to}",
@@ -106,11 +107,10 @@ MISTAKES = [
         patches(IDLE, *(IDLE.replace("3", x) for x in ("1", "1.5", "2", "float('inf')"))),
     ),
     Mistake(
-        "takes naive for a pipeline",
-        "With one microbatch at a time the next one starts when the last one is back. One rank of "
-        "p works, and more microbatches do not help: (p - 1)/p of total for any m. Where that is "
-        "over the limit, no number of microbatches is enough, and the answer is None.",
-        patch("idle = (p - 1) * m", "pass"),
+        "gives naive the answer of a pipeline, or None for each limit",
+        "With one microbatch at a time the next one starts when the last one is back: the bubble "
+        "is (p - 1)/p of total for any m. Only if one microbatch is not enough, return None.",
+        [patch("idle = (p - 1) * m", "pass"), patch("(p - 1) * busy <= percent", "p == 1")],
     ),
     Mistake(
         "rounds down, or up where the limit is reached exactly",
@@ -151,6 +151,5 @@ GRADER = Questions(
     right=right,
     mistakes=MISTAKES,
     closed=("labkit.calc", "labkit.pipeline"),
-    shown="you know the bubble of five schedules by both conventions, and to the microbatch how "
-    "many keep it within a limit",
+    shown="you know the bubble of five schedules, and how many microbatches keep it in a limit",
 )

@@ -53,12 +53,8 @@ def right(
     return [r.id for r in running[num_kept:]], [r.id for r in computed]
 
 
-def describe(s: g.Observed) -> str:
-    """Both decisions."""
-    return f"got {s.y}, expected {s.right[0]}"
-
-
 JOINS, CEIL = "    for request in waiting[", "-(-request.num_tokens // page_size)"
+PLACES, FLOOR = "max_running - len(going_on)", "request.num_tokens // page_size"
 LONGEST = CEIL.replace("num_tokens", "longest")
 TAKES = "room -= missing(request)", f"room -= {LONGEST}"
 KEPT = f"    room = num_free + sum(request.num_pages - {LONGEST} for request in going_on)\n"
@@ -75,11 +71,12 @@ MISTAKES = [
         "the first that does not fit, and at once after a preemption.",
         [
             g.patch(
-                *("waiting[: max_running - len(going_on)]", "waiting"),
+                *(f"waiting[: {PLACES}]", "waiting"),
                 *("if room < 0:", "if room < 0 or len(computed) == max_running:"),
                 *("break\n", "room += missing(request)\n            continue\n"),
             ),
             g.patch("    if preempted:", "    if False:"),
+            g.patch("in waiting[", "in sorted(waiting, key=lambda each: each.num_tokens)["),
         ],
     ),
     g.Mistake(
@@ -96,16 +93,21 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "takes or keeps more pages than a pass needs",
+        "counts more or fewer pages than a pass needs",
         "A pass needs ceil(num_tokens / page_size) pages for each request: the new token gets its "
         "place in the next pass. The next request joins if its pages are free. The last page "
         "counts, too.",
         [
             *g.patches("if room < 0", "if room < 1", "if room < 2", "if room < len(computed)"),
-            *g.patches(CEIL, "request.num_tokens // page_size + 1", f"1 + {CEIL}"),
-            g.patch("-= missing(request)", "-= request.num_tokens // page_size + 1"),
+            *g.patches(CEIL, FLOOR, f"{FLOOR} + 1", f"1 + {CEIL}"),
+            *g.patches("-= missing(request)", "-= 1", f"-= {FLOOR} + 1"),
         ],
         hint=3,
+    ),
+    g.Mistake(
+        "computes more requests than max_running",
+        "The places of those that go on are taken. What is left of max_running can join.",
+        g.patches(PLACES, "max_running", f"{PLACES} + 1"),
     ),
     g.Mistake(
         "does not preempt when pages run out",
@@ -139,11 +141,8 @@ GRADER = g.Questions(
     same=lambda got, right, case: [*map(sorted, got)] == [*map(sorted, right)],
     mistakes=MISTAKES,
     closed=("labkit.serving",),
-    describe=describe,
-    unexplained=(
-        "a pass computes other requests",
-        "Count the pages of this pass by hand, in order of arrival.",
-    ),
+    describe=lambda s: f"got {s.y}, expected {s.right[0]}",
+    unexplained=("a pass computes other requests", "Follow this pass by hand, page by page."),
     shown="no pass has an idle place that a waiting request could fill, no page is taken twice, "
     "and every request ends",
 )

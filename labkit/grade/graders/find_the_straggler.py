@@ -76,7 +76,7 @@ def describe(s: g.Observed) -> str:
 
 
 GAIN = "gains[waits.index(last)][number] += second - last"
-OTHERS = "(sum(waits) - last)"
+MEAN, MEDIAN = (f"__import__('statistics').{x}(sorted(waits)[1:])" for x in ("mean", "median"))
 MISTAKES = [
     g.Mistake(
         "takes the rank that waits longest",
@@ -101,6 +101,7 @@ MISTAKES = [
             "sum(by_step) / len(by_step)",
             "sum(by_step) // len(by_step)",
             "(sorted(filter(None, by_step)) or [0])[sum(map(bool, by_step)) // 2]",
+            "__import__('statistics').median([each for each in by_step if each] or [0]) // 1",
         ),
         hint=2,
     ),
@@ -113,22 +114,18 @@ MISTAKES = [
     g.Mistake(
         "measures the gain from another rank than the second to last",
         "Without the straggler the collective begins when the last of the other ranks arrives. It "
-        "does not begin with the first rank, or at the mean of all.",
+        "does not begin with the first rank, or at the mean or median.",
         [
             g.patch(GAIN, GAIN.replace("second", other))
-            for other in (
-                "max(waits)",
-                f"{OTHERS} / (len(waits) - 1)",
-                f"{OTHERS} // (len(waits) - 1)",
-            )
+            for other in ("max(waits)", MEAN, f"{MEAN} // 1", MEDIAN)
         ],
         hint=2,
     ),
     g.Mistake(
         "finds no straggler where there is one",
-        "A rank delays the others by `least` or more in most steps. Its gain is what it delays "
-        "one step by, in all collectives together. The late rank is the one that waits least. All "
-        "others wait long, and nearly equally long: between them there is no gain.",
+        "A rank delays the others by `least` or more in most steps, in all collectives of a step "
+        "together. It need not be the last most often. The late rank is the one that waits least. "
+        "All others wait long, and nearly equally long: between them there is no gain.",
         g.patch("sorted(waits)[:2]", "sorted(waits)[:-3:-1]", "second - last", "last - second"),
         seen=lambda s: s.y is None and s.right[0] is not None,
     ),
@@ -141,8 +138,8 @@ GRADER = g.Questions(
     describe=describe,
     unexplained=(
         "another rank, or another gain",
-        "work out the gains of one step by hand: in each collective, only the rank that waits "
-        "least has one",
+        "work out the gains by hand: in each collective, only the rank that waits least has one. "
+        "Add them up by step, and take each rank's median over all steps. The largest decides",
     ),
     shown="you name the rank for which the others wait, though it waits least itself, on clocks "
     "that differ, and none in a healthy run or on a slow network",

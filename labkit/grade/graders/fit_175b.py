@@ -86,6 +86,7 @@ def layouts_to_explain(draw: g.Draw) -> Iterator[g.Case]:
     """The colleague's layout, then some for each other job."""
     first, *others = jobs(draw)
     asked = [(first, calc.Layout(world_size=512, tp=4, pp=2, zero=0))]
+    asked += [(others[3], calc.Layout(world_size=128, tp=2, zero=1))]  # with the head
     asked += [(job, layout) for job in others for layout in islice(close_calls(job, draw), 8)]
     for job, layout in asked:
         args, said = (task_of(job), dict_of(layout)), f"{layout}, for {label(job)}"
@@ -118,13 +119,12 @@ def largest_part(task: Any, given: Any, known: Any) -> tuple[str, float]:
 
 def is_same_part(got: Any, right: Any, case: g.Case) -> bool:
     """Whether the part is the right one, and the bytes within 0.0001."""
-    (name, num_bytes), (right_name, right_bytes) = got, right
-    return name == right_name and abs(num_bytes / right_bytes - 1) < 1e-4
+    return got[0] == right[0] and abs(got[1] / right[1] - 1) < 1e-4
 
 
 SHARDED, OWN = '(dp if given["zero"] >= level else 1)', "own = _own(task, given)"
 MEAN = 'own = task["num_params"] / (given["tp"] * given["pp"])'
-IN_FLIGHT = "min(first, m)"
+IN_FLIGHT, TABLE = "min(first, m)", "task['table_params'] * (given['pp'] > 1)"
 WHY_MISTAKES = [
     g.Mistake(
         "shards at another level than ZeRO",
@@ -134,23 +134,29 @@ WHY_MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "counts the embedding in part or not at all",
-        "The first pipeline rank has layers / pp layers and the whole embedding, as large as a "
-        "layer or several: num_params / (tp * pp) is only a mean over the pipeline.",
+        "miscounts the embedding or the head",
+        "The first pipeline rank has layers / pp layers and the whole embedding, all divided by "
+        "tp; num_params / (tp * pp) is only a mean over the pipeline. With pp = 1 add the head.",
         [
-            g.patch(OWN, MEAN),
+            *g.patches(OWN, MEAN, f"{OWN} - {TABLE} / given['tp']"),
             g.patch(OWN, MEAN, IN_FLIGHT, "1"),
-            g.patch(OWN, f'{OWN} - task["table_params"] / given["tp"] * (given["pp"] > 1)'),
+            g.patch(OWN, f"{OWN} + {TABLE} * (1 - 1 / given['tp'])"),
+            g.patch('if given["pp"] == 1:', "if False:"),
         ],
         hint=3,
     ),
     g.Mistake(
         "miscounts the activations",
-        "Another part is the largest. Before its first backward, the first pipeline rank has pp "
-        "microbatches in flight, or pp + (pp - 1) / virtual if interleaved, but at most m. It "
-        "keeps activations of each: those of layers / pp layers.",
+        "Before its first backward, the first pipeline rank has pp microbatches in flight, or "
+        "pp + (pp - 1) / virtual if interleaved, but at most m. Of each it keeps the activations "
+        "of layers / pp layers, divided by tp. A gated MLP has more of them.",
         g.patches(IN_FLIGHT, "0", "1", "m", "first", "min(p, m)"),
         hint=2,
+    ),
+    g.Mistake(
+        "returns the bytes of other parts",
+        "Whichever part is the largest, bytes are those of parameters and gradients together.",
+        g.patches('["parameters"] + parts["gradients"]', '["parameters"]', "[largest]"),
     ),
 ]
 
@@ -219,12 +225,12 @@ def describe(s: g.Observed) -> str:
 
 
 SECONDS = "lambda each: _seconds(task, each)"
+MOST = 'lambda each: (-each["{}"], _seconds(task, each))'
 LAYOUT_MISTAKES = [
     g.Mistake(
         "recomputes where it need not",
-        "Memory that fits is enough: of all layouts that fit, take the fastest. Full recomputation "
-        "is a second forward, a third more compute. tp and a smaller microbatch also make "
-        "activations smaller.",
+        "Of all layouts that fit, take the fastest. Full recomputation is a third more compute. "
+        "tp and a smaller microbatch also make activations smaller.",
         g.patches(
             SECONDS,
             "lambda each: _bytes(task, each)",
@@ -235,20 +241,15 @@ LAYOUT_MISTAKES = [
     g.Mistake(
         "lets ZeRO shard what tp and pp should divide",
         "ZeRO-3 gathers parameters twice per microbatch, between nodes. If tp and pp divide the "
-        "states, ZeRO-1 is often enough: tp's collectives inside a node are fast, and a pipeline "
-        "sends little.",
-        g.patch(SECONDS, 'lambda each: (-each["zero"], _seconds(task, each))'),
+        "states, ZeRO-1 is often enough: tp stays in a node, and a pipeline sends little.",
+        g.patch(SECONDS, MOST.format("zero")),
         over_budget=lambda s: slow_by(s) == "dp",
     ),
     g.Mistake(
         "divides more by tp or pp than it needs",
-        "tp communicates in every layer, and nothing hides it. The bubble is (pp - 1) / (virtual * "
-        "m) of the step, and the head makes the last rank of a deep pipeline slower than the "
-        "others. Use only as much of both as memory needs.",
-        [
-            g.patch(SECONDS, f'lambda each: (-each["{axis}"], _seconds(task, each))')
-            for axis in ("tp", "pp")
-        ],
+        "tp communicates in every layer, and nothing hides it. The bubble is (pp - 1)/(virtual m), "
+        "and the head slows the last rank of a deep pipeline. Use no more than memory needs.",
+        g.patches(SECONDS, MOST.format("tp"), MOST.format("pp")),
         over_budget=lambda s: slow_by(s) not in ("", "recomputation", "dp"),
     ),
 ]
@@ -274,7 +275,6 @@ GRADER = [
         describe=describe,
         mistakes=LAYOUT_MISTAKES,
         closed=("labkit.calc",),
-        shown="your layouts keep the planner's rules, fit, and take at most 1.2 times the "
-        "seconds of its fastest",
+        shown="your layouts keep the rules, fit, and take at most 1.2 times the shortest step",
     ),
 ]

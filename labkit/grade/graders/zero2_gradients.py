@@ -33,13 +33,12 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
         for _ in range(NUM_LAYERS)
     ]
 
-    def case(label: str, k: int) -> g.Case:
-        by_rank = draw.normal(k, 2, 1, width, dtype=double)
-        return g.Case(f"{NUM_LAYERS} buckets, {label}", layers, g.ByRank(map(list, by_rank)))
+    def case(k: int) -> g.Case:
+        by_rank = g.ByRank(map(list, draw.normal(k, 2, 1, width, dtype=double)))
+        return g.Case(f"{NUM_LAYERS} buckets, microbatches: {k}", layers, by_rank)
 
     # Dividing by the number of microbatches must differ from dividing by the number of ranks.
-    several = 2 if n == 3 else 3
-    return [case("1 microbatch", 1), case(f"{several} microbatches", several)]
+    return [case(1), case(2 if n == 3 else 3)]
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -49,13 +48,10 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
         buckets_of(layers), lambda batch: loss(layers, batch), args[1], watch.group
     )
     parameters = sum(layers, [])
+    hooks = [(each._post_accumulate_grad_hooks, each._backward_hooks) for each in parameters]
     return {
         "gradients left": sum(each.grad is not None for each in parameters),
-        "hooks left": sum(
-            len(hooks or ())
-            for each in parameters
-            for hooks in (each._post_accumulate_grad_hooks, each._backward_hooks)
-        ),
+        "hooks left": sum(len(each or ()) for each in sum(hooks, ())),
         "frozen": sum(not each.requires_grad for each in parameters),
         "shards": shards,
     }
@@ -99,6 +95,7 @@ def buckets_too_many(s: g.Observed) -> float:
 
 
 FREE, BACKWARD = "        parameter.grad = None\n", " / len(microbatches)).backward()\n"
+KEEP, FREE_ALL = (FREE, "        pass\n"), "for each in bucket_of: each.grad = None\n"
 MEAN, RETURN = ', op="mean")', "    return [shards[i]"
 MISTAKES = [
     g.Mistake(
@@ -115,12 +112,7 @@ MISTAKES = [
         "and earlier microbatches are reduced again.",
         [
             g.patch("shards[i].add_(shard) if i in shards else shard", "shard"),
-            g.patch(
-                FREE,
-                "        pass\n",
-                RETURN,
-                f"    for each in bucket_of:\n        each.grad = None\n{RETURN}",
-            ),
+            g.patch(*KEEP, RETURN, f"    {FREE_ALL}{RETURN}"),
         ],
         hint=2,
     ),
@@ -133,23 +125,27 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
+        "leaves gradients or hooks",
+        "Set .grad to None: zeros take memory as well. A hook that is left runs in the next step.",
+        [
+            g.patch(FREE, "        parameter.grad.zero_()\n"),
+            g.patch("            hook.remove()", "            pass"),
+        ],
+        hint=3,
+    ),
+    g.Mistake(
         "holds the gradients of several buckets",
         "Memory grows with each bucket, as in ZeRO-1. Reduce a bucket in the hook of the gradient "
         "that completes it, in every microbatch, and set .grad to None there, for all of the "
         "bucket. Add up shards, and keep no list of flat tensors.",
-        g.patch(
-            FREE,
-            "        pass\n",
-            BACKWARD,
-            f"{BACKWARD}            for each in bucket_of:\n                each.grad = None\n",
-        ),
+        g.patch(*KEEP, BACKWARD, f"{BACKWARD}            {FREE_ALL}"),
         over_budget=lambda s: buckets_too_many(s) > 1,
     ),
     g.Mistake(
-        "has three buckets in memory at once",
-        "Two are allowed: the gradients of one bucket and one flat tensor. The gradients, a "
-        "concatenated copy and a padded copy are three. So are these two beside the bucket before, "
-        "held by a name or by a collective under way. Shards exist once: divide them in place.",
+        "holds a third bucket, or shards twice",
+        "Two are allowed: the gradients of one bucket and one flat tensor. A padded copy is a "
+        "third. So is the bucket before, held by a name or by a collective under way. Shards exist "
+        "once: divide them in place, and add those of the next microbatch to them at once.",
         g.patch(
             "flat = torch.cat([parameter.grad.flatten() for parameter in bucket])",
             "joined = torch.cat([parameter.grad.flatten() for parameter in bucket])\n"
