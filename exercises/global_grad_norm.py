@@ -10,9 +10,9 @@ gradient, scales this rank's gradients if the norm is larger than max_norm, and 
 
 Contract
     parameters  a list, this rank's parameters. A pipeline stage may have none. Each has
-                    grad         a tensor of any shape, also of one number or of no numbers; or None
-                                 if backward did not reach the parameter. None counts nothing and
-                                 stays None
+                    grad         a tensor of any shape and strides, also of one number or none.
+                                 None if backward did not reach the parameter: it counts nothing
+                                 and stays None
                     copied_over  a tuple of names of axes. Along these axes all ranks of the group
                                  have the same gradient, number for number. Along the other axes
                                  ranks have different numbers, a tied embedding apart. For a shard

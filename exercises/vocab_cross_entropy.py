@@ -20,7 +20,8 @@ Contract
                shape, along dim 0
     returns    (loss, gradient_Nv). loss is the mean over the N positions of
                -log softmax(logits)[target]: a float32 tensor of shape (), the same on every rank.
-               gradient_Nv is its gradient with respect to logits_Nv, of the same shape and dtype
+               gradient_Nv is its gradient with respect to logits_Nv, of the same shape and dtype.
+               Arguments stay unchanged
     computes   in float32, also where the logits have another dtype
 
 Budget, on every rank, with two or more ranks

@@ -20,8 +20,8 @@ In a file, and in a rank's memory, the elements of a part follow each other: a b
              shape     (rows, columns) of the whole tensor
              itemsize  bytes of an element
              pieces    a list of (file, offset, part): `file` has the elements of `part`, the first
-                       one at byte `offset`. Together the pieces have every element, and some
-                       elements more than once: replicas of them were saved, and each is as good
+                       one at byte `offset`. Together the pieces have every element. Some may be
+                       replicas: two pieces have the same elements, or none in common
     wanted   a dict: wanted[name] = part, what this rank holds of the tensor. It can be empty
 
 Contract

@@ -39,7 +39,8 @@ class EndOfRunError(Exception):
 
 def perform(world, programs, order):
     """Do what the programs say, with real operations."""
-    pair = world.split(order.index(world.rank) // 2)
+    place = order.index(world.rank)
+    pair, members = world.split(place // 2), sorted(order[place - place % 2 :][:2])
     pending = []
     for what, target in programs[world.rank]:
         group = world if target == "world" else pair
@@ -51,8 +52,8 @@ def perform(world, programs, order):
         elif "all_reduce" in what:
             pending.append(group.all_reduce(torch.ones(4), wait="start" not in what))
         elif what != "split":
-            operation = getattr(world, what)
-            pending.append(operation(torch.ones(4), target))
+            group, peer = (pair, members.index(target)) if target in members else (world, target)
+            pending.append(getattr(group, what)(torch.ones(4), peer))
     with world.region("returned"):
         pass
 

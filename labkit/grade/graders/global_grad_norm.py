@@ -79,7 +79,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     sizes, held, max_norm = args
     parameters, memory = [], []
     for gradient, copied_over, is_tied in held:
-        grad = None if gradient is None else gradient.clone()
+        grad = None if gradient is None else torch.stack([gradient.t()])[0].t()
         parameter = nn.Parameter(torch.zeros(3) if grad is None else torch.zeros_like(grad))
         parameter.grad, parameter.copied_over, parameter.is_tied = grad, copied_over, is_tied
         parameters.append(parameter)
@@ -113,7 +113,6 @@ NOT_TWICE = "not (parameter.is_tied and is_second_copy)"
 COUNTS = f"counts = is_first and {NOT_TWICE}"
 REDUCED = "mesh.world.all_reduce(total)"
 CLIPS = "if norm > max_norm:"
-OWN = "sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None)"
 MISTAKES = [
     g.Mistake(
         "counts copies on every rank",
@@ -146,22 +145,24 @@ MISTAKES = [
     ),
     g.Mistake(
         "adds up norms instead of squares",
-        "Norms do not add. The norm of two parts is the root of the sum of their squares. Take the "
-        "root once, at the end.",
-        g.patch(f"math.sqrt(float({REDUCED}))", "float(mesh.world.all_reduce(total.sqrt()))"),
+        "Norms do not add. Add up the squares of all parts, and take the root once, at the end.",
+        [
+            g.patch(f"math.sqrt(float({REDUCED}))", "float(mesh.world.all_reduce(total.sqrt()))"),
+            g.patch("square().sum()", "norm()", "math.sqrt(", "("),
+        ],
     ),
     g.Mistake(
-        "squares in a small dtype",
+        "has squares in a small dtype",
         "In float32 1e25 squared is inf and 1e-30 squared is 0, and bfloat16 drops small squares "
-        "beside a large sum. Convert to float64 before you square.",
+        "beside a large sum. Square, add up and send in float64.",
         g.patches("double().square().sum()", "float().square().sum()", "norm().double() ** 2"),
         hint=3,
     ),
     g.Mistake(
         "does not clip in place",
-        "Multiply each gradient in place, with mul_. A new tensor in .grad does not help: buckets "
-        "and ZeRO's flat buffers hold views of the old one, which stays unclipped.",
-        g.patch("parameter.grad.mul_(", "parameter.grad.mul("),
+        "Multiply each gradient in place, with mul_, also one that is not contiguous: there "
+        "flatten() copies. Buckets and ZeRO's flat buffers hold views of the old tensor.",
+        g.patches("parameter.grad.mul_(", "parameter.grad.mul(", "parameter.grad.flatten().mul_("),
         hint=3,
     ),
     g.Mistake(
@@ -173,17 +174,16 @@ MISTAKES = [
     ),
     g.Mistake(
         "ranks do not clip alike",
-        "All ranks have the same norm and scale all their gradients by it, also copies that they "
-        "do not count. By its own gradients, a rank would clip by another factor or not at all, "
-        "and copies drift apart.",
+        "All ranks clip by the norm of the whole gradient, not by that of their own, and scale "
+        "all their gradients, also copies that they do not count. Otherwise copies drift apart.",
         [
-            g.patch(CLIPS, f"if math.sqrt({OWN}) > max_norm:"),
+            g.patch(CLIPS, "if math.sqrt(total) > max_norm:"),
+            g.patch(CLIPS, "own = math.sqrt(total)\n    if own > max_norm:", "/ norm)", "/ own)"),
             g.patch("None:  # copies", f"None and {IS_FIRST} and {NOT_TWICE}:  # copies"),
         ],
         hint=2,
     ),
 ]
-
 
 GRADER = g.OnRanks(
     cases=cases,

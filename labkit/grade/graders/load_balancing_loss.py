@@ -73,12 +73,12 @@ LARGEST = "logits_TE.topk(expert_TK.shape[1]).indices.flatten()"
 CHOICES, TOTAL = "expert_TK.flatten()", "expert_TK.numel()"
 MISTAKES = [
     g.Mistake(
-        "leaves out what was dropped",
+        "f or P is not over all choices, tokens and experts",
         "Dropped choices are the overload that the loss is for. f counts what the router chose, P "
-        "is the mean over all tokens, and kept_TK plays no part.",
+        "is the mean over all tokens of a softmax over experts, and kept_TK plays no part.",
         [
             *(g.patch(CHOICES, "expert_TK[kept_TK]", TOTAL, by) for by in (TOTAL, "kept_TK.sum()")),
-            g.patch("dim=1).mean", "dim=1)[kept_TK.any(1)].mean"),
+            *g.patches("dim=1).mean", "dim=1)[kept_TK.any(1)].mean", "dim=0).mean"),
         ],
         hint=3,
     ),
@@ -102,7 +102,7 @@ MISTAKES = [
         "z is not the mean of squares",
         "Square each token's log-sum-exp, then take the mean over tokens: positive and negative "
         "ones must not cancel, and z must not grow with the batch.",
-        g.patches("square().mean()", "mean().square()", "square().sum()"),
+        g.patches("square().mean()", "mean().square()", "square().sum()", "mean()"),
         hint=3,
     ),
     g.Mistake(

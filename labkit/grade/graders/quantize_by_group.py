@@ -19,16 +19,17 @@ SIZES = {
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Each weight is at most 0.45 steps from its code, and each group has a code of 7 or -7."""
+    """Each weight is at most 0.49 steps from its code, and each group has a code of 7 or -7."""
     forth, back = [], []
     for what, (num_outputs, num_inputs, group) in SIZES.items():
         starts = range(0, num_inputs, group)
         largest = [draw.rng.randrange(i, min(i + group, num_inputs)) for i in starts]
         codes = draw(num_outputs, num_inputs, low=-6, high=7)[0]
         codes[:, largest] = 7 - 14 * draw(num_outputs, len(starts), low=0, high=2)[0]
-        jitter = draw.same(num_outputs, num_inputs).clamp(-0.45, 0.45)
+        jitter = draw.same(num_outputs, num_inputs).clamp(-0.49, 0.49)
         jitter[:, largest] = 0
         scales = draw.same(num_outputs, len(starts)).exp() / 50
+        scales[0] *= 1e-7  # tiny weights
         if what == ZEROS:
             codes[1, :group] = jitter[1, :group] = scales[1, 0] = 0
         steps = scales[:, torch.arange(num_inputs) // group]
@@ -97,9 +98,8 @@ MISTAKES = [
     ),
     g.Mistake(
         "cuts off instead of rounding",
-        "A conversion to a whole type drops the digits: the error reaches a whole step, and "
-        "weights get smaller on average. round() first.",
-        g.patch("group)).round()", "group)).trunc()"),
+        "A conversion to a whole type drops the digits, and floor() rounds down. round() first.",
+        g.patches("group)).round()", "group)).trunc()", "group)).floor()"),
         hint=3,
     ),
     g.Mistake(

@@ -12,7 +12,7 @@ HEADER = ["the header"] * 24
 LAYOUTS = [
     *(("ranges", 2, "ranges", 3), ("ranges", 2, "stripes", 2), ("stripes", 3, "ranges", 2)),
     *(("bands", 2, "bands", 3), ("stripes", 2, "stripes", 3), ("stripes", 3, "bands", 2)),
-    *(("bands", 3, "stripes", 2), ("replicas", 2, "stripes", 2), ("ranges", 3, "replicas", 1)),
+    *(("bands", 3, "stripes", 2), ("replicas", 2, "stripes", 2), ("bands", 2, "bands", 2)),
 ]
 
 
@@ -46,8 +46,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
             label = f"{before} of {num_files} ranks to {after} of {num_ranks}, rank {rank}"
             yield g.Case(label, saved, mine)
     pieces = [("rank-0", 24, ("range", 0, 4)), ("rank-0", 40, ("range", 4, 8))]
-    joined = {"up": ((2, 4), 4, pieces)}, {"up": ("range", 2, 6)}
-    yield g.Case("two pieces that follow each other in a file", *joined)
+    yield g.Case("joined pieces", {"up": ((2, 4), 4, pieces)}, {"up": ("range", 2, 6)})
     yield g.Case("an empty part", saved, {"up": ("range", 7, 7), "down": ("box", (1, 2), (2, 4))})
 
 
@@ -93,16 +92,15 @@ def is_split(s: g.Observed) -> bool:
     return any((n, file, o + size, p + size) in begins for n, file, o, size, p in reads if size)
 
 
-BOX = "[(row * columns + left, (row - top) * width, width) for row in range(top, bottom)]"
 OFFSET, SKIPPED = "offset + itemsize * there)", "itemsize * (at - first)"
-STOP, PLACE = "min(end, first + num_held)", "itemsize * (here + at - begin)"
+PLACE = "itemsize * (here + at - begin)"
 MISTAKES = [
     g.Mistake(
         "counts in elements, not in bytes",
         "Offsets, lengths and places are bytes: each is a number of elements times itemsize.",
         [
             g.patch("        held = [", "        itemsize = 1\n        held = ["),
-            g.patch(OFFSET, "offset + there)", SKIPPED, "at - first", STOP, "at + 1"),
+            g.patch(PLACE, "here + at - begin", "place + length) ==", "read[4]) =="),
         ],
         hint=3,
     ),
@@ -114,15 +112,17 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "takes a box for a range",
-        "Rows of a box are neighbours in the whole tensor only where it has all columns. Elsewhere "
-        "each row is a run of its own.",
-        g.patch(BOX, "[(top * columns + left, 0, width * (bottom - top))]"),
+        "reads at once what is not together",
+        "One read is bytes that follow each other in one file, and in the part of one tensor. Rows "
+        "of a box are neighbours in the whole tensor only where it has all columns.",
+        [
+            g.patch(" = right - left", ", bottom = (right - left) * (bottom - top), top + 1"),
+            g.patch(" == (*read[:3], read[4])", "[2:3] == read[2:3]"),
+        ],
     ),
     g.Mistake(
         "skips the whole tensor's columns in a box",
-        "In a file and in memory the rows of a box follow each other: the next row is right - left "
-        "elements later.",
+        "In a file and in memory, the next row of a box is right - left elements later.",
         g.patch(OFFSET, "offset + itemsize * (first - runs(piece, columns)[0][0]))"),
         hint=2,
     ),

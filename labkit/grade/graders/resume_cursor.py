@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from labkit.grade import grader as g
 
-EPOCHS = "each epoch has each sample once, in an order of its own"
-SAME = "two epochs have one order"
+EPOCHS = "each epoch has each sample once, in an order of its own, and so has each seed"
+SAME = "two epochs, or two seeds, have one order"
 
 
 class Attempt(NamedTuple):
@@ -34,14 +34,14 @@ def cases(draw: g.Draw) -> list[g.Case]:
         (60, [Attempt(3, 12, 2, 1), Attempt(2, 6, 3, 2), Attempt(3, 12, 3, 3)]),
         (53, [Attempt(3, 8, 4, 3), Attempt(4, 10, 4, 4)]),
         (24, [Attempt(3, 8, 3, 3), Attempt(2, 12, 3, 3)]),
-        (40, [Attempt(2, 8, 4, 2), Attempt(2, 8, 4, 4)]),
+        (40, [Attempt(2, 8, 4, 2), Attempt(2, 8, 4, 2), Attempt(2, 8, 4, 4)]),
         (20, [Attempt(2, 8, 4, 3), Attempt(2, 8, 4, 4)]),
     ]
     for _ in range(10):
         jobs = [(rng.randint(1, 5), rng.randint(4, 14), 5, rng.randint(1, 5)) for _ in range(3)]
         asked.append((rng.randint(20, 60), [Attempt(*each) for each in jobs]))
     return [
-        g.Case(f"{n} samples: {'; '.join(map(str, jobs))}", n, rng.randrange(10**6), jobs)
+        g.Case(f"{n} samples: {'; '.join(map(str, jobs))}", n, rng.randrange(4), jobs)
         for n, jobs in asked
     ]
 
@@ -56,17 +56,19 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
         return lambda: samples
 
     spans = right(*args)["samples by attempt and step"]
-    alone = watch.function(num_samples, 1, seed, 0, 1, load)
     num_epochs = max(end for its in spans for _, end in its) // num_samples + 2
-    order = [each for _ in range(num_epochs * num_samples) for each, _ in alone.next_batch()]
+    order: list[int] = []
+    for its, number in ((seed, num_epochs), (seed + 77, 1)):  # not + 1: seed + epoch is right
+        alone = watch.function(num_samples, 1, its, 0, 1, load)
+        order += [each for _ in range(number * num_samples) for each, _ in alone.next_batch()]
     used: list[list[Any]] = []
-    state, before, ranks = "", (0, 0), []
+    state, before, ranks = dict[str, Any](), (0, 0), []
     for (size, batch, _, saved), its in zip(attempts, spans):
         if before != (size, batch):
             ranks = [watch.function(num_samples, batch, seed, r, size, load) for r in range(size)]
         before = size, batch
         for rank in ranks if state else []:
-            rank.load_state_dict(json.loads(state))
+            rank.load_state_dict(json.loads(json.dumps(state)))
         used.append([])
         for number, (begin, _) in enumerate(its):
             now += 1
@@ -75,7 +77,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
                 watch.note("not loaded ahead")
             used[-1].append(place(order, [[each for each, _ in share] for share in shares], begin))
             if number + 1 == saved:
-                state = json.dumps(ranks[-1].state_dict())
+                state = ranks[-1].state_dict()
     return {"order": in_words(order, num_samples), "samples by attempt and step": used}
 
 
@@ -157,16 +159,13 @@ MISTAKES = [
         "counts samples that are only loaded",
         "The batch that was loaded ahead is lost with the process, and no step has used it. The "
         "state says what next_batch has returned.",
-        g.patch(
-            'return {"epoch": self.epoch, "used": self.used}',
-            'return dict(zip(("epoch", "used"), self.begun))',
-        ),
+        g.patch('self.epoch, "used": self.used', 'self.begun[0], "used": self.begun[1]'),
         hint=2,
     ),
     g.Mistake(
-        "has the same order in each epoch",
-        "The seed of the shuffle must contain the epoch, as DistributedSampler's does after "
-        "set_epoch, and where an epoch ends the next one must begin.",
+        "has one order for two epochs or two seeds",
+        "Shuffle by seed and epoch, as DistributedSampler does after set_epoch. seed * epoch is 0 "
+        "in epoch 0, and with seed 0. Where an epoch ends the next one must begin.",
         g.patch('f"{self.seed} {epoch}"', "self.seed"),
         seen=lambda s: s.y["order"] == SAME,
         hint=2,
@@ -206,8 +205,8 @@ GRADER = g.Questions(
     closed=("labkit.checkpoint",),
     unexplained=(
         "a step uses other samples than the next ones",
-        "All ranks' shares together are the next samples of the epoch's order, each once. The last "
-        "step of an epoch has what is left.",
+        "All ranks' shares together are the next samples, each once, in an order that depends only "
+        "on seed and epoch. A state stays as it was returned.",
     ),
     shown="each epoch has each sample once, whatever the number of ranks and the batch before and "
     "after a restart, and the next samples are loaded while a step computes",

@@ -95,19 +95,19 @@ def evidence(groups: dict[str, list[int]], programs: Sequence[Program]) -> list[
             while what in RUNNING:
                 yield "running"
             kind = STARTED.get(what, what)
-            is_message = kind in MATCHING
-            its, group = ((kind, target), WORLD) if is_message else (target, target)
+            its, theirs, group, peer = target, target, target, None
+            if kind in MATCHING:  # a message in the smallest group that has both ranks
+                its, theirs, peer = (kind, target), (MATCHING[kind], rank), target
+                group = next(x for x in reversed(groups) if {rank, peer} <= {*groups[x]})
+            others = groups[group] if peer is None else [peer]
             posted[rank][its] += 1
             ranks[rank] |= {
                 "operation": kind,
-                "peer": target if is_message else None,
+                "peer": peer,
                 "group": group,
                 "members": groups[group],
                 "number": (number := posted[rank][its]),
             }
-            others, theirs = groups[group], its
-            if is_message:
-                others, theirs = [target], (MATCHING[kind], rank)
             while what not in STARTED and any(posted[r][theirs] < number for r in others):
                 yield "blocked"
         while True:
@@ -178,9 +178,10 @@ def names(*keys: str) -> list[g.Patch]:
 MISTAKES = [
     g.Mistake(
         "does not follow the waits",
-        "A rank that is running, or has returned, matters only if a blocked rank waits for it, "
-        "directly or through others. More time does not help ranks that wait for each other.",
+        "A running or returned rank waits for nothing. It matters only if a blocked rank waits for "
+        "it, directly or through others. More time does not help ranks that form a cycle.",
         [
+            g.patch('one["state"] != "blocked"', 'one["state"] == "returned"'),
             g.patch(IS_SLOW, "is_slow = any(one['state'] == 'running' for one in ranks)"),
             *(
                 g.patch(
@@ -259,8 +260,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "follows a cycle for ever",
-        "In a cycle the waits come back to a rank where you have been. Remember the path, and stop "
-        "there.",
+        "In a cycle the waits come back to where you have been. Remember the path, and stop there.",
         g.patch("while rank not in path:", "while True:"),
         hung=lambda s: len(culprits(s.xs)[1]) > 1,
         hint=3,

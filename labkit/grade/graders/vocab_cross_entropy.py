@@ -36,6 +36,7 @@ def case(
     targets = ends + [draw.rng.randrange(V) for _ in range(2)]
     draw.rng.shuffle(targets)
     logits = 2 * draw.same(len(targets) // 2, 2, V) + level
+    logits.flatten(0, 1)[range(len(targets)), targets] += 5  # softmax - 1 is small there
     shards = g.ByRank(x.contiguous() for x in logits.flatten(0, 1).to(dtype).tensor_split(n, 1))
     firsts = g.ByRank(sum(map(len, parts[:rank])) for rank in range(n))
     return g.Case(f"V = {V}, {label}", shards, firsts, torch.tensor(targets))
@@ -98,10 +99,10 @@ MISTAKES = [
     ),
     g.Mistake(
         "divides by another number than that of the positions",
-        "The loss is the mean over the N positions, and the gradient is that of the mean: both are "
-        "divided by N. The positions are the same on all ranks, so nothing is divided by n.",
+        "Loss and gradient are those of the mean over N positions: both are divided by N. The "
+        "positions are the same on all ranks, so nothing is divided by n.",
         [
-            g.patch(GRADIENT, "gradient_Nv"),
+            *g.patches(GRADIENT, "gradient_Nv", f"{GRADIENT} / group.size"),
             g.patch(".mean()", ".sum()"),
             g.patch(".mean()", ".sum()", GRADIENT, "gradient_Nv"),
             g.patch(f"{SUMS})", f'{SUMS}, op="mean")'),
@@ -143,8 +144,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "crashes on an empty shard",
-        "With fewer tokens than ranks a shard is (N, 0). It has no maximum and no columns. Its "
-        "maximum counts as -inf, its sum as 0.",
+        "A shard may be (N, 0), without columns: its maximum counts as -inf, its sum as 0.",
         g.patch(" if num_tokens else x_Nv.new_full((num_positions,), -torch.inf)", ""),
         crashed=lambda s: any(not x.shape[1] for x in s.xs),
         hint=3,
