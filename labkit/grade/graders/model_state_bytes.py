@@ -96,8 +96,15 @@ MISTAKES = [
         g.patches(
             f"{MASTER} + {MOMENTS}", "12", "8", MOMENTS, MASTER, f"{MASTER} + {MOMENTS[4:-1]}[0]"
         )
-        + g.patches("return (", "return 16 * num_params\n    (", "num_parameters = 0\n    return (")
-        + [g.patch("return (", "num_gradients = 0\n    return (")],
+        + g.patches(
+            "return (", "num_parameters = 0\n    return (", "num_gradients = 0\n    return ("
+        ),
+    ),
+    g.Mistake(
+        "takes 16 bytes per parameter for every recipe and level",
+        "16 bytes are what Adam in mixed precision keeps on one rank, where nothing is sharded. "
+        "Here the recipe says the bytes, and the level what each rank has only in part.",
+        g.patch("return (", "return 16 * num_params\n    ("),
     ),
     g.Mistake(
         "adds up all ranks",
