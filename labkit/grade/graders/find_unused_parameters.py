@@ -69,8 +69,8 @@ MISTAKES = [
     ),
     g.Mistake(
         "does not give every rank the mean",
-        "Where any rank has a gradient, even of zeros, all ranks store the mean, with None too. "
-        "Otherwise only some optimizers update this parameter, and the ranks' models differ.",
+        "If any rank has a gradient, even one of zeros, every rank stores the mean. Otherwise only "
+        "some optimizers update this parameter, and the ranks' models differ.",
         [
             g.patch(
                 "parameter.grad = torch.zeros_like(parameter)",
