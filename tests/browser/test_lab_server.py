@@ -18,7 +18,7 @@ def test_kernels_are_among_the_processes_that_must_end_with_the_server(server):
     before = server.processes()
     request = urllib.request.Request(server.url("api/kernels"), data=b"{}")
     urllib.request.urlopen(request).close()
-    assert len(server.processes()) > len(before)
+    assert set(server.processes()) - set(before)  # others may have ended meanwhile
 
 
 def test_what_was_left_is_told_also_when_it_has_ended_meanwhile(tmp_path, monkeypatch):
