@@ -378,3 +378,9 @@ def test_in_the_last_case_one_rank_is_late(tmp_path):
     finding = grade(program, tmp_path, several)
     assert finding.diagnosis == "wrong values"
     assert finding.first_seen.startswith("2 ranks, last: rank 0:")
+
+
+def test_a_predicate_is_not_asked_of_a_right_result_with_a_side_effect(tmp_path):
+    grader = dataclasses.replace(SUMS, mistakes=[Mistake("any", "why", seen=lambda s: True)])
+    finding = grade("    group.all_reduce(x, out=x)\n    return x.clone()", tmp_path, grader)
+    assert finding.diagnosis == "changes its input"
