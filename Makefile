@@ -4,6 +4,8 @@ PYTHON ?= python3
 LAB_ARGS ?=
 TEST_ARGS ?=
 TORCH_INDEX ?=
+# On Linux without an NVIDIA GPU, where TORCH_INDEX says nothing; empty: pip chooses the build.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 NOTEBOOKS ?= $(wildcard notebooks/*.ipynb)
 
 VENV := .venv
@@ -107,9 +109,8 @@ ifdef ANEW
 	$(PYTHON) -m venv --clear $(VENV)
 endif
 	@rm -f $(STAMP)
-	$(PIP) install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),--constraint constraints.txt) $(TORCH)
+	$(BIN)/python scripts/install_torch.py $(TORCH) $(VENV)/.torch-index --index "$(TORCH_INDEX)" --cpu-index "$(TORCH_CPU_INDEX)"
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,serve,dev]'
 	@mkdir -p $(LAB_SETTINGS) && echo '$(OVERRIDES)' > $(LAB_SETTINGS)/overrides.json
-	@echo "$(TORCH_INDEX)" > $(VENV)/.torch-index
 	@echo "$(CURDIR)" > $(STAMP)
