@@ -62,7 +62,7 @@ def measure(world: labkit.Group, sequence_parallel: bool, counts: bool) -> float
     wire = LIBRARY if counts else RING
     model = parallelize(GPT(CONFIG), world, sequence_parallel=sequence_parallel, wire=wire)
     tokens_BT = torch.randint(CONFIG.vocab, (NUM_SEQUENCES, CONFIG.context + 1))
-    world.broadcast(tokens_BT)
+    tokens_BT = world.broadcast(tokens_BT)
     batch = Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
     with Meter(model) as meter:
         with world.region("forward"):
@@ -115,6 +115,7 @@ def rows_of(num_ranks: int, sequence_parallel: bool) -> list[Row]:
 
 def two_layers(world: labkit.Group, row_first: bool) -> None:
     """Two layers without biases, forward and backward, in the one order or the other."""
+    torch.manual_seed(0)  # the same x and the same layers on every rank
     D, F_ = CONFIG.hidden, CONFIG.ffn_hidden
     x = torch.randn(NUM_SEQUENCES, CONFIG.context, D, requires_grad=True)
     up, down = nn.Linear(D, F_, bias=False), nn.Linear(F_, D, bias=False)

@@ -20,6 +20,7 @@ import threading
 from multiprocessing import forkserver
 
 import labkit.launch  # noqa: F401  tells the server what ranks need
+from labkit.launch.rank import draw_own_random_numbers
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -90,6 +91,7 @@ def _run(output, cwd, env, program, args):
     gc.freeze()
     multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None
+    draw_own_random_numbers()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Ranks come from the server that this process comes from, and daemons may have no children.
     forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None

@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.grade.harness import Closed
 from labkit.launch import payload
+from labkit.launch.rank import draw_own_random_numbers
 from labkit.launch.session.cell_run import cell_run
 from labkit.launch.session.session_ranks import SessionRanks, out_of_step
 from tests.rehearsal import rehearse
@@ -43,7 +44,7 @@ class Call:
     """Whether operations obey nccl's rules: see rehearsal.py."""
 
     def run(self, namespace: dict[str, Any]) -> Value:
-        """On the rank, which draws the numbers that a new one would."""
+        """On the rank, which draws random numbers as a new one does."""
         world = namespace["world"]
         if self.rehearses:
             rehearse(world)
@@ -52,13 +53,13 @@ class Call:
         sys.modules.pop("submission", None)
         if naive := sys.modules.get("labkit.data_parallel.naive"):
             naive._NUM_WRAPPED.clear()
+        draw_own_random_numbers()
         dtype, modules = torch.get_default_dtype(), dict(sys.modules)
-        with torch.random.fork_rng(devices=[]):
-            try:
-                return Value(fn(world, *args), len(c10d._world.pg_map))
-            finally:
-                torch.set_default_dtype(dtype)
-                _open(modules)
+        try:
+            return Value(fn(world, *args), len(c10d._world.pg_map))
+        finally:
+            torch.set_default_dtype(dtype)
+            _open(modules)
 
 
 def _open(modules: dict[str, Any]) -> None:

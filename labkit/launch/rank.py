@@ -17,6 +17,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import random
 import resource
 import signal
 import sys
@@ -152,7 +153,10 @@ def leave_if_forked(process_id: int) -> None:
 
 
 def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
-    """The first steps of a process: its own session, its output, its end, its stack on request."""
+    """The first steps of a process: what it has of its own, its end, its stack on request.
+
+    Its own are a session, its output and its random numbers.
+    """
     # What the fork server has imported is shared memory, and lives as long as the rank. A garbage
     # collection that goes through it copies its pages: 0.15 s of computing, for every rank.
     gc.freeze()
@@ -160,6 +164,7 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     # as they do without the lab.
     multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None  # torch asked for it in the fork server: this run may have another one
+    draw_own_random_numbers()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
@@ -167,6 +172,19 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     _take_over_output(output)
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=True)
     faulthandler.enable(stack, all_threads=False)  # a crash in C++ leaves its Python stack
+
+
+def draw_own_random_numbers() -> None:
+    """Seed Python's, torch's and NumPy's generators from the system, as a new interpreter does.
+
+    A fork has its parent's state: all ranks would draw the same numbers, and a program that forgets
+    to broadcast its weights would be right here and wrong on a cluster. CUDA's generators, and
+    those of a NumPy that is imported later, begin in the rank itself.
+    """
+    random.seed()
+    torch.default_generator.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
 
 
 def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:

@@ -69,6 +69,10 @@ def run(
     topology: hosts and links; messages take the time that these need (comm/throttling says which).
     Then device None is the CPU.
 
+    Each rank draws random numbers of its own unless `fn` sets a seed, as under torchrun. So an
+    unseeded layer has other weights on each rank, and in the next run. A seed that the caller has
+    set reaches no rank.
+
     What ranks print appears here, line by line, as it comes. A rank ends where its function
     returns, or calls sys.exit(0): no `atexit` handler runs then, and what it has started, or has
     written to a file and not flushed, is gone. Raises RankError when a rank raises or

@@ -55,8 +55,9 @@ class MoE(nn.Module):
 class ExpertParallelMoE(nn.Module):
     """The same over a group, mesh.ep: a rank has its own tokens and `held[group.rank]` experts.
 
-    Layout: x_BTD, each rank's own batch, of any number of tokens, 0 too; router replicated;
-    experts dealt out in order, see `held_by_ranks` (they need not divide).
+    Layout: x_BTD, each rank's own batch, of any number of tokens, 0 too; router replicated: seed it
+    or broadcast it, which is not checked; experts dealt out in order, see `held_by_ranks` (they
+    need not divide).
     Wire: an all-to-all of counts; forward two all-to-alls of rows, backward two. dispatch.py.
     Every rank calls it, and backward too: x needs a gradient on every rank or on none.
     """

@@ -16,7 +16,8 @@
     last = %ranks last           the last cell's Run: last.show(), last.traffic
 
 Each rank has `world`, `rank`, `world_size`, `torch` and `labkit`. What the cell's last line is
-worth is shown by rank, unless it ends with a semicolon.
+worth is shown by rank, unless it ends with a semicolon. Each rank draws random numbers of its own
+until a cell sets a seed.
 """
 
 from __future__ import annotations

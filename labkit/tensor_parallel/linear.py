@@ -34,7 +34,8 @@ class ColumnLinear(nn.Module):
     """x (..., D), whole on every rank -> y (..., f), this rank's features of x W^T + bias.
 
     Holds w_fD, and of the bias its own features. `linear`: the whole layer, of which this rank's
-    share is copied; every rank passes the same, which is not checked. Shard(0) of both.
+    share is copied. Every rank passes the same, of one seed or broadcast; this is not checked.
+    Shard(0) of both.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
@@ -58,7 +59,8 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """y (..., f), this rank's features -> z (..., D), whole on every rank: y W^T + bias.
 
-    Holds w_Df, Shard(1), and the whole bias, which is added once, to the complete sum.
+    Holds w_Df, Shard(1), and the whole bias, which is added once, to the complete sum. `linear`: as
+    for ColumnLinear.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:

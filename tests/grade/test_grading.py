@@ -384,3 +384,11 @@ def test_a_predicate_is_not_asked_of_a_right_result_with_a_side_effect(tmp_path)
     grader = dataclasses.replace(SUMS, mistakes=[Mistake("any", "why", seen=lambda s: True)])
     finding = grade("    group.all_reduce(x, out=x)\n    return x.clone()", tmp_path, grader)
     assert finding.diagnosis == "changes its input"
+
+
+def test_an_answers_unseeded_numbers_differ_by_rank_and_case(tmp_path):
+    file = tmp_path / "answer.py"
+    file.write_text(HEAD + "    return torch.rand(1).item()\n")
+    code = Submission.read(file, "ring_all_reduce", SUMS.functions, WORKSPACE)
+    cases = observe(SUMS, code, 2, 1, 3.0).cases
+    assert len({rank.output for case in cases for rank in case.ranks}) == 4

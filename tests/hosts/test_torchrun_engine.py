@@ -28,7 +28,8 @@ SCALE = torch.tensor([2.0, 3.0])
 
 def scaled_sum(world, power):
     print(f"rank {world.rank} of {world.size}")
-    return world.all_reduce(SCALE**power * world.rank), os.environ.get("LOCAL_RANK")
+    y = world.all_reduce(SCALE**power * world.rank)
+    return y, os.environ.get("LOCAL_RANK"), torch.rand(1).item()
 
 
 def processes_about(words):
@@ -52,9 +53,10 @@ def test_the_run_is_that_of_the_local_engine(capsys):
     lines = sorted(capsys.readouterr().out.splitlines())
     other = run(scaled_sum, 2, (2,), engine="torchrun")
     assert sorted(capsys.readouterr().out.splitlines()) == lines
-    for (its, name), (expected, _) in zip(other.values, local.values, strict=True):
+    for (its, name, _), (expected, *_) in zip(other.values, local.values, strict=True):
         assert torch.equal(its, expected)
         assert name is not None, "torchrun did not start this rank"
+    assert len({unseeded for *_, unseeded in other.values + local.values}) == 4
     assert other.logs == local.logs
     assert other.device == local.device
     assert [each.by_operation for each in other.traffic] == [

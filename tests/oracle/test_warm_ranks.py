@@ -8,14 +8,19 @@ import torch
 from labkit import RankError, run
 
 
-def process_and_numbers(world):
-    found = os.getpid(), torch.get_default_dtype(), torch.rand(3).tolist()
+def process_dtype_and_number(world):
+    found = os.getpid(), torch.get_default_dtype(), torch.rand(1).item()
     torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
     return found
 
 
-def test_a_run_finds_the_processes_of_the_last_one_and_draws_as_in_new_ones():
-    assert run(process_and_numbers, 2).values == run(process_and_numbers, 2).values
+def test_a_run_finds_the_processes_of_the_last_one_and_neither_its_dtype_nor_its_seed():
+    runs = [run(process_dtype_and_number, 2).values for _ in range(3)]
+    found = [each for values in runs for each in values]
+    assert len({process for process, *_ in found}) == 2
+    assert {dtype for _, dtype, _ in found} == {torch.float32}
+    assert len({number for *_, number in found}) == 6
 
 
 def leaves_a_message(world):

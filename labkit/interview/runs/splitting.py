@@ -123,6 +123,7 @@ def _block(sequence_parallel: bool, num_ranks: int = _RANKS) -> Run:
 
 
 def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
+    torch.manual_seed(0)
     whole = GPT(_CONFIG).blocks[0]
     assert isinstance(whole, Block)
     block = ParallelBlock(whole, world)
@@ -144,6 +145,7 @@ def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
 
 
 def _two_layers(world: Group, row_first: bool) -> None:
+    torch.manual_seed(0)
     D, FFN = 64, 256
     x = torch.randn(2, _TOKENS, D, requires_grad=True)
     first, second = nn.Linear(D, FFN, bias=False), nn.Linear(FFN, D, bias=False)
@@ -168,6 +170,7 @@ def _without_f(world: Group) -> float:
 
 
 def _split_loss(world: Group) -> None:
+    torch.manual_seed(0)
     logits, targets = torch.randn(_TOKENS, 1000), torch.randint(1000, (_TOKENS,))
     mine = logits.tensor_split(world.size, 1)[world.rank].clone().requires_grad_()
     with world.region("loss"):
@@ -179,6 +182,7 @@ def _attention(strategy: str) -> Run:
 
 
 def _cut_attention(world: Group, strategy: str) -> int:
+    torch.manual_seed(0)
     q, k, v = (
         shard_sequence(torch.randn(1, 4, 256, 16), world, zigzag, dim=2).contiguous()
         for _ in range(3)

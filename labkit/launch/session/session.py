@@ -79,7 +79,8 @@ class Session:
     """`world_size` ranks that run one piece of source text after another.
 
     Each has a namespace of its own with `world` (its Group), `rank`, `world_size`, `torch` and
-    `labkit`. `last`: the CellRun of the last cell that ended well, or None.
+    `labkit`. `last`: the CellRun of the last cell that ended well, or None. Each rank draws random
+    numbers of its own until a cell sets a seed; `torch.manual_seed(0)` in a cell sets it on all.
 
     One thread at a time: what another one asks for meanwhile raises RuntimeError, but for `close`,
     which waits, and `status`, which says so.
