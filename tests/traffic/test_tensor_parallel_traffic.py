@@ -114,6 +114,7 @@ def test_without_a_wire_a_cpu_sums_by_the_backend_and_shards_by_the_ring():
 
 
 def one_half_of_a_block(world, form):
+    torch.manual_seed(0)  # the same MLP on every rank
     mlp = ParallelMLP(MLP(GPTConfig(hidden=8, num_heads=1)), world)
     layout = Replicated(world) if form == "replicated" else SequenceSharded(world, 2, 6)
     shape = (2, 6, 8) if form == "replicated" else (layout.num_rows, 8)

@@ -35,7 +35,10 @@ def model(kind: str) -> nn.Module:
         layer.double()
     norm = nn.LayerNorm(3)
     norm.scale = nn.Parameter(torch.ones(()))
-    return nn.ModuleDict({"embedding": embedding, "norm": norm, "layer": layer, "head": head})
+    module = nn.ModuleDict({"embedding": embedding, "norm": norm, "layer": layer, "head": head})
+    for parameter in module.parameters():
+        nn.init.ones_(parameter)  # the same model on every rank
+    return module
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
