@@ -16,7 +16,6 @@ the file system of FOLDER, else of the temporary folder.
 
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from measure import machine
+from measure import command_line, machine
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -155,7 +154,11 @@ def shown(name: str, times: dict[str, list[float]], apart: str | None = None) ->
 
 def main() -> None:
     """Save on 2 and on 4 ranks, load each on the other number."""
-    where = sys.argv[1] if len(sys.argv) > 1 else None
+    parser = command_line(__doc__)
+    parser.add_argument("folder", nargs="?", help="save on its file system; else temporary files")
+    where = parser.parse_args().folder
+    if where and not Path(where).is_dir():
+        parser.error(f"{where} is no folder")
     print(f"{NUM_LAYERS * WIDTH * WIDTH / 1e6:.1f}M parameters in float32. {machine()}")
     for saved, loaded in ((2, 4), (4, 2)):
         folder = Path(tempfile.mkdtemp(dir=where))

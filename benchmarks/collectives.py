@@ -10,7 +10,7 @@ about a minute.
 
 from itertools import combinations
 
-from measure import machine
+from measure import command_line, machine
 
 from labkit import Link, Topology, measure
 from labkit.calc.units import KiB, MiB, seconds_text, size_text
@@ -45,6 +45,7 @@ def table(measured: measure.Measured) -> str:
 
 def main() -> None:
     """Print the tables, and where algorithms made of messages change places."""
+    command_line(__doc__).parse_args()
     print(f"all_reduce of float32 in place, medians of {REPETITIONS}. {machine()}")
     for world_size in (2, 4):
         measured = measure.collectives(SIZES, world_size, NAMES, repetitions=REPETITIONS)

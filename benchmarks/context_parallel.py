@@ -14,13 +14,13 @@ labkit.memory.Meter, with q, k, v and their gradients: not workspaces within an 
 `python benchmarks/context_parallel.py [tokens]`.
 """
 
-import sys
 from collections.abc import Callable
 
 import torch
-from measure import alternate, machine
+from measure import alternate, command_line, machine
 
 import labkit
+from labkit import arguments
 from labkit.context_parallel import (
     Placement,
     contiguous,
@@ -76,7 +76,9 @@ def peak_of_one(world: labkit.Group, name: str, num_tokens: int) -> int:
 
 def main() -> None:
     """Print seconds, bytes and memory, each with its ratio to gathering's."""
-    num_tokens = int(sys.argv[1]) if len(sys.argv) > 1 else NUM_TOKENS
+    parser = command_line(__doc__)
+    parser.add_argument("tokens", nargs="?", type=arguments.count, default=NUM_TOKENS)
+    num_tokens = parser.parse_args().tokens
     print(f"{num_tokens} tokens, {HEADS} heads, {HEADS_OF_KEYS} of keys. {machine()}")
     for world_size in (2, 4):
         seconds = labkit.run(seconds_of_all, world_size, (num_tokens,), timeout=600).values[0]

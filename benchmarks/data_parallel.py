@@ -4,10 +4,10 @@ One model, one run, alternating, medians of the slowest rank. `python benchmarks
 """
 
 import copy
-import sys
+from collections.abc import Callable
 
 import torch
-from measure import alternate, machine
+from measure import alternate, chosen_names, command_line, machine
 from torch.nn.parallel import DistributedDataParallel
 
 import labkit
@@ -19,19 +19,13 @@ from labkit.optimizer import SGD
 
 CONFIG = GPTConfig(context=64, num_layers=5, hidden=416, num_heads=8)
 NUM_SEQUENCES = 1  # on each rank
-CHOSEN = sys.argv[1:]
+YARDSTICK = "torch"
 
 
-def is_chosen(name: str) -> bool:
-    """Of those that the command line names; all, where it names none."""
-    return not CHOSEN or name in CHOSEN
-
-
-def compare(world: labkit.Group) -> tuple[int, dict[str, float]]:
-    """Number of parameters, and median seconds of a step with each candidate."""
-    module = GPT(CONFIG)
-    wrappers = {
-        "torch": lambda m: DistributedDataParallel(m, gradient_as_bucket_view=True),
+def wrappers(world: labkit.Group | None) -> dict[str, Callable[[GPT], torch.nn.Module]]:
+    """By name, what makes a module data-parallel."""
+    return {
+        YARDSTICK: lambda m: DistributedDataParallel(m, gradient_as_bucket_view=True),
         "DDP": lambda m: DDP(m, world),
         "torch, its defaults": DistributedDataParallel,
         "DDP, shared memory": lambda m: DDP(m, world, shared_memory_all_reduce),
@@ -40,10 +34,16 @@ def compare(world: labkit.Group) -> tuple[int, dict[str, float]]:
         "NaiveDDP": lambda m: NaiveDDP(m, world),
         "DDP, ring in background": lambda m: DDP(m, world, InBackground(ring_all_reduce, world)),
     }
-    if unknown := set(CHOSEN) - set(wrappers):
-        raise ValueError(f"{', '.join(unknown)}: choose among {', '.join(map(repr, wrappers))}")
-    chosen = ["torch", *(name for name in wrappers if name != "torch" and is_chosen(name))]
-    models = {name: wrappers[name](copy.deepcopy(module)) for name in chosen}
+
+
+def compare(world: labkit.Group, chosen: list[str]) -> tuple[int, dict[str, float]]:
+    """Number of parameters, and median seconds of a step with each candidate."""
+    module = GPT(CONFIG)
+    models = {
+        name: make(copy.deepcopy(module))
+        for name, make in wrappers(world).items()
+        if not chosen or name in (YARDSTICK, *chosen)
+    }
     tokens = torch.randint(CONFIG.vocab, (NUM_SEQUENCES, CONFIG.context))
 
     def step(model: torch.nn.Module) -> None:
@@ -61,12 +61,13 @@ def compare(world: labkit.Group) -> tuple[int, dict[str, float]]:
 
 def main() -> None:
     """Print seconds and ratio to torch's."""
+    chosen = chosen_names(command_line(__doc__), list(wrappers(None)))
     print(f"Medians of a step. {machine()}")
     for world_size in (2, 4):
-        num_parameters, seconds = labkit.run(compare, world_size, timeout=600).values[0]
+        num_parameters, seconds = labkit.run(compare, world_size, (chosen,), timeout=600).values[0]
         print(f"{world_size} ranks, {num_parameters / 1e6:.1f} M parameters")
         for name, value in seconds.items():
-            print(f"  {name:<26} {value * 1e3:>9.1f} ms {value / seconds['torch']:>7.2f}")
+            print(f"  {name:<26} {value * 1e3:>9.1f} ms {value / seconds[YARDSTICK]:>7.2f}")
 
 
 if __name__ == "__main__":

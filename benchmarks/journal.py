@@ -14,7 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from measure import added, alternate_in_rounds, machine
+from measure import added, alternate_in_rounds, command_line, machine
 
 import labkit
 from labkit.comm.flight_recorder import NUM_COLLECTIVES
@@ -85,6 +85,7 @@ def flight_recorder_share(world_size: int) -> float:
 
 def main() -> None:
     """Print the shares per world size."""
+    command_line(__doc__).parse_args()
     print(f"all_reduce of 16 float32 over gloo, medians. {machine()}")
     for world_size in (2, 4):
         rounds, call_s = labkit.run(compare, world_size, timeout=540).values[0]

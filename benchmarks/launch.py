@@ -13,7 +13,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from measure import machine
+from measure import command_line, machine
 
 import labkit
 
@@ -71,6 +71,7 @@ def seconds_of_first_call() -> float:
 
 def main() -> None:
     """Alternate the three, print medians and ratios."""
+    command_line(__doc__).parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     seconds_with_labkit()  # the first call is measured on its own, below
     spawn, warm, first = [], [], []

@@ -4,6 +4,7 @@ Times on a shared machine wander by tens of percent within a minute. A ratio of 
 alternating measurements does not: what slows one candidate slows its neighbour too.
 """
 
+import argparse
 import os
 import platform
 import statistics
@@ -48,9 +49,25 @@ def added(times: Sequence[float], base: Sequence[float]) -> str:
     return f"{statistics.median(shares):+.1%} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
+def command_line(doc: str) -> argparse.ArgumentParser:
+    """The parser of a benchmark with that docstring."""
+    return argparse.ArgumentParser(description=doc.split("\n")[0])
+
+
+def chosen_names(parser: argparse.ArgumentParser, known: Sequence[str]) -> list[str]:
+    """The candidates that the command line names; none of them stands for all."""
+    names = ", ".join(map(repr, known))
+    parser.add_argument("candidate", nargs="*", help=f"some of {names}; else all")
+    chosen = parser.parse_args().candidate
+    if unknown := set(chosen) - set(known):
+        parser.error(f"{', '.join(map(repr, unknown))}: choose among {names}")
+    return chosen
+
+
 def machine() -> str:
     """What a figure was measured on, in one line."""
     return (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores "
+        f"(load {os.getloadavg()[0]:.1f}), "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )

@@ -16,16 +16,15 @@ One run, alternating, medians of the slowest rank. `python benchmarks/moe.py [hi
 """
 
 import contextlib
-import sys
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from measure import alternate, machine
+from measure import alternate, command_line, machine
 from torch import Tensor, nn
 
 import labkit
-from labkit import calc
+from labkit import arguments, calc
 from labkit.collectives import autograd, pairwise_all_to_all
 from labkit.model import GPTConfig
 from labkit.moe import ExpertParallelMoE, MoEConfig, Routing, expert_load, within_capacity
@@ -178,7 +177,9 @@ def sent_bytes(found: dict, hidden: int) -> dict[str, float]:
 
 def main() -> None:
     """Print seconds and bytes, each with its ratio to the padded loop that drops nothing."""
-    hidden = int(sys.argv[1]) if len(sys.argv) > 1 else HIDDEN
+    parser = command_line(__doc__)
+    parser.add_argument("hidden", nargs="?", type=arguments.count, default=HIDDEN)
+    hidden = parser.parse_args().hidden
     print(
         f"{NUM_TOKENS} tokens a rank, {NUM_EXPERTS} experts, top {TOP_K}, hidden {hidden}. "
         f"{machine()}"

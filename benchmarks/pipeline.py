@@ -11,12 +11,11 @@ the executor itself costs, its messages and its bookkeeping, and not what a sche
 One run, alternating, medians of the slowest rank. `python benchmarks/pipeline.py [ranks]`
 """
 
-import sys
 from collections.abc import Callable
 from functools import partial
 
 import torch
-from measure import alternate, machine
+from measure import alternate, command_line, machine
 from torch import Tensor
 from torch.distributed import pipelining
 
@@ -117,9 +116,14 @@ def require_equal(one: torch.nn.Module, *others: torch.nn.Module) -> None:
 
 def main() -> None:
     """Print milliseconds, and each schedule's ratio to its yardstick."""
+    parser = command_line(__doc__)
+    parser.add_argument("ranks", nargs="*", type=int, help="2, 4 or both; both")
+    chosen = parser.parse_args().ranks or [2, 4]
+    if not set(chosen) <= {2, 4}:
+        parser.error(f"ranks {chosen}: all of these schedules run on 2 and on 4 only")
     print(f"{NUM_MICROBATCHES} microbatches of {ROWS_OF_ONE} x {CONFIG.context} tokens, {CONFIG}.")
     print(machine())
-    for num_ranks in [int(each) for each in sys.argv[1:]] or [2, 4]:
+    for num_ranks in chosen:
         seconds = labkit.run(compare, num_ranks, timeout=600).values[0]
         print(f"{num_ranks} ranks")
         for name, beside in YARDSTICK.items():

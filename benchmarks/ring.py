@@ -6,7 +6,7 @@ clone), which costs both the first touch of fresh memory. Run it with `python be
 
 import torch
 import torch.distributed as dist
-from measure import alternate, machine
+from measure import alternate, command_line, machine
 
 import labkit
 from labkit.collectives import ring_all_reduce
@@ -33,6 +33,7 @@ def compare(world: labkit.Group, nbytes: int) -> dict[str, float]:
 
 def main() -> None:
     """Print time and ratio per size and world size."""
+    command_line(__doc__).parse_args()
     print(f"Medians, float32. {machine()}")
     print("ranks       size    gloo, in place   ring/gloo         gloo, new   ring/gloo")
     for world_size in (2, 4):

@@ -21,7 +21,6 @@ features, in half a minute.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import random
@@ -31,8 +30,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
-from measure import machine
+from measure import command_line, machine
 
+from labkit import arguments
 from labkit.model import GPT, GPTConfig
 from labkit.serving import Decoder, Engine, PagedCache, Request, continuous
 from labkit.serving.decoder import store_head_by_inputs
@@ -226,9 +226,9 @@ def print_rows(
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = command_line(__doc__)
     parser.add_argument("--small", action="store_true", help="a model of 4 layers")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=arguments.count, default=5, help="5")
     chosen = parser.parse_args()
     logging.disable(logging.WARNING)
     report(SMALL if chosen.small else CONFIG, chosen.rounds)

@@ -7,7 +7,7 @@ it with `python benchmarks/shared_memory.py`.
 
 import torch
 import torch.distributed as dist
-from measure import alternate, machine
+from measure import alternate, command_line, machine
 
 import labkit
 from labkit.comm import shared_memory_all_reduce
@@ -35,6 +35,7 @@ def compare(world: labkit.Group, nbytes: int) -> dict[str, float]:
 
 def main() -> None:
     """Print time and ratio per size and world size."""
+    command_line(__doc__).parse_args()
     print(f"Medians, float32. {machine()}")
     print("ranks       size    gloo, in place   shared/gloo         gloo, new   shared/gloo")
     for world_size in (2, 4, 8):

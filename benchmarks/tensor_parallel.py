@@ -16,11 +16,10 @@ One model, one run, alternating, medians of the slowest rank. `python benchmarks
 """
 
 import copy
-import sys
 from collections.abc import Callable
 
 import torch
-from measure import alternate, machine
+from measure import alternate, chosen_names, command_line, machine
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
@@ -47,6 +46,7 @@ YARDSTICK = {
     "fused, shards, shared memory": "torch, shards",
 }
 Step = Callable[[], Tensor]
+Make = Callable[[nn.ModuleList], Step]
 COLUMNS = ("attention.query", "attention.key", "attention.value", "mlp.up")
 ROWS = ("attention.out", "mlp.down")
 
@@ -104,12 +104,9 @@ def ours(
     return step_of(forward, list(parallel.parameters()), x)
 
 
-def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
-    """By name: median seconds of forward and backward."""
-    torch.manual_seed(0)
-    blocks = GPT(CONFIG).blocks
-    x_BTD = torch.randn(NUM_SEQUENCES, CONFIG.context, CONFIG.hidden)
-    makers: dict[str, Callable[[nn.ModuleList], Step]] = {
+def makers(world: labkit.Group | None, x_BTD: Tensor | None) -> dict[str, Make]:
+    """By name, what makes a step of blocks."""
+    return {
         "torch": lambda b: torchs(b, x_BTD, False, once=False),
         "torch, x once": lambda b: torchs(b, x_BTD, False),
         "fused": lambda b: ours(world, b, x_BTD, False),
@@ -118,9 +115,16 @@ def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
         "fused, shards": lambda b: ours(world, b, x_BTD, True),
         "fused, shards, shared memory": lambda b: ours(world, b, x_BTD, True, SHARED_MEMORY),
     }
+
+
+def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
+    """By name: median seconds of forward and backward."""
+    torch.manual_seed(0)
+    blocks = GPT(CONFIG).blocks
+    x_BTD = torch.randn(NUM_SEQUENCES, CONFIG.context, CONFIG.hidden)
     steps = {
         name: make(copy.deepcopy(blocks))
-        for name, make in makers.items()
+        for name, make in makers(world, x_BTD).items()
         if not chosen or name in chosen
     }
     for shards in (False, True):
@@ -137,7 +141,7 @@ def require_equal(world: labkit.Group, steps: dict[str, Step]) -> None:
 
 def main() -> None:
     """Print seconds, and ratios to torch's."""
-    chosen = sys.argv[1:]
+    chosen = chosen_names(command_line(__doc__), list(makers(None, None)))
     print(f"Medians of forward and backward. {machine()}")
     for world_size in (2, 4):
         seconds = labkit.run(compare, world_size, (chosen,), timeout=600).values[0]

@@ -16,11 +16,10 @@ counted, since a reference to the gradients in them is held meanwhile.
 """
 
 import copy
-import sys
 from collections.abc import Callable
 
 import torch
-from measure import alternate, machine
+from measure import alternate, chosen_names, command_line, machine
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -65,7 +64,7 @@ def torchs_fully_shard(module: GPT) -> Trained:
     return module, ADAM(module.parameters(), lr=1e-3)
 
 
-def candidates(world: labkit.Group) -> dict[str, Callable[[GPT], Trained]]:
+def candidates(world: labkit.Group | None) -> dict[str, Callable[[GPT], Trained]]:
     """By name, what makes a model and its optimizer of a module."""
 
     def zero3(module: GPT, **options: object) -> Trained:
@@ -123,7 +122,7 @@ def compare(world: labkit.Group, chosen: list[str]) -> tuple[dict[str, float], d
 
 def main() -> None:
     """Print seconds, peak bytes, and both as ratios to torch's."""
-    chosen = sys.argv[1:]
+    chosen = chosen_names(command_line(__doc__), list(candidates(None)))
     print(f"Medians of a step. {machine()}")
     for world_size in (2, 4):
         by_rank = labkit.run(compare, world_size, (chosen,), timeout=600).values

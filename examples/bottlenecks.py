@@ -11,12 +11,14 @@
 - how small a fault may be
 
 Exits with 1 where a GPU trace differs, or where the terms of a step do not add up to it. The rest
-are measurements: they are printed and decide nothing.
+are measurements: they are printed and decide nothing. Other programs on the same cores slow ranks
+down as faults do, so it says where there were some.
 """
 
 import argparse
 import math
 import multiprocessing
+import os
 import random
 import statistics
 import sys
@@ -27,8 +29,9 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import inject, profile
+from labkit import arguments, inject, profile
 from labkit.inject import CATALOGUE
+from labkit.launch.machine.machine import usable_cores
 from labkit.profile import Trace
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
@@ -50,6 +53,8 @@ SIZED = ("slow rank", "pauses of one host", "slow loader", "uneven shards")
 # One for each cause.
 QUICK = ("slow rank", "pauses of one host", "slow loader", "barrier per layer", "skewed router")
 QUICK += ("tiny buckets", "one huge bucket", "slow link, tp")
+_QUIET = 0.5
+"""A load, in cores, below which runs take turns with nobody."""
 SIZES = (0.025, 0.05, 0.1, 0.2, 0.4)
 
 
@@ -180,6 +185,18 @@ def table_of_sizes(found: list[Outcome]) -> None:
         print(f"{name:<22}" + "".join(f"{cell:>8}" for cell in cells))
 
 
+def note_on_load() -> str:
+    """What other programs do to the tables, where they use the cores; asked before the runs."""
+    load, cores = os.getloadavg()[0], f"{usable_cores():g} cores"
+    if load < _QUIET:
+        return ""
+    return (
+        f"\nOther programs use this machine's {cores}: load {load:.1f} before the runs.\n"
+        "They slow ranks down, as a fault does, and the tables below count them as faults.\n"
+        f"Run this again when the load is below {_QUIET}.\n"
+    )
+
+
 def spread(ratios: list[float]) -> str:
     """Median, least and most of those that are numbers."""
     known = [each for each in ratios if not math.isnan(each)]
@@ -192,9 +209,11 @@ def main() -> int:
     """Print all tables; 1 where an exact fact is not so."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one run of each fault")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--jobs", type=arguments.count, default=1, help="runs at once")
     chosen = parser.parse_args()
+    note = note_on_load()
     is_right = gpu_traces()
+    print(note, end="")
 
     num_runs, num_steps = (1, 3) if chosen.quick else (5, 5)
     names = QUICK if chosen.quick else tuple(CATALOGUE)

@@ -184,6 +184,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("case", nargs="?", default="", help="a part of the names of some cases")
     wanted = parser.parse_args().case
+    if not any(wanted in case.name for case in cases()):
+        parser.error(f"{wanted!r} is in no case's name: {', '.join(case.name for case in cases())}")
     print(f"{'case':<32}{'ranks':>5}{'simulated':>11}{'measured':>10}{'residual':>10}")
     for case, predicted, found in table(wanted):
         print(

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import labkit
+from labkit import arguments
 
 FAULTS = {}
 STALL_S = 1.5
@@ -237,9 +238,9 @@ def cause(program, world_size):
 
 def main():
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Cause faults, and print the verdicts.")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="fault", help=", ".join(FAULTS))
-    parser.add_argument("-n", "--world-size", type=int, default=3)
+    parser.add_argument("-n", "--world-size", type=arguments.count, default=3, help="ranks; 3")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.names if name not in FAULTS]
     if unknown or chosen.world_size < 2:

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from labkit import run
+from labkit import arguments, run
 from labkit.checkpoint import Checkpointer, SampleCursor, SampleLog, audit
 from labkit.comm import Group
 from labkit.elastic import PartnerMemory, load_newest
@@ -234,7 +234,7 @@ def report(num_kills):
 def main():
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=arguments.count, default=50, help="how many; 50")
     chosen = parser.parse_args()
     return 0 if report(chosen.kills) else 1
 

@@ -202,11 +202,12 @@ def sent_in_step(timeline: Timeline) -> int:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("strategy", nargs="*", help=f"of {', '.join(STRATEGIES)}; all of them")
-    parser.add_argument("-n", type=int, action="append", help="ranks; 1, 2 and 4")
+    names = ", ".join(map(repr, STRATEGIES))
+    parser.add_argument("strategy", nargs="*", help=f"some of {names}; else all")
+    parser.add_argument("-n", type=int, choices=NUM_RANKS, action="append", help="ranks; else all")
     given = parser.parse_args()
     if unknown := set(given.strategy) - set(STRATEGIES):
-        parser.error(f"{', '.join(unknown)}: choose among {', '.join(STRATEGIES)}")
+        parser.error(f"{', '.join(map(repr, unknown))}: choose among {names}")
     print(f"{'strategy':<20}{'ranks':>6}  {'bytes of one rank':<18}", end="")
     print(f"{'predicted':>12}{'measured':>12}{'residual':>10}")
     for strategy in given.strategy or STRATEGIES:

@@ -95,7 +95,11 @@ def quickest(schedule: Schedule, costs: Costs) -> tuple[Timing, list[int]]:
 def bubbles(num_ranks: int) -> Iterator[tuple[str, float, float, list[int], list[int]]]:
     """(schedule, simulated bubble, measured, simulated in flight, measured), one at a time."""
     for name, row in SCHEDULES.items():
-        schedule = plan(row, num_ranks, NUM_MICROBATCHES)
+        try:
+            schedule = plan(row, num_ranks, NUM_MICROBATCHES)
+        except ValueError as error:
+            print(f"  {num_ranks:<7}{name:<13}none: {error}")
+            continue
         timing, held = quickest(schedule, costs_of(name))
         simulated = simulate(schedule, costs_of(name)).bubble()
         yield name, simulated, timing.bubble(), in_flight(schedule), held
@@ -119,7 +123,13 @@ def activations(world: labkit.Group, row: Row) -> float:
 def main() -> None:
     """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("-n", type=int, action="append", help="ranks; 2 and 4")
+    parser.add_argument(
+        "-n",
+        type=int,
+        choices=range(1, CONFIG.num_layers + 1),
+        action="append",
+        help="ranks; 2 and 4",
+    )
     rank_counts = parser.parse_args().n or (2, 4)
     print("simulated bubble - closed form, p to 8 and m to 32")
     for name in SCHEDULES:

@@ -8,6 +8,7 @@ request at a time, all of its tokens in every forward. Afterwards all pages are 
 with 1 where this is not so. serving.py prints this table with others.
 """
 
+import argparse
 import sys
 from dataclasses import replace
 from functools import partial
@@ -161,5 +162,6 @@ def exact_answers(num):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     torch.set_num_threads(1)  # the model is small
     sys.exit(0 if exact_answers(200) else 1)

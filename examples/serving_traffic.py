@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-from labkit import run
+from labkit import arguments, run
 from labkit.model import GPT, GPTConfig
 from labkit.serving import (
     Engine,
@@ -253,7 +253,7 @@ def report(seconds, seed=0):
 def main():
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seconds", type=arguments.duration, default=600, help="of traffic; 600")
     chosen = parser.parse_args()
     return 0 if report(chosen.seconds) else 1
 

@@ -34,6 +34,7 @@ from labkit.tensor_parallel import (
 # Sizes that 4 divides: what fills up is in no formula of activations.
 CONFIG = GPTConfig(vocab=256, context=64, num_layers=4, hidden=96, num_heads=8, num_kv_heads=4)
 NUM_SEQUENCES = 2
+NUM_RANKS = (1, 2, 4)
 Row = tuple[str, int, str, float, float]
 """(form, ranks, quantity, predicted, measured)"""
 
@@ -144,10 +145,11 @@ def rows_of_two_layers(num_ranks: int) -> list[Row]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("-n", type=int, action="append", help="ranks; 1, 2 and 4")
+    parser.add_argument("-n", type=int, choices=NUM_RANKS, action="append", help="ranks; else all")
+    chosen = parser.parse_args().n or NUM_RANKS
     print(f"{'form':<19}{'ranks':>6}  {'quantity':<26}", end="")
     print(f"{'predicted':>12}{'measured':>12}{'residual':>10}")
-    for num_ranks in parser.parse_args().n or (1, 2, 4):
+    for num_ranks in chosen:
         rows = rows_of(num_ranks, False) + rows_of(num_ranks, True) + rows_of_two_layers(num_ranks)
         for form, _, quantity, predicted, measured in rows:
             residual = (measured - predicted) / predicted if predicted else float(measured)

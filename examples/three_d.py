@@ -23,6 +23,8 @@ CONFIG = GPTConfig(vocab=256, context=16, num_layers=4, hidden=32, num_heads=4, 
 SETTINGS = TrainConfig(num_steps=10, num_sequences=8, dtype=torch.float64)
 NUM_MICROBATCHES, MAX_NORM = 4, 1.0
 COUNTED = "step 1"  # the first one sends shapes ahead of features, too
+# What 8 sequences in 4 microbatches, 4 layers and 4 heads can be cut into.
+CHOICES = {"dp": (1, 2), "pp": (1, 2, 3, 4), "tp": (1, 2, 4)}
 AXES = ("tp", "pp", "dp", "norm")
 
 
@@ -89,8 +91,8 @@ def largest_differences(result: labkit.Run) -> tuple[float, float]:
 def main() -> None:
     """Train, compare, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for axis in ("dp", "pp", "tp"):
-        parser.add_argument(f"--{axis}", type=int, default=2, help="ranks along it; 2")
+    for axis, choices in CHOICES.items():
+        parser.add_argument(f"--{axis}", type=int, default=2, choices=choices, help="ranks; 2")
     sizes = vars(parser.parse_args())
     result = labkit.run(trained, sizes["dp"] * sizes["pp"] * sizes["tp"], (sizes,))
     of_losses, of_parameters = largest_differences(result)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 import labkit
+from labkit import arguments
 from labkit.checkpoint import AnnouncedEnd, Checkpointer
 from labkit.data_parallel import DDP, train_step
 from labkit.model import GPT, GPTConfig
@@ -23,7 +24,7 @@ from labkit.train import TrainConfig
 
 def main(world):
     """What every rank does. Returns the loss over all ranks before each step of this attempt."""
-    options = arguments()
+    options = command_line().parse_args()
     config, settings = GPTConfig(), TrainConfig()
     module = GPT(config, settings.seed).to(world.device)
     model = DDP(module, world)
@@ -51,10 +52,23 @@ def main(world):
     return {"first_step": first, "losses": losses}
 
 
-def arguments():
-    """What stands behind `--` on the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--every", type=int, default=10, help="steps from checkpoint to checkpoint")
-    parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"))
-    return parser.parse_args()
+def command_line():
+    """The parser of what stands behind `--` on the command line."""
+    parser = argparse.ArgumentParser(
+        usage="torchrun ... -m labkit.launch.payload examples/train.py --out FOLDER -- [options]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--steps", type=arguments.count, default=100, help="in all; 100")
+    parser.add_argument(
+        "--every", type=arguments.count, default=10, help="steps from checkpoint to checkpoint; 10"
+    )
+    parser.add_argument(
+        "--checkpoints", type=Path, default=Path("checkpoints"), help="their folder; checkpoints"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    command_line().parse_args()
+    command_line().error("this file is a payload, which torchrun starts on each rank; see --help")

@@ -13,7 +13,7 @@ from pathlib import Path
 import openai
 
 import labkit
-from labkit import serving
+from labkit import arguments, serving
 from labkit.checkpoint import Checkpointer, read_gpt
 from labkit.data_parallel import DDP, train_step
 from labkit.model import GPT, GPTConfig
@@ -36,7 +36,7 @@ def train_and_save(world, settings, folder):
 
 def main():
     """Train, save, serve, ask; the answers."""
-    options = arguments()
+    options = command_line()
     settings = TrainConfig(num_steps=options.steps, num_sequences=16, learning_rate=2e-3)
     run = labkit.run(train_and_save, 2, args=(settings, options.out), timeout=600)
     losses = run.values[0]
@@ -53,10 +53,10 @@ def main():
     print()
 
 
-def arguments():
-    """The command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=400)
+def command_line():
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=arguments.count, default=400, help="of training; 400")
     parser.add_argument("--out", type=Path, required=True, help="a new folder for the checkpoint")
     return parser.parse_args()
 

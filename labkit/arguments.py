@@ -13,6 +13,7 @@ cannot be, such as nan.
 
 from __future__ import annotations
 
+import argparse
 import math
 from numbers import Integral, Real
 from typing import Any
@@ -54,6 +55,21 @@ def instance(name: str, value: object, kind: type[object], instead: str) -> None
     """TypeError unless `value` is of that kind; `instead` says what to give."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={_shown(value)}: {instead}")
+
+
+def count(text: str) -> int:
+    """For argparse: `text` as a number of things, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{_shown(text)}: give a whole number, 1 or more")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """For argparse: `text` as finite seconds above 0."""
+    try:
+        return number("", float(text), "", above=0.0, below=math.inf)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_shown(text)}: give seconds, above 0") from None
 
 
 def divisors(number: int) -> list[int]:

@@ -6,8 +6,8 @@ A text that differs from the stored one only in what tests/notebooks/sanitize.cf
 processes) stays as it is stored, so that a change shows what changed.
 """
 
+import argparse
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -91,14 +91,17 @@ def refresh(path: Path) -> str | None:
     return None
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
     """Refresh every notebook named; exit with what went wrong."""
-    if not names:
-        raise SystemExit("no notebook named: python -m scripts.notebooks notebooks/*.ipynb")
-    problems = [problem for name in names if (problem := refresh(Path(name)))]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("notebook", nargs="+", type=Path, help="such as notebooks/*.ipynb")
+    paths: list[Path] = parser.parse_args().notebook
+    if missing := [str(path) for path in paths if not path.is_file()]:
+        parser.error(f"there is no {', '.join(missing)}")
+    problems = [problem for path in paths if (problem := refresh(path))]
     if problems:
         raise SystemExit("\n\n".join(problems))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

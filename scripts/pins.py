@@ -6,6 +6,7 @@ pip is asked for two more kinds: what only another system needs (appnope, on mac
 release of what no longer installs on the very first 3.11, which some Linux systems still ship.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -101,6 +102,7 @@ def newest(ranges: dict[str, SpecifierSet]) -> dict[str, Version]:
 
 def main() -> None:
     """Print the pins, or say why this Python can't find them."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     if sys.version_info[:2] != (3, 11):
         raise SystemExit(
             f"pins found on Python {sys.version_info[0]}.{sys.version_info[1]} may not install on "

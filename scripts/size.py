@@ -8,9 +8,9 @@ A statement is what Python calls one: joining two lines into one does not make f
 
 from __future__ import annotations
 
+import argparse
 import ast
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +18,13 @@ from pathlib import Path
 Sizes = dict[str, tuple[int, int, int]]
 
 
-def main(revision: str) -> None:
+def main() -> None:
     """Print one row for each room that is there today, or was."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("revision", nargs="?", default="HEAD~20", help="beside it; HEAD~20")
+    revision = parser.parse_args().revision
+    if not is_commit(revision):
+        parser.error(f"{revision} is no commit of this repository")
     before, now = sizes(files_at(revision)), sizes(files_today())
     print(f"{'':34}{revision[:12]:>24}{'today':>24}")
     print(f"{'room':34}" + f"{'files':>6}{'lines':>9}{'stmts':>9}" * 2)
@@ -79,10 +84,16 @@ def files_at(revision: str) -> Iterator[tuple[str, str]]:
         batch = batch[size + 1 :]
 
 
+def is_commit(revision: str) -> bool:
+    """Whether git knows a commit of that name."""
+    command = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def git(*arguments: str) -> str:
     """What git prints."""
     return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "HEAD~20")
+    main()

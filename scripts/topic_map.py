@@ -6,6 +6,7 @@ The order of notebooks and their titles come from the notebooks, topics from the
 drills and exercises from their catalogs; what none of them knows is in scripts/topic_map.toml.
 """
 
+import argparse
 import json
 import re
 import tomllib
@@ -172,4 +173,5 @@ def _links(exercises: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     print(topic_map(), end="")
