@@ -24,10 +24,11 @@ from labkit.profile.breakdown import Terms, breakdown, figures
 from labkit.profile.comparison import Comparison, compare
 from labkit.profile.dependencies import Dependencies
 from labkit.profile.h200_traces import h200
-from labkit.profile.kineto import read, recording
+from labkit.profile.kineto import read
 from labkit.profile.of_run import of_run
 from labkit.profile.profile_page import page
 from labkit.profile.profile_report import Report, report
+from labkit.profile.recorder import recording
 from labkit.profile.step_trace import Trace
 
 __all__ = [

@@ -19,26 +19,34 @@ Each cause is a question to the replay: how long would the run take without it?
 Of these, all but the last four are faults where they cost a share of the time that is worth an
 alarm. Those bound every run that has no fault. A journal (of_run) cannot tell the host's time
 from computing, nor a straggler from imbalance: it has no operators.
+
+Where ranks have no trace, what looks like a transfer may be waiting for one of them. Then there is
+no latency, overlap or bandwidth, but "transfer or waiting", and a straggler among the others is no
+fault: a rank without a trace may be later. "operators" stands for compute where a trace has only
+the host's operators, and the device was not recorded.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from labkit.profile import what_if
 from labkit.profile.breakdown import BUBBLE, HOST, TRANSFER, breakdown
 from labkit.profile.dependencies import STALL, Change, Dependencies, Part, measured
-from labkit.profile.step_trace import COMPUTE, COPY, DATA, MESSAGES, Trace
+from labkit.profile.step_trace import COMPUTE, COPY, DATA, MESSAGES, Trace, in_doubt
 
 FAULTS = ("straggler", "imbalance", "input", "host", "barrier", "link", "latency", "overlap")
 ALARM = 0.05
 """A fault is named from this share of the time on."""
 LATENCY_ALARM = 0.1
 """Latency from this one: 4 healthy ranks on two cores lose up to a tenth to gloo's own."""
+DOUBT = 0.1
+"""Who was late is uncertain if of this share of communication nobody knows the last arrival."""
+EITHER, OPERATORS = "transfer or waiting", "operators"
 MORE = 0.02
 """A rank that reads so much more than the median of the others has more to do."""
 _REMEDIES = {
@@ -54,6 +62,8 @@ _REMEDIES = {
     "launch": "larger batches per launch, CUDA graphs, torch.compile",
     "bubble": "more microbatches per step, or an interleaved or zero-bubble schedule",
     "compute": "faster kernels, lower precision, more ranks",
+    EITHER: "give the traces of all ranks: they show who came late",
+    OPERATORS: "record the device too: its work is not in the trace",
 }
 
 
@@ -69,12 +79,21 @@ class Finding:
     share: float
     """The same as a share of the trace's seconds."""
     evidence: str
+    is_certain: bool = True
+    """False: a rank without a trace may be the reason as well."""
 
     @property
     def is_fault(self) -> bool:
         """Something that a healthy run does not have, and that costs enough to look for."""
+        return self.verdict == "fault"
+
+    @property
+    def verdict(self) -> str:
+        """fault; possible, where a fault is not certain; or bound."""
         alarm = LATENCY_ALARM if self.cause == "latency" else ALARM
-        return self.cause in FAULTS and self.share >= alarm
+        if self.cause not in FAULTS or self.share < alarm:
+            return "bound"
+        return "fault" if self.is_certain else "possible"
 
     @property
     def remedy(self) -> str:
@@ -89,17 +108,32 @@ class Finding:
 def diagnose(trace: Trace) -> list[Finding]:
     """All causes: faults first, then what bounds the run, each by what it costs."""
     graph = Dependencies(trace)
+    doubtful = in_doubt(trace)
+    is_certain = _share_of(trace, doubtful) < DOUBT
+    on_computing = _on_one_or_all(_slow_computing(graph), _imbalance(graph))
+    barriers = _barriers(trace, graph.seconds())
     found = [
-        _on_one_or_all(_slow_computing(graph), _imbalance(graph)),
+        replace(on_computing, is_certain=is_certain),
         _on_one_or_all(_slow_rank(graph, "input", DATA), _everywhere(graph, "input", DATA)),
         _on_one_or_all(_slow_rank(graph, "host", STALL), _everywhere(graph, "host", STALL)),
         _everywhere(graph, "launch", HOST, COPY),
-        _barriers(trace, graph.seconds()),
+        replace(barriers, is_certain=is_certain),
         _slow_link(graph),
-        *_transfers(graph),
+        *_transfers(graph, doubtful),
         *_shares(trace),
     ]
     return sorted(found, key=lambda each: (not each.is_fault, -each.gain_s))
+
+
+def _share_of(trace: Trace, doubtful: Collection[tuple]) -> float:
+    """The share of all time in which exchanges are in flight that these have."""
+    seconds = [
+        (each.key in doubtful, each.done_s - each.posted_s)
+        for own in trace.ranks.values()
+        for each in own.exchanges
+    ]
+    total = sum(each_s for _, each_s in seconds)
+    return sum(each_s for is_in_doubt, each_s in seconds if is_in_doubt) / total if total else 0.0
 
 
 def _on_one_or_all(on_one: Finding, on_all: Finding) -> Finding:
@@ -213,8 +247,9 @@ def _slow_link(graph: Dependencies) -> Finding:
     return _finding(graph, "link", shared.pop() if len(shared) == 1 else None, as_usual, why)
 
 
-def _transfers(graph: Dependencies) -> list[Finding]:
-    transfers = [part for part in graph.parts() if part.kind == TRANSFER]
+def _transfers(graph: Dependencies, doubtful: Collection[tuple]) -> list[Finding]:
+    moves = [(part, part.exchange.key) for part in graph.parts() if part.exchange]
+    transfers = [part for part, key in moves if key not in doubtful]
     latency_s, _ = what_if.transfer_cost(transfers)
     seconds = sum(part.seconds for part in transfers)
     why = (
@@ -222,17 +257,29 @@ def _transfers(graph: Dependencies) -> list[Finding]:
         f"The latency of one is {_ms(latency_s)}."
     )
 
+    def only_certain(change: Change) -> Change:
+        return lambda p: p.seconds if p.exchange and p.exchange.key in doubtful else change(p)
+
     def no_latency(part: Part) -> float:
         return max(0.0, part.seconds - latency_s) if part.kind == TRANSFER else part.seconds
+
+    def without_doubtful(part: Part) -> float:
+        return 0.0 if part.exchange and part.exchange.key in doubtful else part.seconds
 
     steps = max(1, *(len(each.steps) for each in graph.trace.ranks.values()))
     most = max(len(each.exchanges) for each in graph.trace.ranks.values())
     hidden = what_if.without(TRANSFER) if most <= steps else measured
     alone = f"{most / steps:.0f} exchange in a step, and nothing is computed meanwhile."
+    either_s = sum(part.seconds for part, key in moves if key in doubtful)
+    either = (
+        f"{len(moves) - len(transfers)} exchanges take {_ms(either_s)} on all ranks together. "
+        "Who arrived last there is not known."
+    )
     return [
-        _finding(graph, "latency", None, no_latency, why),
-        _finding(graph, "overlap", None, hidden, alone),
-        _finding(graph, "bandwidth", None, what_if.links(math.inf, latency_s), why),
+        _finding(graph, "latency", None, only_certain(no_latency), why),
+        _finding(graph, "overlap", None, only_certain(hidden), alone),
+        _finding(graph, "bandwidth", None, only_certain(what_if.links(math.inf, latency_s)), why),
+        _finding(graph, EITHER, None, without_doubtful, either),
     ]
 
 
@@ -241,12 +288,15 @@ def _shares(trace: Trace) -> list[Finding]:
     terms = [each for steps in breakdown(trace).values() for each in steps]
     total = sum(each.total for each in terms) or 1.0
     found = []
+    compute = ("compute", COMPUTE, "Ranks compute {:.0%} of their time.")
+    if trace.host_only:
+        compute = (OPERATORS, COMPUTE, "Operators of the host take {:.0%} of the time.")
     for cause, term, why in (
-        ("bubble", BUBBLE, "wait {:.0%} of their time for a message that is not sent yet"),
-        ("compute", COMPUTE, "compute {:.0%} of their time"),
+        ("bubble", BUBBLE, "Ranks wait {:.0%} of their time for a message that is not sent yet."),
+        compute,
     ):
         share = sum(each.seconds[term] for each in terms) / total
-        why = f"Ranks {why.format(share)}."
+        why = why.format(share)
         found.append(Finding(cause, None, share * trace.seconds, share, why))
     return found
 

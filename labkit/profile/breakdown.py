@@ -156,6 +156,6 @@ def figures(trace: Trace) -> dict[int, Figures]:
         start_s, end_s = min(whole)[0], max(end_s for _, end_s in whole)
         terms = _terms(sorted(_moments(own, arrivals)), start_s, end_s)
         idle, compute = terms.seconds[HOST] + terms.seconds[DATA], terms.seconds[COMPUTE]
-        rest = terms.total - idle - compute
+        rest = max(0.0, terms.total - idle - compute)
         found[rank] = Figures(idle, compute, rest, terms.total, terms.overlap)
     return found

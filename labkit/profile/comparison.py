@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from labkit.profile.bottleneck import EITHER
 from labkit.profile.breakdown import HOST, TRANSFER
 from labkit.profile.dependencies import STALL, Dependencies
-from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace
+from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace, in_doubt
 
 REST = "rest"
 _TERMS = (COMPUTE, DATA, COPY, TRANSFER, HOST)
@@ -54,6 +55,8 @@ class Comparison:
     num_ranks: int
     """How many ranks both traces have."""
     notes: list[str]
+    is_certain: bool = True
+    """False: ranks have no trace, and what looks like a transfer may be waiting for one of them."""
 
     @property
     def seconds(self) -> float:
@@ -67,12 +70,15 @@ class Comparison:
         if abs(self.seconds) < _SAME * self.before_s:
             return f"A step takes as long as before: {times}."
         named = [
-            f"{_ms(each.seconds, '+')} ms {each.term}{self.where(each)}"
+            f"{_ms(each.seconds, '+')} ms {self._named(each.term)}{self.where(each)}"
             for each in self.growths
             if abs(each.seconds) >= _NAMED * abs(self.seconds)
         ]
         less_or_more = f"{_ms(abs(self.seconds))} ms {'longer' if self.seconds > 0 else 'less'}"
         return f"A step takes {less_or_more}, {times}: {', '.join(named)}."
+
+    def _named(self, term: str) -> str:
+        return term if self.is_certain or term != TRANSFER else EITHER
 
     def where(self, growth: Growth) -> str:
         """` on rank 2`, or nothing where that is not known."""
@@ -90,7 +96,7 @@ class Comparison:
         """By term: milliseconds of a step before and after, the growth, and where it grew."""
         return [
             {
-                "term": each.term,
+                "term": self._named(each.term),
                 "before": _ms(each.before_s),
                 "after": _ms(each.after_s),
                 "growth": _ms(each.seconds, "+"),
@@ -106,6 +112,7 @@ class Comparison:
             for each in self.growths
         ]
         return {
+            "unit": "us",
             "before": 1e6 * self.before_s,
             "after": 1e6 * self.after_s,
             "terms": terms,
@@ -144,7 +151,8 @@ def compare(before: Trace, after: Trace) -> Comparison:
         )
     if not steps[0]:
         notes.append("no steps are marked: the whole traces are compared as one step")
-    return Comparison(one.seconds, other.seconds, growths, len(both), notes)
+    is_certain = not (in_doubt(before) or in_doubt(after))
+    return Comparison(one.seconds, other.seconds, growths, len(both), notes, is_certain)
 
 
 class _MeanStep:

@@ -279,7 +279,8 @@ class _OwnWork:
         seconds: dict[str, float] = defaultdict(float)
         at_s = start_s
         first = bisect.bisect_right(self._work, start_s, key=lambda work: work.end_s)
-        for work in itertools.chain(itertools.islice(self._work, first, None), [None]):
+        places = range(first, len(self._work))
+        for work in itertools.chain((self._work[place] for place in places), [None]):
             next_s = end_s if work is None else min(work.start_s, end_s)
             gap_s = max(0.0, next_s - at_s)
             seconds[STALL if gap_s >= LONG_S else HOST] += gap_s

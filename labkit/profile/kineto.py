@@ -1,46 +1,55 @@
-"""PyTorch Profiler's Chrome traces as a Trace: of CPU ranks on gloo, and of GPU ranks on nccl.
+"""PyTorch Profiler's Chrome traces as a Trace: of CPU ranks on gloo, of GPU ranks on any library.
 
     prof.export_chrome_trace(f"rank{rank}.json")       one file per rank; `recording` writes them
 
 What becomes what:
 
                 a CPU rank                               a GPU rank
-    lane        operators on the thread of the steps     kernels on all streams but nccl's
+    lane        operators on the thread of the steps     kernels on all streams that compute
     compute     aten::... and other operators            kernels
     data        enumerate(DataLoader)...__next__         idle, while the host is in that
     copy        -                                        Memcpy, Memset
-    exchange    gloo:all_reduce, from c10d::allreduce_   ncclKernel..., ncclDevKernel...
+    exchange    gloo:all_reduce, from c10d::allreduce_   kernels that communicate, by
+                                                         communication_kernels
     waiting     the lane is free until it ends           the lane is free until it ends
     step        ProfilerStep#n                           from the first kernel that a step launched
     memory      [memory], with profile_memory=True       the same, of the device
 
-Files give no sequence numbers of gloo: the n-th collective of one kind and shape on a rank belongs
-to the n-th on the others (the n-th all-to-all, of any shape). nccl's kernels are matched by group
-and kind, in order.
+Files give no sequence numbers: the n-th collective of one kind and shape on a rank belongs to the
+n-th on the others (the n-th all-to-all, of any shape). Kernels are matched by group and kind, in
+order. What the order gets wrong, `meetings` mends by the times.
 
-Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in microseconds.
+What a reader of the figures should know is in the trace's notes: events that were left out, devices
+that were not recorded, kernels that may be communication.
 """
 
 from __future__ import annotations
 
-import gzip
+import bisect
 import itertools
-import json
-import math
-import os
 import re
-import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity
-
-from labkit.comm import Group
 from labkit.profile.activity import Span, topmost
+from labkit.profile.communication_kernels import (
+    PEER_COPY,
+    SOME_KIND,
+    Communication,
+    kind_of,
+    own_name,
+)
+from labkit.profile.launches import (
+    DEVICE,
+    Callers,
+    launch_times,
+    launched_at,
+    one_after_the_other,
+)
+from labkit.profile.meetings import met_in_time
 from labkit.profile.step_trace import (
     COMPUTE,
     COPY,
@@ -55,55 +64,64 @@ from labkit.profile.step_trace import (
     missing,
     with_waits,
 )
+from labkit.profile.trace_file import MAX_BYTES, Event, TraceFile, load
+from labkit.profile.trace_notes import Notes
 
-Event = dict[str, Any]
-_NO_EVENT: Event = {"name": "", "cat": "", "tid": 0, "args": {}}
 _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
+_HOST_LIBRARIES = ("gloo", "mpi", "ucc")
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
 _NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
 _PRODUCTS = re.compile("aten::.*(linear|mm|matmul|convolution|attention)")
-_COPIES = ("memcpy", "memset")
-_NCCL = re.compile("nccl.*Kernel")  # ncclDevKernel_AllReduce..., and once ncclAllReduceRingLLKernel
-_KINDS = (
-    "all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter barrier "
-    "send_recv send recv"
-).split()
-_WIDTH = {"double": 8, "long": 8, "long int": 8, "half": 2, "bfloat16": 2, "short": 2}
-_WIDTH |= dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool"), 1)
-_WIDTH |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1)
+_ENDS = re.compile(r"(\d{1,6})\s*(->|<-)\s*(\d{1,6})")
 
 
-def read(paths: Iterable[str | Path]) -> Trace:
+def read(
+    paths: Iterable[str | Path],
+    *,
+    communication: str | Iterable[str] = (),
+    max_bytes: int = MAX_BYTES,
+) -> Trace:
     """The trace of a job from one file per rank; the clocks of several hosts are aligned.
 
     A folder stands for the .json and .json.gz files in it.
 
+    communication: regular expressions for names of kernels that communicate, beside those that are
+    known. `communication_kernels.KNOWN` has these.
+    max_bytes: the largest JSON of a file, after gzip, that is read.
+
     OSError where a file cannot be read; ValueError, which names the file, for what is no trace of
     PyTorch Profiler, for a rank that two files claim, and for jobs of different sizes.
     """
+    known = Communication([communication] if isinstance(communication, str) else communication)
     ranks: dict[int, RankTrace] = {}
     sizes: dict[int, Path] = {}
-    hosts = set()
+    hosts: set[str | int] = set()
+    notes = Notes()
     zero_ns = None
     for number, path in enumerate(_files(paths)):
-        document = _document(path)
-        zero_ns = _zero_ns(document) if zero_ns is None else zero_ns
-        job = document.get("distributedInfo") or {}
-        rank = int(number if job.get("rank") is None else job["rank"])
+        file = load(path, max_bytes)
+        zero_ns = _zero_ns(file) if zero_ns is None else zero_ns
+        rank = number if file.rank is None else file.rank
         if rank in ranks:
             raise ValueError(f"{path}: another file is of rank {rank} already; give one per rank")
-        hosts.add(document.get("host_name", rank))
-        sizes.setdefault(int(job.get("world_size") or 1), path)
-        ranks[rank] = _rank(rank, document, zero_ns, path)
+        hosts.add(rank if file.host is None else file.host)
+        sizes.setdefault(file.world_size or 1, path)
+        ranks[rank] = _rank(rank, file, zero_ns, known, notes)
     if not ranks:
         raise ValueError("no trace is given: name the files, one per rank")
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
     world_size = max(*sizes, max(ranks) + 1)
-    trace = Trace(world_size, dict(sorted(ranks.items())), missing(world_size, ranks))
-    return aligned(trace) if len(hosts) > 1 else trace
+    size_is_known = len(ranks) > 1 or file.world_size is not None
+    trace = Trace(
+        world_size, dict(sorted(ranks.items())), [], size_is_known, frozenset(notes.host_only)
+    )
+    trace = aligned(trace) if len(hosts) > 1 else trace
+    trace = met_in_time(trace, notes.on_device, 1e-3 if len(hosts) > 1 else 5e-5)
+    trace.notes[:0] = [*missing(world_size, ranks), *notes.sentences(trace)]
+    return trace
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
@@ -117,58 +135,44 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
         yield from found
 
 
-def _document(path: Path) -> Event:
-    data = path.read_bytes()
-    try:
-        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is no JSON, so no trace: {error}") from None
-    events = found.get("traceEvents") if isinstance(found, dict) else None
-    if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
-        raise ValueError(f'{path} has no "traceEvents": give what export_chrome_trace has written')
-    return found
-
-
-def _zero_ns(document: Event) -> int:
+def _zero_ns(file: TraceFile) -> int:
     """A moment near the trace's start: a float of seconds since 1970 is off by up to 0.2 us."""
-    times_us = (float(e["ts"]) for e in document["traceEvents"] if e.get("ph") == "X" and "ts" in e)
-    first_us = min(times_us, default=0.0)
-    return int(document.get("baseTimeNanoseconds", 0)) + 1000 * int(first_us)
+    first_us = file.events[0].start_us if file.events else 0.0
+    return file.base_ns + 1000 * int(first_us)
 
 
-def _rank(rank: int, document: Event, zero_ns: int, path: Path) -> RankTrace:
-    zero_us = (int(document.get("baseTimeNanoseconds", 0)) - zero_ns) / 1000
-    spans = sorted(
-        (
-            _NO_EVENT | each | {"ts": float(each["ts"]) + zero_us, "dur": float(each["dur"])}
-            for each in document["traceEvents"]
-            if each.get("ph") == "X" and each.get("dur") is not None and each.get("cat") != "Trace"
-        ),
-        key=lambda each: (each["ts"], -each["dur"]),
-    )
-    has_kernels = any(_on_device(each) == "kernel" for each in spans)
-    own = _of_gpu(spans, rank) if has_kernels else _of_cpu(spans, rank)
+def _rank(
+    rank: int, file: TraceFile, zero_ns: int, communication: Communication, notes: Notes
+) -> RankTrace:
+    zero_us = (file.base_ns - zero_ns) / 1000
+    for each in file.events:
+        each.start_us += zero_us
+        each.end_us += zero_us
+    if any(each.category == "kernel" for each in file.events):
+        notes.on_device.add(rank)
+        own = _of_gpu(file, rank, communication, notes)
+    else:
+        own = _of_cpu(file.events, rank)
     times = [(each.start_s, each.end_s) for each in own.work]
     times += [(each.posted_s, each.done_s) for each in own.exchanges]
     if not times:
-        raise ValueError(f"{path} has neither operators nor kernels: was anything profiled?")
+        bad = f" in {file.num_malformed} malformed events" if file.num_malformed else ""
+        raise ValueError(
+            f"{file.path} has neither operators nor kernels{bad}: was anything profiled?"
+        )
     start_s, end_s = min(times)[0], max(end_s for _, end_s in times)
+    notes.add_file(rank, file, has_steps=bool(own.steps))
     exchanges = with_waits(own.work, own.exchanges)
-    memory = _memory(document["traceEvents"], zero_us)
+    memory = _memory(file, zero_us)
     return RankTrace(rank, start_s, end_s, own.work, exchanges, own.steps, memory).of_steps()
 
 
-def _memory(events: Iterable[Event], zero_us: float) -> list[tuple[float, int]]:
+def _memory(file: TraceFile, zero_us: float) -> list[tuple[float, int]]:
     """Bytes allocated over time: on the device with most events, the CPU if there is no other."""
-    found: dict[tuple[bool, int], list[tuple[float, int]]] = defaultdict(list)
-    for each in events:
-        if each.get("name") == "[memory]":
-            about = each["args"]
-            device = about.get("Device Type", 0) > 0, about.get("Device Id", -1)
-            at_s = (float(each["ts"]) + zero_us) / 1e6
-            found[device].append((at_s, int(about["Total Allocated"])))
+    found = file.memory
     most = max(found, key=lambda device: (device[0], len(found[device])), default=None)
-    return sorted(found[most]) if most else []
+    times = found[most] if most else []
+    return sorted(((at_us + zero_us) / 1e6, nbytes) for at_us, nbytes in times)
 
 
 class _Own:
@@ -190,79 +194,111 @@ class _Own:
         self.exchanges.append(found)
 
 
-def _of_cpu(spans: list[Event], rank: int) -> _Own:
-    steps = [each for each in spans if each["name"].startswith(_STEP)]
-    operators = [each for each in spans if each.get("cat") == "cpu_op"]
-    threads = Counter(each["tid"] for each in steps or operators)
+def _of_cpu(events: list[Event], rank: int) -> _Own:
+    steps = [each for each in events if each.name.startswith(_STEP)]
+    operators = [each for each in events if each.category == "cpu_op"]
+    threads = Counter(each.thread for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
-    on_main = [each for each in spans if each["tid"] == main]
+    on_main = [each for each in events if each.thread == main]
     lane = _outermost(
-        (each, DATA if each["name"].startswith(_LOADER) else COMPUTE)
+        (each, DATA if each.name.startswith(_LOADER) else COMPUTE)
         for each in _without_callers(on_main)
-        if each["name"].startswith(_LOADER)
-        or (each.get("cat") == "cpu_op" and not _NO_WORK.search(each["name"]))
+        if each.name.startswith(_LOADER)
+        or (each.category == "cpu_op" and not _NO_WORK.search(each.name))
     )
-    marks = [_times(each) for each in steps]
+    marks = [each.times_s for each in steps]
     if len(marks) > 1 and not any(w.kind == COMPUTE for w in lane if w.end_s > marks[-1][0]):
         marks.pop()  # no step: the loop has ended, and then the profiler
     own = _Own(lane, marks)
     calls: dict[str, list[Event]] = defaultdict(list)
     runs: dict[str, list[Event]] = defaultdict(list)
-    for each in spans:
-        library, _, name = each["name"].partition(":")
-        if library in ("c10d", "gloo"):
-            (calls if library == "c10d" else runs)[_kind(name)].append(each)
-    for kind, events in runs.items():
+    for each in events:
+        library, _, name = each.name.partition(":")
+        if library == "c10d" or library in _HOST_LIBRARIES:
+            kind = kind_of(name) or SOME_KIND
+            (calls if library == "c10d" else runs)[kind].append(each)
+    for kind, found in runs.items():
         # The call is when the rank arrives; gloo's thread may come to it later.
-        posted = calls[kind] if len(calls[kind]) == len(events) else events
-        for call, event in zip(posted, events):
-            ends = _ends(kind, call, rank)
+        posted = calls[kind] if len(calls[kind]) == len(found) else found
+        for call, event in zip(posted, found):
+            ends = _ends_of_call(kind, call, rank)
             # In an all-to-all every rank has a shape of its own.
-            shape = "" if kind == "all_to_all" else str(event["args"].get("Input Dims"))
+            shape = "" if kind == "all_to_all" else str(event.arguments.get("Input Dims"))[:1000]
             key = ends or (kind, shape)
-            own.add(kind, _times(call)[0], _times(event)[1], ends, key, _bytes(event))
+            arrives_s = min(call.times_s[0], event.times_s[1])
+            own.add(kind, arrives_s, event.times_s[1], ends, key, event.nbytes)
     return own
 
 
-def _of_gpu(spans: list[Event], rank: int) -> _Own:
-    on_device = [each for each in spans if _on_device(each)]
-    nccl = [each for each in on_device if _NCCL.match(each["name"])]
-    loading = [each for each in spans if each["name"].startswith(_LOADER)]
-    own = _Own(_device_lane(on_device, loading), _device_steps(spans, on_device))
-    for each in nccl:
-        arguments = each["args"]
-        kind = _kind(arguments.get("Collective name") or each["name"])
-        start_s, end_s = _times(each)
-        # Of a large group Kineto writes the first ranks only: "[0, 1, 2, ..., 255]".
-        group = [
-            int(each) for each in re.findall(r"\d+", str(arguments.get("Process Group Ranks")))
-        ]
-        key: tuple = (kind, arguments.get("Process Group Name", ""))
-        if kind in (*MESSAGES, "send_recv"):
-            ends = arguments.get("Src Rank"), arguments.get("Dst Rank")
-            # Where ends are not named, nobody knows which messages belong together.
-            group, key = (group, (kind, rank)) if None in ends else (list(map(int, ends)), ends)
-        own.add(kind, start_s, end_s, group, key, _bytes(each))
-    return own
-
-
-def _on_device(event: Event) -> str:
-    """kernel, memcpy or memset; empty for what does not run on a device."""
-    kind = event.get("cat", "").lower().removeprefix("gpu_")
-    return kind if kind in ("kernel", *_COPIES) else ""
-
-
-def _device_lane(on_device: list[Event], loading: list[Event]) -> list[Work]:
-    """All streams as one lane: kernels, then copies, then a device idle while the host loads."""
-    layers: dict[str, list[Span]] = {each: [] for each in (DATA, "nccl", COPY, COMPUTE)}
+def _of_gpu(file: TraceFile, rank: int, communication: Communication, notes: Notes) -> _Own:
+    recorded = [each for each in file.events if each.category in DEVICE]
+    on_device, cut_us = one_after_the_other(recorded)
+    callers = Callers(file.events, communication)
+    layers: dict[str, list[Span]] = {each: [] for each in (DATA, "exchange", COPY, COMPUTE)}
+    exchanges: list[tuple[str, Event]] = []
+    computing: Counter[str] = Counter()
     for each in on_device:
-        copies = COPY if _on_device(each) in _COPIES else COMPUTE
-        label = "nccl" if _NCCL.match(each["name"]) else copies
-        layers[label].append(Span(*_times(each), label))
-    first_s = min(_times(each)[0] for each in on_device)
-    last_s = max(_times(each)[1] for each in on_device)
+        call = callers.around(each)
+        kind = communication.kind(each.name)
+        if call:
+            kind = communication.kind_within(call.name, each.name)
+        if kind:
+            layers["exchange"].append(Span(*each.times_s, "exchange"))
+            exchanges.append(_described(kind, each, call))
+        elif each.category == "kernel":
+            layers[COMPUTE].append(Span(*each.times_s, COMPUTE))
+            computing[each.name] += round(1000 * (each.end_us - each.start_us))
+        else:
+            layers[COPY].append(Span(*each.times_s, COPY))
+    loading = [each for each in file.events if each.name.startswith(_LOADER)]
+    own = _Own(_device_lane(layers, on_device, loading), _device_steps(file.events, on_device))
+    for kind, each in exchanges:
+        group, key = _meeting(kind, each, rank)
+        own.add(kind, *each.times_s, group, key, each.nbytes)
+    notes.add_device(rank, file, on_device, cut_us, computing)
+    return own
+
+
+def _described(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event]:
+    """The kind of a kernel that communicates, and the kernel with what its call says of it."""
+    if call:
+        kernel = replace(kernel, arguments={**call.arguments, **kernel.arguments})
+        ends = _ENDS.search(call.name)
+        if ends and kernel.number("Src Rank") is None:
+            ranks = [int(ends[1]), int(ends[3])][:: 1 if ends[2] == "->" else -1]
+            # The name has ranks within the group.
+            group = kernel.group or list(range(max(ranks) + 1))
+            source, target = (group[each] if each < len(group) else each for each in ranks)
+            named = {"Src Rank": source, "Dst Rank": target}
+            kernel = replace(kernel, arguments={**kernel.arguments, **named})
+    said = kind_of(kernel.text("Collective name")) or (kind_of(call.name) if call else "")
+    return said or kind, kernel
+
+
+def _meeting(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
+    """Ranks that take part, as far as they are known, and what tells this exchange from others."""
+    group = event.group
+    named = event.text("Process Group Name"), str(event.arguments.get("Process Group Ranks"))[:1000]
+    if kind == PEER_COPY:
+        return [], (kind, rank)
+    if kind in (*MESSAGES, "send_recv"):
+        source, target = event.number("Src Rank"), event.number("Dst Rank")
+        if kind == "send_recv" or source is None or target is None or min(source, target) < 0:
+            # Where ends are not named, nobody knows which messages belong together.
+            return group if kind == "send_recv" else [], (kind, rank)
+        return [source, target], (source, target, *named)
+    is_nccl = re.match(r"[a-z]{1,2}ccl", own_name(event.name))
+    return group, (kind, *named, "" if is_nccl else own_name(event.name)[:200])
+
+
+def _device_lane(
+    layers: dict[str, list[Span]], on_device: list[Event], loading: list[Event]
+) -> list[Work]:
+    """All streams as one lane: kernels, then copies, then a device idle while the host loads."""
+    first_s = min(each.times_s[0] for each in on_device)
+    last_s = max(each.times_s[1] for each in on_device)
     for each in loading:
-        start_s, end_s = _times(each)
+        start_s, end_s = each.times_s
         if first_s < end_s and start_s < last_s:
             layers[DATA].append(Span(max(start_s, first_s), min(end_s, last_s), DATA))
     kinds: dict[str, WorkKind] = {DATA: DATA, COPY: COPY, COMPUTE: COMPUTE}
@@ -273,23 +309,27 @@ def _device_lane(on_device: list[Event], loading: list[Event]) -> list[Work]:
     ]
 
 
-def _device_steps(spans: list[Event], on_device: list[Event]) -> list[tuple[float, float]]:
-    """A step on the device: from the first kernel that it launched to the next step's first."""
-    hosts = [each for each in spans if _link(each) >= 0 and not _on_device(each)]
-    launched = {_link(each): each["ts"] for each in hosts}
-    starts = []
-    for mark in spans:
-        if mark["name"].startswith(_STEP) and mark.get("cat") != "gpu_user_annotation":
-            begin, end = mark["ts"], mark["ts"] + mark["dur"]
-            own = [e["ts"] for e in on_device if begin <= launched.get(_link(e), -1.0) < end]
-            starts += [min(own) / 1e6] if own else []
-    last = max(_times(each)[1] for each in on_device)
-    return list(zip(starts, [*starts[1:], last], strict=False))
+def _device_steps(events: list[Event], on_device: list[Event]) -> list[tuple[float, float]]:
+    """A step on the device: from the first kernel that it launched to the next step's first.
 
-
-def _link(event: Event) -> int:
-    """Of a kernel and of the call that launched it: the same; -1 for all other events."""
-    return int(event.get("args", {}).get("correlation", -1))
+    Where no launch is recorded: the step's own range on the device, if that is.
+    """
+    found = [each for each in events if each.name.startswith(_STEP)]
+    marks = [each for each in found if each.category != "gpu_user_annotation"]
+    begins_us = [each.start_us for each in marks]
+    launched_us = launch_times(events)
+    first_us: dict[int, float] = {}
+    for each in on_device:
+        at_us = launched_at(each, launched_us)
+        mark = -1 if at_us is None else bisect.bisect_right(begins_us, at_us) - 1
+        if mark >= 0 and at_us is not None and at_us < marks[mark].end_us:
+            first_us[mark] = min(each.start_us, first_us.get(mark, each.start_us))
+    starts = sorted(start_us / 1e6 for start_us in first_us.values())
+    if not starts:
+        on_streams = (each for each in found if each.category == "gpu_user_annotation")
+        starts = sorted({each.times_s[0] for each in on_streams})
+    last = max(each.times_s[1] for each in on_device)
+    return list(zip(starts, [*starts[1:], max([last, *starts])], strict=False))
 
 
 def _without_callers(events: list[Event]) -> list[Event]:
@@ -297,9 +337,9 @@ def _without_callers(events: list[Event]) -> list[Event]:
     around: list[Event] = []
     callers = set()
     for each in events:
-        while around and around[-1]["ts"] + around[-1]["dur"] <= each["ts"]:
+        while around and around[-1].end_us <= each.start_us:
             around.pop()
-        if each["name"].startswith("c10d::"):
+        if each.name.startswith("c10d::"):
             callers |= {id(caller) for caller in around}
         around.append(each)
     return [each for each in events if id(each) not in callers]
@@ -309,86 +349,18 @@ def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
     """The lane: events in order of start; where two overlap, the earlier one counts."""
     lane: list[Work] = []
     for event, kind in events:
-        start_s, end_s = _times(event)
+        start_s, end_s = event.times_s
         start_s = max(start_s, lane[-1].end_s) if lane else start_s
         if end_s > start_s:
-            lane.append(Work(start_s, end_s, kind, event["name"], _size(event)))
+            size = event.first_numel if _PRODUCTS.match(event.name) else 0
+            lane.append(Work(start_s, end_s, kind, event.name, size))
     return lane
 
 
-def _size(event: Event) -> int:
-    if not _PRODUCTS.match(event["name"]):
-        return 0
-    shape: list[Any] = next(iter(event.get("args", {}).get("Input Dims", [])), [])
-    return math.prod(shape) if shape and all(isinstance(n, int) for n in shape) else 0
-
-
-def _times(event: Event) -> tuple[float, float]:
-    return event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
-
-
-def _kind(name: str) -> str:
-    """all_reduce, of c10d's allreduce_, gloo's all_reduce and nccl's AllReduce_Sum_f32."""
-    letters = re.sub("[^a-z]", "", name.lower())
-    found = [kind for kind in _KINDS if kind.replace("_", "") in letters]
-    return max(found, key=len, default=name)
-
-
-def _ends(kind: str, call: Event, rank: int) -> tuple[int, ...]:
+def _ends_of_call(kind: str, call: Event, rank: int) -> tuple[int, ...]:
     """Source and destination of a message; gloo's traces do not name the ranks of a collective."""
-    inputs = call["args"].get("Concrete Inputs", [])
-    if kind not in MESSAGES or len(inputs) < 3:
+    inputs = call.items("Concrete Inputs")
+    if kind not in MESSAGES or len(inputs) < 3 or not str(inputs[2]).isdecimal():
         return ()
-    peer = int(inputs[2])
+    peer = int(str(inputs[2])[:9])
     return (rank, peer) if kind == "send" else (peer, rank)
-
-
-def _bytes(event: Event) -> int:
-    arguments = event["args"]
-    if "In msg nelems" in arguments:
-        return int(arguments["In msg nelems"]) * _width(arguments.get("dtype"))
-    count = 1
-    for size in (arguments.get("Input Dims") or [[0]])[0]:
-        count *= size if isinstance(size, int) else 1
-    return count * _width((arguments.get("Input type") or ["float"])[0])
-
-
-def _width(name: object) -> int:
-    return _WIDTH.get(str(name).lower().removeprefix("c10::"), 4)
-
-
-@contextmanager
-def recording(
-    world: Group, folder: str | Path, *, memory: bool = False
-) -> Iterator[Callable[[], None]]:
-    """Record every step of a loop that calls what this yields at the end of each.
-
-        with profile.recording(world, "traces") as step:
-            for batch in loader:
-                ...
-                step()
-
-    Writes folder/rank0.json and so on, also where GPUs compute. The first step, in which everything
-    is new, is left out.
-
-    memory: record allocations as well, and operators of the calling thread only. Without it, those
-    of all threads: torch's profiler sees either other threads or memory.
-    """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank prints that it began
-    activities = [ProfilerActivity.CPU]
-    if world.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    plan = torch.profiler.schedule(wait=0, warmup=1, active=1_000_000)
-    threads = torch._C._profiler._ExperimentalConfig(profile_all_threads=not memory)
-    with torch.profiler.profile(
-        activities=activities,
-        schedule=plan,
-        record_shapes=True,
-        profile_memory=memory,
-        acc_events=True,
-        experimental_config=threads,
-    ) as found:
-        yield found.step
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    found.export_chrome_trace(str(path / f"rank{world.rank}.json"))

@@ -86,7 +86,7 @@ def _ms(seconds: float) -> str:
 
 def _card(finding: Finding, num_steps: int) -> str:
     where = "" if finding.rank is None else f" on rank {finding.rank}"
-    kind = "fault" if finding.is_fault else "bound"
+    kind = finding.verdict
     return (
         f'<div class="card {kind}"><span class=gain>{_ms(finding.gain_s / num_steps)}, '
         f"{finding.share:.0%}</span><small>{kind}</small><br><b>{finding.cause}{where}</b>"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from labkit.profile.bottleneck import Finding, diagnose
+from labkit.profile.bottleneck import EITHER, OPERATORS, Finding, diagnose
 from labkit.profile.breakdown import TERMS, Terms, breakdown, figures
 from labkit.profile.dependencies import Dependencies
-from labkit.profile.step_trace import Trace
+from labkit.profile.step_trace import COMPUTE, Trace, in_doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,10 @@ class Report:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Figures as HTA defines them in us (overlap: 0 to 1), the steps' terms, and findings."""
+        """Figures as HTA defines them in us (overlap: 0 to 1), the steps' terms, and findings.
+
+        A step's `transfer` may be waiting, where a note says that ranks have no trace.
+        """
         by_rank = {
             str(rank): {
                 "idle": 1e6 * each.idle,
@@ -57,7 +60,7 @@ class Report:
             {"cause": f.cause, "rank": f.rank, "share": f.share, "is_fault": f.is_fault}
             for f in self.findings
         ]
-        return {"ranks": by_rank, "findings": found, "notes": self.trace.notes}
+        return {"unit": "us", "ranks": by_rank, "findings": found, "notes": self.trace.notes}
 
     def words(self) -> list[str]:
         """Sentences: the critical path, what the time is lost to, what was missing."""
@@ -66,7 +69,7 @@ class Report:
         )
         lines = [f"Critical path: {shares}."]
         for each in (f for f in self.findings[:3] if f.share >= 0.005):
-            lines += [f"{'Fault' if each.is_fault else 'Bound'}: {each}", f"    {each.remedy}."]
+            lines += [f"{each.verdict.capitalize()}: {each}", f"    {each.remedy}."]
         return lines + [f"Note: {note}." for note in self.trace.notes]
 
 
@@ -74,9 +77,15 @@ def report(trace: Trace) -> Report:
     """Everything that `labkit profile` says about a trace."""
     graph = Dependencies(trace)
     spent: dict[tuple[int, str], float] = defaultdict(float)
+    doubtful = in_doubt(trace)
     for segment in graph.critical_path():
         for part in segment.parts:
-            spent[part.rank, part.kind] += part.seconds
+            kind = part.kind
+            if part.exchange and part.exchange.key in doubtful:
+                kind = EITHER
+            elif kind == COMPUTE and part.rank in trace.host_only:
+                kind = OPERATORS
+            spent[part.rank, kind] += part.seconds
     total = graph.seconds() or 1.0
     path = [(*key, spent[key] / total) for key in sorted(spent, key=spent.__getitem__)[::-1]]
     return Report(trace, breakdown(trace), path, diagnose(trace))

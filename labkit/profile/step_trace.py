@@ -31,6 +31,8 @@ WorkKind = Literal["compute", "data", "copy"]
 MESSAGES = ("send", "recv")
 # In these every rank's result depends on every rank.
 _OF_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter")
+ALONE = ("peer_copy",)
+"""In these no rank waits for another: a copy from one GPU to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,10 @@ class Trace:
     ranks: dict[int, RankTrace] = field(repr=False)
     notes: list[str] = field(default_factory=list)
     """What a reader of the figures should know: missing ranks, clocks that were moved."""
+    size_is_known: bool = True
+    """False: one file, which does not say how many ranks the job has."""
+    host_only: frozenset[int] = frozenset()
+    """Ranks with a device of which nothing is recorded: their work is that of the host."""
 
     @property
     def meetings(self) -> dict[tuple, dict[int, Exchange]]:
@@ -198,8 +204,27 @@ def missing(world_size: int, ranks: Collection[int]) -> list[str]:
     count = world_size - len(ranks)
     if count <= 0:
         return []
-    known = "who arrived last is known among the others only"
+    known = "who arrived last is known among the others only, so a transfer may be waiting"
     return [f"{count} of {world_size} ranks have no trace: {known}"]
+
+
+def in_doubt(trace: Trace) -> set[tuple]:
+    """Keys of exchanges of which nobody knows when the last rank arrived.
+
+    A rank that takes part has no trace, or its part was not found. Then what looks like a transfer
+    may be waiting.
+    """
+    found = set()
+    all_are_there = trace.size_is_known and len(trace.ranks) >= trace.world_size
+    for key, by_rank in trace.meetings.items():
+        each = next(iter(by_rank.values()))
+        if each.kind in ALONE:
+            continue
+        is_alone = len(by_rank) == 1 and trace.world_size > 1 and len(each.group) != 1
+        known = trace.ranks.keys() >= {*each.group} if each.group else all_are_there
+        if is_alone or not known:
+            found.add(key)
+    return found
 
 
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
@@ -214,21 +239,24 @@ def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     least_s: a smaller difference is left alone; ranks of one host have one clock already.
     """
     first = min(trace.ranks)
-    # By rank; those first for which both ranks waited, whose ends are known to be ends.
-    ends: dict[int, dict[bool, list[float]]] = {rank: defaultdict(list) for rank in trace.ranks}
+    # By rank; those first of which the end is surest: both ranks waited for it.
+    ends: dict[int, dict[tuple[bool, bool], list[float]]] = {
+        rank: defaultdict(list) for rank in trace.ranks
+    }
     for by_rank in trace.meetings.values():
-        if first in by_rank and by_rank[first].kind in _OF_ALL:
+        if first in by_rank and by_rank[first].kind in (*_OF_ALL, "all_to_all"):
             own = by_rank[first]
             for rank, exchange in by_rank.items():
-                both_waited = own.blocks and exchange.blocks
-                ends[rank][both_waited].append(exchange.done_s - own.done_s)
-    ahead = {rank: median(found[True] or found[False]) for rank, found in ends.items() if found}
+                sure = own.kind in _OF_ALL, own.blocks and exchange.blocks
+                ends[rank][sure].append(exchange.done_s - own.done_s)
+    ahead = {rank: median(found[max(found)]) for rank, found in ends.items() if found}
     off = {rank: by_s for rank, by_s in ahead.items() if abs(by_s) >= least_s}
     ranks = {rank: each.moved(-off.get(rank, 0.0)) for rank, each in trace.ranks.items()}
-    alone = [rank for rank, found in ends.items() if not found]
     notes = [f"clock of rank {rank} moved by {-by_s:+.3g} s" for rank, by_s in off.items()]
     notes += [
-        f"clock of rank {rank} not compared: no collective in common with rank {first}"
-        for rank in alone
+        f"clock of rank {rank} not compared: no collective that ends on all ranks at once is in "
+        f"common with rank {first}"
+        for rank, found in ends.items()
+        if not found and rank != first
     ]
     return replace(trace, ranks=ranks, notes=trace.notes + notes) if notes else trace

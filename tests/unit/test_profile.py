@@ -361,7 +361,7 @@ def test_all_to_alls_of_other_shapes_meet_by_their_turn(tmp_path):
         ("no json", "no JSON"),
         ("[]", "traceEvents"),
         ('{"traceEvents": []}', "neither operators nor kernels"),
-        ('{"traceEvents": ["X"]}', "traceEvents"),
+        ('{"traceEvents": ["X"]}', "1 malformed"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(tmp_path, text, named):
@@ -507,7 +507,8 @@ def test_many_short_kernels_that_ranks_wait_for_are_latency_and_not_the_host(tmp
         )
     ]
     path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events}))
+    job = {"world_size": 1}
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": job}))
     shares = {each.cause: each.share for each in profile.diagnose(profile.read([path]))}
     assert shares["latency"] == pytest.approx(0.5, abs=0.01)
     assert shares["host"] < 0.01
@@ -542,7 +543,7 @@ def test_missing_ranks_are_said_once_when_clocks_are_moved_too(tmp_path):
         events = [event("gemm", ahead_us, 5, "kernel"), event(reduced, ahead_us + 5, 5, "kernel")]
         job = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 4}}
         (tmp_path / f"{rank}.json").write_text(json.dumps(job))
-    missing, moved = profile.read(sorted(tmp_path.iterdir())).notes
+    missing, _, moved = profile.read(sorted(tmp_path.iterdir())).notes
     assert "2 of 4" in missing
     assert "rank 1" in moved
 
