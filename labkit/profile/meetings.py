@@ -3,8 +3,8 @@
     rank 0   |--------- waits ----------|- moves -|      kernels of one collective end together,
     rank 1                              |---------|      and none ends before the last has begun
 
-Kernels of old profilers have no name of the collective, and no group. The n-th of one kind on a
-rank need not belong to the n-th on another: their times must not contradict that.
+Kernels of old profilers have no name of the collective, and no group, and a file may lack some. The
+n-th of one kind on a rank need not belong to the n-th on another: times must not contradict that.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) ->
     """
     keys: dict[tuple[int, tuple], tuple] = {}
     loose: list[tuple[int, Exchange]] = []
+    wrong: dict[tuple, list[tuple[int, Exchange]]] = defaultdict(list)
     for key, by_rank in trace.meetings.items():
         if not on_device >= by_rank.keys():  # type: ignore[operator]
             continue
@@ -43,7 +44,9 @@ def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) ->
         if len(exchanges) == 1 and one.kind in _UNNAMED and key[0] == one.kind:
             loose += exchanges
         elif one.kind in _ALL_WAIT and _contradicts(exchanges, tolerance_s):
-            keys |= _keyed(_together(exchanges), key)
+            wrong[key[:-1]] += exchanges
+    for key, exchanges in wrong.items():
+        keys |= _keyed(_together(exchanges), key)
     met = list(_together(loose))
     if sum(len(each) for each in met if len(each) > 1) >= _MOST * len(loose):
         keys |= _keyed(met, ())
