@@ -24,19 +24,41 @@ def profile(
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a timeline to this file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Figures for programs.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Figures for programs, in us; overlap from 0 to 1.")
+    ] = False,
+    communication: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Kernels of such names communicate, beside those of NCCL, RCCL, DeepEP, NVSHMEM, "
+            "vLLM, FlashInfer, TensorRT-LLM and others that are known; repeatable.",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, help="The largest trace that is read, after gzip; 2 GB if not given."),
+    ] = None,
 ) -> None:
     """Say where the time of a training step goes, from profiler traces of any job."""
-    from labkit.profile import compare, page, read, report
+    from labkit.profile import Trace, compare, page, read, report
+    from labkit.profile.trace_file import MAX_BYTES
+
+    def read_all(paths: list[Path]) -> Trace:
+        return read(paths, communication=communication or (), max_bytes=max_bytes or MAX_BYTES)
 
     try:
-        trace = read(traces)
+        trace = read_all(traces)
         found = report(trace)
-        comparison = compare(read(before), trace) if before else None
+        comparison = compare(read_all(before), trace) if before else None
         if html:
             html.write_text(page(found, comparison), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
+        console(stderr=True).print(Text(f"labkit: {error}", style="red"), soft_wrap=True)
+        raise typer.Exit(2) from None
+    if html:
+        written = Text(f"Wrote {html}: open it in a browser.")
+        console(stderr=as_json).print(written, soft_wrap=True)
     if as_json:
         compared = {"comparison": comparison.to_json()} if comparison else {}
         print(json.dumps(found.to_json() | compared, indent=1))
@@ -50,11 +72,18 @@ def profile(
 def _print(heading: str, rows: list[dict[str, str]], lines: list[str]) -> None:
     out = console()
     out.print(Text(heading), soft_wrap=True)
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))  # ten columns in 80 letters
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row.values())
-    out.print(table)
+    widths = [max(len(name), *(len(row[name]) for row in rows)) + 1 for name in rows[0]]
+    if sum(widths) > out.width:  # headings that are cut off say nothing
+        for row in rows:
+            cells = [f"{name} {cell}" for name, cell in row.items() if cell]
+            out.print(Text(", ".join(cells)), soft_wrap=True)
+    else:
+        frame = box.SIMPLE if sum(widths) + len(widths) + 1 <= out.width else None
+        table = Table(box=frame, padding=(0, 1, 0, 0))  # ten columns in 80 letters
+        for name in rows[0]:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*row.values())
+        out.print(table)
     for line in lines:
         out.print(Text(line), soft_wrap=True)

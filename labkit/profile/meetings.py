@@ -35,6 +35,7 @@ def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) ->
     """
     keys: dict[tuple[int, tuple], tuple] = {}
     loose: list[tuple[int, Exchange]] = []
+    lone: dict[tuple, list[tuple[int, Exchange]]] = defaultdict(list)
     wrong: dict[tuple, list[tuple[int, Exchange]]] = defaultdict(list)
     for key, by_rank in trace.meetings.items():
         if not on_device >= by_rank.keys():  # type: ignore[operator]
@@ -43,10 +44,12 @@ def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) ->
         one = exchanges[0][1]
         if len(exchanges) == 1 and one.kind in _UNNAMED and key[0] == one.kind:
             loose += exchanges
+        elif len(exchanges) == 1:
+            lone[key[:-1]] += exchanges
         elif one.kind in _ALL_WAIT and _contradicts(exchanges, tolerance_s):
             wrong[key[:-1]] += exchanges
     for key, exchanges in wrong.items():
-        keys |= _keyed(_together(exchanges), key)
+        keys |= _keyed(_together(exchanges + lone[key]), key)
     met = list(_together(loose))
     if sum(len(each) for each in met if len(each) > 1) >= _MOST * len(loose):
         keys |= _keyed(met, ())
