@@ -1,5 +1,6 @@
 """labkit bank: the question cards by topic, and whether their numbers are proved."""
 
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.interview import cards
+from labkit.interview.court import Claim, load_claims
 from labkit.interview.evidence import prove
 
 
@@ -22,12 +24,15 @@ def bank(
 ) -> None:
     """Show which topics have question cards, and what proves their numbers.
 
+    --pending also lists what claims of the court still wait for, by a claim's key.
+
     Topics without a card are listed. The command fails if a card has a problem or a proof fails.
     """
     found, unreadable = cards.read_bank()
     chosen = [card for card in found if card.id.startswith(only)]
     if pending:
-        _show_pending(chosen)
+        claims = [claim for claim in load_claims().values() if _is_about(claim, only)]
+        _show_pending([*chosen, *claims])
         return
     topics = [each for each in cards.coverage(chosen) if each.topic.id.startswith(only)]
     problems = [
@@ -41,11 +46,20 @@ def bank(
         raise typer.Exit(1)
 
 
-def _show_pending(chosen: list[cards.Card]) -> None:
-    items = [(card.id, item) for card in chosen for item in card.evidence if item.pending]
-    for card_id, item in items:
+def _is_about(claim: Claim, only: str) -> bool:
+    return any(topic.startswith(only) for topic in claim.topics)
+
+
+def _show_pending(chosen: Iterable[cards.Card | Claim]) -> None:
+    items = [
+        (each.id if isinstance(each, cards.Card) else each.key, item)
+        for each in chosen
+        for item in each.evidence
+        if item.pending
+    ]
+    for key, item in items:
         about = f"{item.says}: " if item.says else ""
-        console().print(Text(f"{card_id:<6} {about}{item.pending}"), soft_wrap=True)
+        console().print(Text(f"{key:<6} {about}{item.pending}"), soft_wrap=True)
     console().print(f"{len(items)} pending" if items else "Nothing is pending.")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from labkit import calc
 from labkit.calc.traffic.tensor import tensor_parallel_collectives
-from labkit.interview.runs import experts, pipelines, simulated, splitting
+from labkit.interview.runs import experts, fsdp2, pipelines, simulated, splitting
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)]
 SCHEDULES += [("zb_h1", 1), ("zb_h2", 1)]
@@ -44,13 +44,48 @@ def test_a_block_keeps_what_calc_says(sequence_parallel):
     assert splitting.kept_share_of_a_block(sequence_parallel) == pytest.approx(expected, rel=0.01)
 
 
-def test_rows_first_costs_what_calc_says():
+@pytest.mark.parametrize("gated", [False, True])
+def test_rows_first_costs_what_calc_says(gated):
+    ffn = 224 if gated else 256
     either = (
-        calc.two_layers_traffic_bytes(128, 64, 256, 4, row_first=row_first)
+        calc.two_layers_traffic_bytes(128, 64, ffn, 4, row_first=row_first, gated=gated)
         for row_first in (True, False)
     )
     row_first, column_first = map(float, either)
-    assert splitting.row_first_bytes_ratio() == row_first / column_first
+    assert splitting.row_first_bytes_ratio(gated) == row_first / column_first
+
+
+def test_a_gated_mlp_needs_both_sums_forward():
+    whole = {"tokens": 1, "hidden": 8192, "ffn": 28672, "tp": 8}
+    rows, columns = (
+        calc.two_layers_traffic_bytes(**whole, row_first=order, gated=True)
+        for order in (True, False)
+    )
+    assert rows["sums"] == 2 * 7 / 8 * (2 * 28672 + 28672) * 2
+    assert rows / columns == 5.75
+    assert columns == calc.two_layers_traffic_bytes(**whole)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_fsdp2_sends_what_its_switches_say(k):
+    """Gathers and reduce-scatters of torch's own fully_shard, in times the parameters."""
+    sent = {
+        "default": 3 * k,
+        "kept to backward": 2 * k,
+        "kept for the step": k + 1,
+        "kept for the step, gradients reduced once": 2,
+        "gradients reduced once": 2 * k + 1,
+    }
+    assert {each: fsdp2.sent_volume(each, k) for each in sent} == sent
+    assert sent["kept for the step"] == calc.step_traffic_volume("zero2", k)
+    assert sent["default"] == calc.step_traffic_volume("zero3", k)
+
+
+def test_fsdp2_gathers_for_backward_within_smaller_groups_if_told_so():
+    assert fsdp2.ranks_of_gathers("default") == (4, 4)
+    assert fsdp2.ranks_of_gathers("backward over pairs") == (4, 2)
+    assert fsdp2.ranks_of_gathers("two replicas") == (2, 2)
+    assert fsdp2.all_reduces_between_replicas() == 1
 
 
 def test_a_token_of_the_loss_takes_three_numbers():

@@ -8,6 +8,7 @@ import typer
 
 from labkit.cli.bank import bank
 from labkit.interview import cards
+from labkit.interview.court import Evidence, load_claims
 from labkit.interview.evidence import prove
 from labkit.interview.proof import uses
 from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
@@ -43,6 +44,19 @@ def test_the_command_fails_for_a_number_that_is_not_proved(monkeypatch):
     with pytest.raises(typer.Exit) as end:
         bank(run=True, only="co-2")
     assert end.value.exit_code == 1
+
+
+def test_what_is_pending_is_listed_for_cards_and_for_the_court(monkeypatch, capsys):
+    """The list's last line counts; a claim is named by its key, and chosen by its topics."""
+    bank(pending=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "3 pending"
+    claim = load_claims()["ring-8"]
+    waiting = dataclasses.replace(claim, evidence=(Evidence(pending="a switch that adds"),))
+    monkeypatch.setattr("labkit.cli.bank.load_claims", lambda: {"ring-8": waiting})
+    bank(pending=True, only="co-2")
+    assert capsys.readouterr().out.split() == "ring-8 a switch that adds 1 pending".split()
+    bank(pending=True, only="me-")
+    assert capsys.readouterr().out == "Nothing is pending.\n"
 
 
 def failing(items):

@@ -74,8 +74,9 @@ def test_one_gigabyte_by_hand():
     # One adapter for all four: 0.5 GB goes over it in each step.
     shared = seconds("hierarchical", 1e9, 8, 4, **LINKS, shared=True)
     assert shared == pytest.approx(6 * (5e-6 + 0.25 / 300) + 2 * (30e-6 + 0.5 / 25))
+    # 2(H-1) of 14 hops wait for the slow links, whose bytes last longer than the fast ones'.
     flat = seconds("ring", 1e9, 8, 4, **LINKS)
-    assert flat == pytest.approx(14 * (30e-6 + 0.125 / 25))
+    assert flat == pytest.approx(12 * 5e-6 + 2 * 30e-6 + 14 * 0.125 / 25)
     assert speedup(1e9, 8, 4, **LINKS) == pytest.approx(flat / tiered)
     assert speedup(1e9, 8, 4, **LINKS, shared=True) == pytest.approx(flat / shared)
 
@@ -94,3 +95,114 @@ def test_where_links_are_equal_the_hierarchy_saves_steps_and_no_bytes():
     equal = {"beta": (1e-9, 1e-9)}
     assert speedup(1e9, 8, 4, alpha=(0, 0), **equal) == pytest.approx(1)
     assert speedup(0, 8, 4, alpha=(1, 1), **equal) == pytest.approx(14 / 8)
+
+
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather", "all_reduce"])
+@pytest.mark.parametrize(("n", "ranks_per_host"), SHAPES)
+def test_rings_share_what_one_ring_sends(operation, n, ranks_per_host):
+    """Every rank sends as much as before; in each ring another rank of a host sends it outside."""
+    for rings in range(1, ranks_per_host + 1):
+        sent = [
+            calc.collective(
+                operation,
+                "ring",
+                n,
+                4 * 1001,
+                rank=rank,
+                ranks_per_host=ranks_per_host,
+                rings=rings,
+            )
+            for rank in range(n)
+        ]
+        alone = [calc.collective(operation, "ring", n, 4 * 1001, rank=rank) for rank in range(n)]
+        assert sum(each.sent_bytes for each in sent) == sum(each.sent_bytes for each in alone)
+        leaving = sum(each.tier_bytes.slow > 0 for each in sent)
+        assert leaving == (n // ranks_per_host * rings if n > ranks_per_host else 0)
+        assert {each.messages for each in sent} == {rings * each.messages for each in alone}
+
+
+def test_rings_over_all_adapters_are_as_fast_as_a_hierarchy_in_blocks():
+    links = {"alpha": (3e-6, 8e-6), "beta": (1 / 450e9, 1 / 50e9)}
+
+    def ms(algorithm, **options):
+        asked = calc.collective("all_reduce", algorithm, 64, 1e9, ranks_per_host=8, **options)
+        return 1e3 * asked.seconds(**links)
+
+    latency = 112 * 3e-3 + 14 * 8e-3
+    assert ms("ring") == pytest.approx(latency + 2 * 63 / 64 * 1e3 / 50)
+    assert ms("ring", rings=8) == pytest.approx(latency + 2 * 63 / 64 * 1e3 / 50 / 8)
+    assert ms("ring", rings=8) < ms("hierarchical", block_bytes=200e6) < ms("hierarchical")
+
+
+def test_eight_rings_and_fast_adapters_wait_for_the_links_inside():
+    """Each rank is the last of its host in one ring of four, so it sends 3/4 on its fast link."""
+    asked = calc.collective("all_reduce", "ring", 8, 1e9, ranks_per_host=4, rings=4)
+    assert asked.seconds((0, 0), (1 / 10e9, 1 / 1000e9)) == pytest.approx(14 / 8 * 3 / 4 / 10)
+    asked = calc.collective("all_reduce", "ring", 8, 1e9, ranks_per_host=4, rings=2)
+    assert asked.seconds((0, 0), (1 / 10e9, 1 / 1000e9)) == pytest.approx(14 / 8 / 10)
+
+
+def test_rings_of_ranks_that_share_an_adapter_gain_nothing():
+    asked = calc.collective("all_reduce", "ring", 8, 1e9, ranks_per_host=4, rings=4)
+    assert asked.seconds(**LINKS, shared=True) == pytest.approx(seconds("ring", 1e9, 8, 4, **LINKS))
+
+
+def simulated_ring(n, ranks_per_host, nbytes, alpha, beta):
+    """Message by message: a link is busy with its bytes, and they arrive after its latency."""
+    hops = [(alpha[0], beta[0])] * (ranks_per_host - 1) + [(alpha[1], beta[1])]
+    arrived, free = [0.0] * ranks_per_host, [0.0] * ranks_per_host  # all hosts are alike
+    for _ in range(2 * (n - 1)):
+        after = [0.0] * ranks_per_host
+        for place, (latency, per_byte) in enumerate(hops):
+            free[place] = max(arrived[place], free[place]) + nbytes / n * per_byte
+            after[(place + 1) % ranks_per_host] = free[place] + latency
+        arrived = after
+    return max(arrived)
+
+
+@pytest.mark.parametrize(("n", "ranks_per_host"), [(64, 8), (1024, 8), (8, 4)])
+@pytest.mark.parametrize("nbytes", [25e6, 1e9])
+def test_a_flat_ring_takes_at_most_its_latencies_and_the_bytes_of_its_slow_links(
+    n, ranks_per_host, nbytes
+):
+    predicted = seconds("ring", nbytes, n, ranks_per_host, **LINKS)
+    simulated = simulated_ring(n, ranks_per_host, nbytes, **LINKS)
+    assert 0.5 * predicted < simulated <= predicted * (1 + 1e-9)
+
+
+def simulated_blocks(k, within, across):
+    """Fast links take the next block's first phase, and then the one before's last phase."""
+    fast = slow = within
+    ready = [slow := slow + across]
+    for _ in range(k - 1):
+        fast += within
+        slow = max(fast, slow) + across
+        ready.append(slow)
+        fast = max(fast, ready.pop(0)) + within
+    return max(fast, ready[0]) + within
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 8])
+@pytest.mark.parametrize("across", [0.1, 1.5, 1.9, 2.5, 7.0])
+def test_a_hierarchy_in_blocks_keeps_its_busiest_link_busy(k, across):
+    # 2 hosts of 2: one message within, of half a block, and two across, of a quarter each.
+    asked = calc.collective("all_reduce", "hierarchical", 4, 8 * k, ranks_per_host=2, block_bytes=8)
+    found = asked.seconds((0, 0), (1e-3 / 4, 1e-3 * across / 4))
+    assert found == pytest.approx(1e-3 * simulated_blocks(k, 1, across))
+
+
+def test_blocks_send_what_the_whole_sends():
+    for rank in range(6):
+        whole, blocks = (
+            calc.collective(
+                "all_reduce",
+                "hierarchical",
+                6,
+                120 * 4,
+                rank=rank,
+                ranks_per_host=3,
+                block_bytes=size,
+            )
+            for size in (None, 48)
+        )
+        assert blocks.tier_bytes == whole.tier_bytes and blocks.messages == 10 * whole.messages

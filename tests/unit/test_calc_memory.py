@@ -44,6 +44,8 @@ def test_each_level_shards_one_kind_more():
 def test_the_largest_shard_counts_where_ranks_do_not_divide():
     assert calc.model_state_bytes(10, "sgd_plain", zero=3, dp=4) == 3 * 8
     assert calc.offload_traffic_bytes(10, "zero_paper", dp=4) == 3 * (2 + 2)
+    # Gradients that the CPU adds up go down once in each of five microbatches.
+    assert calc.offload_traffic_bytes(10, "zero_paper", dp=4, microbatches=5) == 3 * (5 * 2 + 2)
 
 
 def test_parameters_may_come_as_a_result_and_nothing_else_may():

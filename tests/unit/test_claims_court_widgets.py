@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from labkit import progress
-from labkit.interview.court import VERDICTS, findings, load_claims
+from labkit.interview.court import VERDICTS, Evidence, findings, load_claims
 from labkit.notebook import claims_court, docket, judge, judgement, vote
 from labkit.progress import clock, practice
 
@@ -123,10 +123,14 @@ def test_a_run_that_contradicts_the_calculation_is_not_passed_over(monkeypatch):
         assert said in repr(shown) and said in shown.html
 
 
-def test_a_published_figure_is_called_so_and_what_is_pending_is_said():
+def test_a_published_figure_is_called_so_and_what_is_pending_is_said(monkeypatch):
     shown = judge("vllm-24x")
     assert "3.5x, published" in repr(shown)
-    assert "pending" in shown.html
+    assert "pending" not in shown.html
+    claim = load_claims()["ring-8"]
+    waiting = replace(claim, evidence=(*claim.evidence, Evidence(pending="a switch that adds")))
+    monkeypatch.setattr(judgement, "claim_of", lambda key: waiting)
+    assert "pending: a switch that adds" in judge("ring-8").html
 
 
 def test_the_docket_counts_votes_and_agreement():

@@ -1,6 +1,7 @@
 """What travels in a step when optimizer states are kept elsewhere, and how fast it must.
 
     to="cpu"     gradient down, updated parameter up     (K_g + K_p) N/d    states never move
+                 down after each of k microbatches       (k K_g + K_p) N/d  and added up there
     to="disk"    masters and moments read, and written   2 K_o N/d          as in ZeRO-Infinity
                  moments alone: masters_stay=True        2 K_m N/d          as labkit.zero.on_disk
 
@@ -26,9 +27,12 @@ def offload_traffic_bytes(
     dp: int = 1,
     *,
     masters_stay: bool = False,
+    microbatches: int = 1,
 ) -> Result:
     """Bytes that one rank moves in an optimizer step, both ways together, by part.
 
+    microbatches: after each of which gradients go down to the CPU, to be added up there; 1 where
+    they are added up on the GPU. To disk go states only, once in a step.
     masters_stay: of states on disk, masters are kept in memory; without masters it is no matter.
     offload_traffic_bytes(7e9, "zero_paper", to="cpu", dp=8).to("GB") == 3.5
     ValueError for another place than "cpu" or "disk", and for masters_stay on the CPU; TypeError
@@ -36,8 +40,9 @@ def offload_traffic_bytes(
     """
     check_flag(masters_stay, "masters_stay")
     recipe, dp = recipe_of(recipe), check_ranks(dp, "dp")
+    k = check_ranks(microbatches, "microbatches")
     share = -(-count_of(num_params) // dp)
-    sizes = _moved(recipe, to, masters_stay)
+    sizes = _moved(recipe, to, masters_stay, k)
     return total(
         f"moved by one rank in a step, {'moments' if masters_stay else 'states'} on {to}",
         {
@@ -49,13 +54,16 @@ def offload_traffic_bytes(
             )
             for what, size in sizes.items()
         },
-        formula={"cpu": "(K_g + K_p) N/d", "disk": f"2 K_{'m' if masters_stay else 'o'} N/d"}[to],
+        formula={
+            "cpu": f"({f'{k} ' * (k > 1)}K_g + K_p) N/d",
+            "disk": f"2 K_{'m' if masters_stay else 'o'} N/d",
+        }[to],
         convention=f"{recipe.name}; every rank moves its share of the states, as with ZeRO 1 to 3",
         source="ZeRO-Offload, arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857",
     )
 
 
-def _moved(recipe: Recipe, to: str, masters_stay: bool) -> dict[str, float]:
+def _moved(recipe: Recipe, to: str, masters_stay: bool, microbatches: int) -> dict[str, float]:
     """Bytes per parameter of the share, by what they are."""
     if not isinstance(to, str) or to not in ("cpu", "disk"):
         raise ValueError(f'to={shown(to)}: give "cpu" or "disk"')
@@ -63,7 +71,7 @@ def _moved(recipe: Recipe, to: str, masters_stay: bool) -> dict[str, float]:
         if masters_stay:
             raise ValueError('masters_stay=True is for to="disk": on the CPU masters are, and stay')
         return {
-            "gradients, down": recipe.gradient_bytes,
+            "gradients, down": microbatches * recipe.gradient_bytes,
             "parameters, up": recipe.parameter_bytes,
         }
     states = sum(recipe.moment_bytes) + (0 if masters_stay else recipe.master_bytes)

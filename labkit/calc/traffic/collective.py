@@ -58,6 +58,7 @@ def collective(
     root: int | None = None,
     block_bytes: float | None = None,
     ranks_per_host: int | None = None,
+    rings: int | None = None,
     splits: Sequence[Sequence[int]] | None = None,
 ) -> Collective:
     """What a collective costs: `.sent_bytes`, `.messages`, `.steps` and `.seconds(alpha, beta)`.
@@ -68,9 +69,12 @@ def collective(
 
     Some algorithms take more:
     root            of a broadcast, reduce, gather or scatter; 0 if nothing is said
-    block_bytes     trees and chains send the tensor in blocks of so many bytes
+    block_bytes     trees and chains send the tensor in blocks of so many bytes; of a hierarchical
+                    all-reduce one block is within hosts while another is between them
     ranks_per_host  ring, hierarchical and pairwise on hosts of so many ranks: `.tier_bytes` says
                     what crosses from host to host, and `seconds` takes pairs, (fast, slow)
+    rings           share the tensor, and leave a host by as many of its ranks, each with its own
+                    adapter; 1 if nothing is said
     splits          of an all-to-all: splits[r][s] elements of rank r for rank s, and no nbytes
 
     collective("all_reduce", "ring", 8, 1e9).sent_bytes == 1.75e9
@@ -82,7 +86,7 @@ def collective(
     kind = _kind(operation, algorithm)
     n, itemsize = check_ranks(world_size), check_itemsize(itemsize)
     options: dict[str, object] = {"root": root, "block_bytes": block_bytes}
-    options |= {"ranks_per_host": ranks_per_host, "splits": splits}
+    options |= {"ranks_per_host": ranks_per_host, "rings": rings, "splits": splits}
     for name, given in options.items():
         if given is not None and name not in kind.options:
             raise ValueError(
@@ -98,6 +102,7 @@ def collective(
             f"multiple of {itemsize}, or another itemsize"
         )
     has_hosts = ranks_per_host is not None or kind is HierarchicalAllReduce
+    per_host = _per_host(ranks_per_host, n) if has_hosts else None
     return kind(
         world_size=n,
         nbytes=nbytes,
@@ -105,7 +110,8 @@ def collective(
         rank=None if rank is None else check_rank(rank, n),
         root=0 if root is None else check_rank(root, n, "root"),
         block_bytes=None if block_bytes is None else _block(block_bytes),
-        ranks_per_host=_per_host(ranks_per_host, n) if has_hosts else None,
+        ranks_per_host=per_host,
+        rings=1 if rings is None else _rings(rings, per_host),
         splits=splits,
     )
 
@@ -138,6 +144,19 @@ def _per_host(ranks_per_host: Any, n: int) -> int:
             f"give {divisors_text(n)}"
         )
     return int(ranks_per_host)
+
+
+def _rings(rings: Any, per_host: int | None) -> int:
+    if per_host is None:
+        raise ValueError(
+            f"rings={shown(rings)}: rings leave a host by different ranks; give ranks_per_host"
+        )
+    if check_ranks(rings, "rings") > per_host:
+        raise ValueError(
+            f"rings={shown(rings)}: each leaves a host by another of its {per_host} ranks; give "
+            f"1 to {per_host}"
+        )
+    return int(rings)
 
 
 def _mean_row(splits: Sequence[Sequence[int]], n: int) -> float:

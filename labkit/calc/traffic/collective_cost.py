@@ -66,6 +66,7 @@ class Collective:
     root: int = 0
     block_bytes: int | None = None
     ranks_per_host: int | None = None
+    rings: int = 1
     splits: Sequence[Sequence[int]] | None = None
 
     @property

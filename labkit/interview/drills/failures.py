@@ -39,12 +39,14 @@ def mean_time_of_a_job(gpus: int, num: int, days: int, other: int) -> Solution:
             Trap(
                 "not scaled to the other job",
                 seen,
-                "Twice the GPUs are interrupted twice as often.",
+                f"{other:,} GPUs are {other / gpus:.4g} times as many as {gpus:,}, so they are "
+                "interrupted that many times as often.",
             ),
             Trap(
                 "scaled the wrong way",
                 float(seen) * other / gpus,
-                "More GPUs mean less time between interruptions.",
+                f"{'More' if other > gpus else 'Fewer'} GPUs mean "
+                f"{'less' if other > gpus else 'more'} time between interruptions.",
             ),
             Trap(
                 "of a single GPU",

@@ -109,12 +109,13 @@ def tensor_parallel_time(tp: int, link: float, hidden: int, tokens: int) -> Solu
     "Column then row, or the other way round",
     difficulty=3,
     notebook=_NOTEBOOK,
-    prompt="An MLP of {hidden} and {ffn} features is split over {tp} ranks, its first matrix by "
-    "rows and its second by columns, the wrong order: the {ffn} features in between must be added "
-    "up, forward and backward, the output and the input's gradient gathered. For {tokens} tokens "
-    "in bf16 on rings, how many bytes does a rank send, forward and backward?",
+    prompt="An MLP without a gate, of {hidden} and {ffn} features, is split over {tp} ranks, its "
+    "first matrix by rows and its second by columns, the wrong order: the {ffn} features in "
+    "between must be added up, forward and backward, the output and the input's gradient "
+    "gathered. For {tokens} tokens in bf16 on rings, how many bytes does a rank send, forward and "
+    "backward?",
     draws={
-        "hidden ffn": [(h, 4 * h) for h in (2048, 4096, 5120, 8192)] + [(4096, 11008)],
+        "hidden ffn": [(h, 4 * h) for h in (2048, 2560, 4096, 5120, 8192)],
         "tp": (2, 4, 8),
         "tokens": (2048, 4096, 8192, 16384),
     },
@@ -125,6 +126,7 @@ def wrong_order(hidden: int, ffn: int, tp: int, tokens: int) -> Solution:
     """(4 F + 2 D) (n-1)/n T b."""
     sent = calc.two_layers_traffic_bytes(tokens, hidden, ffn, tp, row_first=True)
     right = calc.two_layers_traffic_bytes(tokens, hidden, ffn, tp)
+    gated = calc.two_layers_traffic_bytes(tokens, hidden, ffn, tp, row_first=True, gated=True)
     return Solution(
         sent,
         [
@@ -145,5 +147,10 @@ def wrong_order(hidden: int, ffn: int, tp: int, tokens: int) -> Solution:
                 "The output ends cut by features, and so does the input's gradient.",
             ),
             Trap("forward only", float(sent) / 2, "Backward sends as much again."),
+            Trap(
+                "a gated MLP",
+                gated,
+                "With a gate forward adds up two wide tensors; this MLP has one.",
+            ),
         ],
     )

@@ -32,7 +32,7 @@ def _tree_below(n: int, alpha: float, beta: float, tree_rounds: int = 2) -> floa
     "a binomial tree, each log2(n) steps of the whole tensor, not cut into blocks. A message costs "
     "{alpha} and the link carries {link}. Below which size is the tree faster?",
     draws={"n": (8, 16, 32, 64, 128), "alpha": LATENCIES, "link": LINKS},
-    unit="KB",
+    unit="MB",
     between=("10 KB", "100 MB"),
 )
 def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
@@ -40,6 +40,7 @@ def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
     crossing = _tree_below(n, alpha, 1 / link)
     steps, ring = 2 * (n.bit_length() - 1), calc.collective("all_reduce", "ring", n)
     saved, more = (ring.steps - steps) * alpha, steps - ring.sent_bytes
+    pair = calc.crossover_bytes("ring", "double_tree", n, alpha, 1 / link)
     return Solution(
         crossing,
         [
@@ -48,7 +49,8 @@ def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
             f"{calc.seconds_text(saved)},",
             f"and sends {more:.4g} D more one after the other.",
             f"They are equal at {calc.bytes_text(saved * link)} / "
-            f"{more:.4g} = {calc.bytes_text(crossing)}.",
+            f"{more:.4g} = {calc.bytes_text(crossing)}. A pair of trees in blocks, as libraries "
+            f"have it, is faster below {pair}.",
         ],
         [
             Trap(
@@ -106,8 +108,13 @@ def hierarchical_seconds(
     """All-reduce within a host, and of an Lth of the tensor between hosts."""
     n, alphas, betas = hosts * per_host, (0.0, 0.0), (1 / fast, 1 / link)
     tiered = calc.collective("all_reduce", "hierarchical", n, size, ranks_per_host=per_host)
-    ring = calc.collective("all_reduce", "ring", n, size, ranks_per_host=per_host)
-    seconds, flat = tiered.seconds(alphas, betas), ring.seconds(alphas, betas)
+    seconds = tiered.seconds(alphas, betas)
+    flat, rings = (
+        calc.collective(
+            "all_reduce", "ring", n, size, ranks_per_host=per_host, rings=adapters
+        ).seconds(alphas, betas)
+        for adapters in (1, per_host)
+    )
     within = calc.collective("all_reduce", "ring", per_host, size).seconds(0, 1 / fast)
     return Solution(
         seconds,
@@ -117,14 +124,16 @@ def hierarchical_seconds(
             f"After the reduce-scatter a GPU holds {calc.bytes_text(size / per_host)}; between "
             f"hosts 2 x {hosts - 1}/{hosts} of that at {calc.bytes_text(link)}/s = "
             f"{calc.seconds_text(seconds - within)}.",
-            f"Together {calc.seconds_text(seconds)}; a flat ring takes {calc.seconds_text(flat)}.",
+            f"Together {calc.seconds_text(seconds)}. One flat ring leaves a host by one adapter: "
+            f"{calc.seconds_text(flat)}. {per_host} flat rings over all adapters, as NCCL has "
+            f"them: {calc.seconds_text(rings)}.",
         ],
         [
             Trap(
-                "a flat ring",
+                "one flat ring",
                 flat,
-                "In a flat ring every byte passes the slow links; here each GPU takes only its "
-                "part across.",
+                "One flat ring leaves a host by one adapter, with nearly twice the tensor; here "
+                "each GPU takes only its part across, over its own adapter.",
             ),
             Trap(
                 "one adapter for the whole host",
@@ -192,9 +201,9 @@ def hierarchical_slow_bytes(hosts: int, per_host: int, numel: int) -> Solution:
             ),
             Trap("one phase instead of two", sent.slow / 2, "Between hosts it is an all-reduce."),
             Trap(
-                "a flat ring",
+                "one flat ring",
                 calc.collective("all_reduce", "ring", n, size).sent_bytes,
-                "In a flat ring the last GPU of a host sends all of its bytes to the next host.",
+                "In one flat ring the last GPU of a host sends all of its bytes to the next host.",
             ),
             Trap("float32 gradients", sent.slow * 2, "A bf16 number has 2 bytes."),
         ],

@@ -74,10 +74,14 @@ def kept_share_of_a_block(sequence_parallel: bool) -> float:
 
 
 @real_run
-def row_first_bytes_ratio() -> float:
-    """Bytes of an MLP of 4 D features cut row-then-column, over those of column-then-row."""
+def row_first_bytes_ratio(gated: bool = False) -> float:
+    """Bytes of an MLP cut row-then-column, over those of column-then-row.
+
+    4 D features inside; gated: 3.5 D of gate and of up each, as Llama 3's, and SwiGLU.
+    """
     row_first, column_first = (
-        run(partial(_two_layers, row_first=order), _RANKS).traffic[0] for order in (True, False)
+        run(partial(_mlp, row_first=order, gated=gated), _RANKS).traffic[0]
+        for order in (True, False)
     )
     return row_first.sent_bytes / column_first.sent_bytes
 
@@ -144,17 +148,27 @@ def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
     return kept
 
 
-def _two_layers(world: Group, row_first: bool) -> None:
+def _mlp(world: Group, row_first: bool, gated: bool) -> None:
     torch.manual_seed(0)
-    D, FFN = 64, 256
+    D = 64
+    FFN = D * 7 // 2 if gated else 4 * D
     x = torch.randn(2, _TOKENS, D, requires_grad=True)
-    first, second = nn.Linear(D, FFN, bias=False), nn.Linear(FFN, D, bias=False)
+    ups = [nn.Linear(D, FFN, bias=False) for _ in range(1 + gated)]
+    down = nn.Linear(FFN, D, bias=False)
     if row_first:
-        y = F.gelu(RowLinear(first, world)(share_features(x, world)))
-        z = gather_features(ColumnLinear(second, world)(y), D, world)
+        own = share_features(x, world)
+        y = _activated([RowLinear(up, world)(own) for up in ups])
+        z = gather_features(ColumnLinear(down, world)(y), D, world)
     else:
-        z = RowLinear(second, world)(F.gelu(ColumnLinear(first, world)(x)))
+        # One column layer of all features: the input's gradient is one sum.
+        whole = nn.Linear(D, FFN * len(ups), bias=False)
+        y = ColumnLinear(whole, world)(x)
+        z = RowLinear(down, world)(_activated(list(y.chunk(len(ups), dim=-1))))
     z.sum().backward()
+
+
+def _activated(ups: list[Tensor]) -> Tensor:
+    return F.gelu(ups[0]) if len(ups) == 1 else F.silu(ups[0]) * ups[1]
 
 
 def _without_f(world: Group) -> float:
