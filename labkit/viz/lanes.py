@@ -28,10 +28,12 @@ class Scale:
     start_s: float
     end_s: float
     width_points: float
+    zero_s: float = 0.0
+    """What the axis calls 0, on the run's clock."""
 
     def x(self, time_s: float) -> float:
         """Position on the axis, in the axis' unit."""
-        return time_s * self.unit.per_second
+        return (time_s - self.zero_s) * self.unit.per_second
 
     def points(self, span: Span) -> float:
         """Width of a span on the page."""
@@ -44,7 +46,7 @@ class Scale:
     @property
     def x_per_point(self) -> float:
         """How much of the axis' unit one point is."""
-        return self.x(self.end_s - self.start_s) / self.width_points
+        return (self.x(self.end_s) - self.x(self.start_s)) / self.width_points
 
 
 class LanePainter:
@@ -97,7 +99,7 @@ class LanePainter:
         for label, share in by_label:
             above = level - share * (bottom - top)
             self.axes.fill_between(
-                edges_s * self.scale.unit.per_second,
+                [self.scale.x(edge_s) for edge_s in edges_s],
                 np.append(level, level[-1]),
                 np.append(above, above[-1]),
                 step="post",

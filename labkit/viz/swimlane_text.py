@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from labkit.calc.units import seconds_text
 from labkit.profile.activity import Span
 from labkit.viz import style
 from labkit.viz.lanes import FLIGHT_BOTTOM, FLIGHT_TOP, MAIN_MIDDLE, Scale
@@ -91,7 +92,10 @@ def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int]) -> None:
     axes.set_yticks(
         [lane + MAIN_MIDDLE for lane in range(len(ranks))], [f"rank {rank}" for rank in ranks]
     )
-    axes.set_xlabel(f"time ({scale.unit.name})", fontsize=style.BASE_POINTS, color=style.INK)
+    label = f"time ({scale.unit.name})"
+    if scale.zero_s:
+        label += f" from {seconds_text(scale.zero_s)} of the run"
+    axes.set_xlabel(label, fontsize=style.BASE_POINTS, color=style.INK)
     axes.tick_params(axis="both", length=0, labelsize=style.BASE_POINTS, labelcolor=style.INK)
     axes.tick_params(axis="x", labelsize=style.SMALL_POINTS)
     axes.grid(axis="x", color=style.GRID, linewidth=0.7)

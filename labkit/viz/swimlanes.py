@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
+from labkit import arguments
 from labkit.comm.operation import Timeline
 from labkit.profile.activity import Span, clipped, doing, end_of, in_flight, topmost
 from labkit.viz import style
@@ -50,13 +51,17 @@ def timeline(
     *,
     ranks: Sequence[int] | None = None,
     between: tuple[float, float] | None = None,
+    axis_s: float | None = None,
     title: str | None = None,
 ) -> Picture:
     """What every rank was doing, moment by moment: computing, or waiting for communication.
 
     run: a Run, or a list of Timelines by rank (such as those an error carries).
     ranks: which to show, in this order; all of them, up to 16, by default.
-    between: (start, end) in seconds on the run's clock; everything by default.
+    between: (start, end) in seconds on the run's clock; everything by default. The axis of such a
+        window begins at 0.
+    axis_s: how many seconds the axis shows from the start on, at least all of them. Pictures with
+        the same axis_s can be compared: a millisecond is equally long in all of them.
 
     The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in
     colour the time in which the rank was blocked; the thin lane below is every operation in flight.
@@ -65,20 +70,20 @@ def timeline(
     failed run, a lane that ends before the picture says how: the rank returned, raised or died.
 
     Returns a Picture: the last line of a cell shows it, `savefig` saves it.
-    Raises ValueError for ranks that the run doesn't have and for an empty window, TypeError for
-    what has no timelines.
+    Raises ValueError for ranks that the run doesn't have, for an empty window and for an axis
+    shorter than the window, TypeError for what has no timelines.
     """
     timelines = timelines_of(run)
     shown, note = _chosen(ranks, len(timelines))
     start_s, end_s = _window(timelines, between)
     until_s = max((end_of(one) for one in timelines), default=0.0)
-    scale = Scale(style.time_unit(end_s), start_s, end_s, 72 * (_WIDTH - _LEFT - _RIGHT))
+    scale = _scale(start_s, end_s, axis_s, is_window=between is not None)
     endings = endings_of(run)
     lanes = []
     for rank in shown:
         main = clipped(doing(timelines[rank], until_s), start_s, end_s)
         flight = clipped(in_flight(timelines[rank], until_s), start_s, end_s)
-        lanes.append(Lane(main, flight, _ending(endings.get(rank, ""), main, scale)))
+        lanes.append(Lane(main, flight, _ending(endings.get(rank, ""), main, scale, end_s)))
     if not any(lane.flight for lane in lanes):
         note = note or "nothing was communicated"
     title = title or f"{len(timelines)} rank{'s' if len(timelines) != 1 else ''}"
@@ -112,9 +117,21 @@ def _drawn(
     return picture
 
 
-def _ending(word: str, main: list[Span], scale: Scale) -> str:
-    """The word, if there is room for it between the lane's end and the picture's."""
-    if not main or not scale.fits(word, Span(main[-1].end_s, scale.end_s, word)):
+def _scale(start_s: float, end_s: float, axis_s: float | None, *, is_window: bool) -> Scale:
+    length_s = end_s - start_s if axis_s is None else arguments.number("axis_s", axis_s, "seconds")
+    if length_s < end_s - start_s:
+        raise ValueError(
+            f"axis_s={axis_s} is shorter than what it has to show, {end_s - start_s:g} s: give the "
+            "length of the longest window"
+        )
+    until_s, zero_s = start_s + length_s, start_s if is_window else 0.0
+    unit = style.time_unit(until_s - zero_s)
+    return Scale(unit, start_s, until_s, 72 * (_WIDTH - _LEFT - _RIGHT), zero_s)
+
+
+def _ending(word: str, main: list[Span], scale: Scale, end_s: float) -> str:
+    """The word, if there is room for it between the lane's end and the window's."""
+    if not main or not scale.fits(word, Span(main[-1].end_s, end_s, word)):
         return ""
     return word
 

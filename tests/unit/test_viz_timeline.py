@@ -224,7 +224,44 @@ def test_thousands_of_operations_become_shares_of_time():
 def test_a_window_into_many_shows_single_operations_again():
     picture = viz.timeline(many(5000), between=(1.0, 1.01))
     assert "each column is split by the share of its time" not in said(picture)
-    assert picture.axes[0].get_xlim() == (1000.0, 1010.0)
+    assert picture.axes[0].get_xlim() == pytest.approx((0.0, 10.0))
+
+
+def test_a_window_begins_at_0_and_says_where_that_is():
+    picture = viz.timeline(overlapped(), between=(0.25, 1.0))
+    assert picture.axes[0].get_xlim() == (0.0, 750.0)
+    assert picture.axes[0].get_xlabel() == "time (ms) from 250 ms of the run"
+    # Rank 0 waits from 0.6 s to 0.8 s.
+    orange = style.kind_family("all_reduce").colour
+    assert [pixel(picture, at, 0, end=0.75) == orange for at in (0.33, 0.37, 0.53, 0.57)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_pictures_with_one_axis_have_one_scale():
+    short, long = (
+        viz.timeline(overlapped(), between=w, axis_s=0.8) for w in ((0.6, 0.8), (0, 0.8))
+    )
+    for picture in (short, long):
+        assert picture.axes[0].get_xlim() == pytest.approx((0.0, 800.0))
+    orange = style.kind_family("all_reduce").colour
+    assert [pixel(short, at, 0, end=0.8) == orange for at in (0.1, 0.19, 0.21)] == [
+        True,
+        True,
+        False,
+    ]
+    assert pixel(long, 0.7, 0, end=0.8) == orange
+    assert "100% waiting" in said(short)  # of the window, not of the axis
+
+
+def test_columns_of_shares_stand_in_their_window():
+    picture = viz.timeline(many(5000), between=(1.0, 3.0), axis_s=4.0)
+    orange = style.kind_family("all_reduce").colour
+    assert [pixel(picture, at, 0, end=4.0) for at in (0.5, 1.5)] == [orange, orange]
+    assert pixel(picture, 2.5, 0, end=4.0) != orange
 
 
 def test_chosen_ranks_only():
@@ -240,7 +277,13 @@ def test_a_long_list_of_ranks_is_cut_and_says_so():
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"ranks": [2]}, "0 to 1"), ({"between": (1, 1)}, "empty"), ({"ranks": [-1]}, "-1")],
+    [
+        ({"ranks": [2]}, "0 to 1"),
+        ({"between": (1, 1)}, "empty"),
+        ({"ranks": [-1]}, "-1"),
+        ({"axis_s": 0.5}, "shorter than what it has to show, 1 s"),
+        ({"axis_s": float("nan")}, "axis_s=nan"),
+    ],
 )
 def test_what_cannot_be_shown_is_refused(options, says):
     with pytest.raises(ValueError, match=says):
