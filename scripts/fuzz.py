@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from labkit import profile
+from labkit import arguments, profile
 
 _FOLDERS = (
     Path(profile.__file__).with_name("traces"),
@@ -218,14 +218,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     kinds = parser.add_subparsers(dest="kind", required=True)
     of_traces = kinds.add_parser(
-        "traces", help="PyTorch Profiler's traces, as labkit profile reads"
+        "traces", prog=parser.prog, help="PyTorch Profiler's traces, as labkit profile reads"
     )
     of_traces.add_argument("paths", nargs="*", type=Path, help="traces to mutate")
-    of_traces.add_argument("--count", type=int, default=2000)
+    of_traces.add_argument("--count", type=arguments.count, default=2000)
     of_traces.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     began_s = time.monotonic()
-    ended, wrong = traces(given.count, given.seed, given.paths)
+    try:
+        ended, wrong = traces(given.count, given.seed, given.paths)
+    except OSError as error:
+        of_traces.error(str(error))
     print("\n".join(wrong))
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in ended.most_common())
     print(f"{given.count} mutations in {time.monotonic() - began_s:.0f} s: {outcomes}")

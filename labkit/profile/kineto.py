@@ -15,9 +15,9 @@ What becomes what:
     step        ProfilerStep#n                           from the first kernel that a step launched
     memory      [memory], with profile_memory=True       the same, of the device
 
-Files give no sequence numbers: the n-th collective of one kind and shape on a rank belongs to the
-n-th on the others (the n-th all-to-all, of any shape). Kernels are matched by group and kind, in
-order. What the order gets wrong, `meetings` mends by the times.
+The n-th collective of one kind and shape on a rank belongs to the n-th on the others (the n-th
+all-to-all, of any shape). Kernels are matched by group and kind, in order, or by `Seq` where torch
+writes that. What the order gets wrong, `meetings` mends by the times.
 
 What a reader of the figures should know is in the trace's notes: events that were left out, devices
 that were not recorded, kernels that may be communication.
@@ -71,7 +71,7 @@ _STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 _HOST_LIBRARIES = ("gloo", "mpi", "ucc")
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
-_NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$")
+_NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$|^ProfilerStep#")
 _PRODUCTS = re.compile("aten::.*(linear|mm|matmul|convolution|attention)")
 _ENDS = re.compile(r"(\d{1,6})\s*(->|<-)\s*(\d{1,6})")
 
@@ -239,9 +239,10 @@ def _of_gpu(file: TraceFile, rank: int, communication: Communication, notes: Not
     computing: Counter[str] = Counter()
     for each in on_device:
         call = callers.around(each)
+        said_by = call.name if call else each.text("Collective name")
         kind = communication.kind(each.name)
-        if call:
-            kind = communication.kind_within(call.name, each.name)
+        if said_by:
+            kind = communication.kind_within(said_by, each.name)
         if kind:
             layers["exchange"].append(Span(*each.times_s, "exchange"))
             exchanges.append(_described(kind, each, call))
@@ -288,7 +289,8 @@ def _meeting(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
             return group if kind == "send_recv" else [], (kind, rank)
         return [source, target], (source, target, *named)
     is_nccl = re.match(r"[a-z]{1,2}ccl", own_name(event.name))
-    return group, (kind, *named, "" if is_nccl else own_name(event.name)[:200])
+    name = "" if is_nccl or event.text("Collective name") else own_name(event.name)[:200]
+    return group, (kind, *named, name, event.number("Seq"))
 
 
 def _device_lane(

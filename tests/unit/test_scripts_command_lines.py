@@ -49,6 +49,8 @@ REFUSED = """
     benchmarks/zero.py                  something
     scripts/notebooks.py                no_such.ipynb
     scripts/size.py                     no_such_commit
+    scripts/fuzz.py traces --count      0 -1 two
+    scripts/fuzz.py traces              no_such.json
     scripts/install_torch.py            torch==2.13.0
 """
 COMMANDS = [

@@ -215,6 +215,20 @@ def test_an_order_that_the_times_contradict_is_not_believed(tmp_path):
     assert us(profile.breakdown(trace)[0][0])["transfer"] == 60 + 2 * 10
 
 
+def test_a_kernel_that_torch_names_a_collective_communicates_and_its_number_matches_it(tmp_path):
+    """Rank 1's file lacks the collective of number 4. Ends are too far apart to match them."""
+
+    def numbered(number, begin, end):
+        args = {"Collective name": "allreduce", "Process Group Name": "0", "Seq": number}
+        return kernel("acme_ring", begin, end - begin, 20, **args)
+
+    both = numbered(4, 10, 110), numbered(5, 300, 400)
+    trace = read(
+        tmp_path, [kernel("gemm", 0, 9), *both], [kernel("gemm", 0, 9), numbered(5, 320, 460)]
+    )
+    assert us(profile.breakdown(trace)[0][0])["straggler"] == 20
+
+
 def test_groups_of_one_name_and_other_ranks_are_not_one_collective(tmp_path):
     def part(ranks, begin, end):
         group = {"Process Group Name": "tp", "Process Group Ranks": ranks}
@@ -378,6 +392,15 @@ def test_calls_without_work_and_unknown_host_events_beside_kernels_are_not_worth
         event("x", 0, 9, "my_own"),
     ]
     assert read(tmp_path, beside).notes == []
+
+
+def test_categories_of_torch_before_its_first_kineto_are_known(tmp_path):
+    step = event("ProfilerStep#2", 0, 99, "Operator")
+    host = [step, event("aten::mm", 5, 20, "Operator")]
+    assert us(profile.breakdown(read(tmp_path, host))[0][0])["compute"] == 20
+    launched = event("cudaLaunchKernel", 7, 2, "Runtime", correlation=4)
+    device = [launched, event("gemm", 40, 30, "Kernel", 7, correlation=4, stream=7)]
+    assert us(profile.breakdown(read(tmp_path, host + device))[0][0])["compute"] == 30
 
 
 def test_a_trace_without_steps_is_one_step_and_that_is_said_once(tmp_path):
