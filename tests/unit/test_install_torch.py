@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,15 @@ TORCH = "torch==2.13.0"
 BY_PIP = ["--constraint", "constraints.txt", TORCH]
 
 
+CLOSED = threading.Event()
+
+
 class Index(http.server.BaseHTTPRequestHandler):
-    """Offers one version of torch for the CPU; at /slow/ it answers too late."""
+    """Offers one version of torch for the CPU; at /slow/ it does not answer while a test runs."""
 
     def do_GET(self):
         if self.path.startswith("/slow/"):
-            time.sleep(1.5)
+            CLOSED.wait()
         page = b'<a href="torch-2.13.0%2Bcpu-cp312-cp312-manylinux_2_28_x86_64.whl">torch</a>'
         self.send_response(200 if self.path.endswith("/torch/") else 404)
         self.end_headers()
@@ -35,6 +37,7 @@ def server():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Index)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
+    CLOSED.set()
     server.shutdown()
 
 
@@ -44,7 +47,7 @@ def machine(tmp_path):
     (tmp_path / "pip.py").write_text("import sys\nprint('pip:', *sys.argv[1:], sep='\\n')\n")
     remembered = tmp_path / ".torch-index"
 
-    def install(*arguments, gpu=None, system="Linux", torch=TORCH, within_s=5.0):
+    def install(*arguments, gpu=None, system="Linux", torch=TORCH, within_s=60.0):
         """gpu: the exit status of nvidia-smi; None: there is none."""
         if gpu is not None:
             (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nexit {gpu}\n")
