@@ -1,7 +1,7 @@
 """Hierarchical all-reduce: most of the way over fast links, a small part over slow ones.
 
-Ranks on one host talk fast, hosts talk slowly to each other. A ring over all ranks goes at the pace
-of its slowest link in every step. Here each tensor is first cut up among the ranks of a host, so
+Ranks on one host talk fast, hosts talk slowly to each other. One ring over all ranks leaves a host
+by one link, and goes at its pace. Here each tensor is first cut up among the ranks of a host, so
 that every rank carries its own part, and no more, across. Two hosts of two ranks, "ab" = a + b:
 
                            host 0            host 1
@@ -14,11 +14,13 @@ that every rank carries its own part, and no more, across. Two hosts of two rank
     two_tiers(world, ranks_per_host=2):  fast = {a, b} or {c, d},  slow = {a, c} or {b, d}
 
 L ranks on each of H hosts, n = L * H, D bytes. Steps: 2(L-1) fast ones and 2(H-1) slow ones; a
-flat ring takes 2(n-1), each as slow as the slow link. Sent by a rank: 2(L-1)/L D on fast links, and
-on slow ones 2(H-1)/H of its own D/L. In a flat ring the last rank of a host sends 2(n-1)/n D on its
+flat ring takes 2(n-1), of which 2(H-1) are slow. Sent by a rank: 2(L-1)/L D on fast links, and on
+slow ones 2(H-1)/H of its own D/L. In one flat ring the last rank of a host sends 2(n-1)/n D on its
 slow link, which is (n-1)/(H-1) times as much: 7 times for two hosts of four, L times for many
-hosts. Where the ranks of a host share one adapter, that carries D/L for each of L ranks: then the
-factor shrinks to at most 2, and what is saved is above all latency.
+hosts. NCCL makes L flat rings, which leave a host by different ranks: then each sends an L-th of
+that, and what a hierarchy saves is above all latency (calc/traffic/hierarchical_traffic.py). Where
+the ranks of a host share one adapter, that carries D/L for each of L ranks: then the factor shrinks
+to at most 2, and what is saved is above all latency.
 Papers: Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
 hierarchy", SysML 2019. Mikami et al., arXiv:1811.05233 (as a torus).
 """
