@@ -92,15 +92,32 @@ def _as_tensor(text: bytes) -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
+IGNORED = -100
+"""A target that no loss counts: padding, or a prompt. The number is torch's `ignore_index`."""
+
+
+def counted(targets: Tensor) -> Tensor:
+    """Which targets a mean loss is a mean over: all that are not IGNORED."""
+    return targets != IGNORED
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sequences and what follows each of their tokens: targets_BT[b, t] is inputs_BT[b, t + 1]."""
+    """Sequences and what follows each of their tokens: targets_BT[b, t] is inputs_BT[b, t + 1].
+
+    A target may be IGNORED. The loss is the mean over the others, in one process and on many ranks.
+    """
 
     inputs_BT: Tensor  # int64
     targets_BT: Tensor  # int64
 
     def __len__(self) -> int:
         return self.inputs_BT.shape[0]
+
+    @property
+    def num_targets(self) -> int:
+        """How many targets count: a share has its part of these in the loss of the batch."""
+        return int(counted(self.targets_BT).sum())
 
     def share(self, rank: int, size: int) -> "Batch":
         """The sequences of one rank of `size`; the first len(self) % size ranks have one more.

@@ -19,7 +19,10 @@ layout, and training slower than its learning rate says.
 Wire: one number in an all-reduce.
 """
 
-from collections.abc import Collection, Iterable
+import copy
+import sys
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +32,50 @@ from labkit.comm import Group
 
 NORM = "norm of the gradients"
 """The label of its all-reduce."""
+
+
+class PartOfGradient(Tensor):
+    """This rank's part of a gradient: a tensor that torch's own clipping and scaling refuse.
+
+    `torch.nn.utils.clip_grad_norm_` would take the part's norm for the whole's, and GradScaler
+    would skip a step on the rank alone that has an inf. Both raise RuntimeError instead. All else
+    computes as with a plain tensor, and returns plain ones. (torch's FSDP2 makes its gradients
+    DTensors, and answers both questions over all ranks.)
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Refuse what asks about the whole gradient; leave everything else alone."""
+        name = getattr(func, "__name__", "")
+        if name == _LOOKS_FOR_INF:
+            raise RuntimeError(_NO_SCALER)
+        if name in _NORMS and sys._getframe(1).f_globals.get("__name__") == _CLIPPING:
+            raise RuntimeError(_NO_CLIPPING)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)  # saved and sent as a plain tensor
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return copy.deepcopy(self.as_subclass(Tensor), memo)
+
+
+_LOOKS_FOR_INF = "_amp_foreach_non_finite_check_and_unscale_"
+_NORMS = ("_foreach_norm", "linalg_vector_norm", "vector_norm")
+_CLIPPING = "torch.nn.utils.clip_grad"
+_NO_SCALER = (
+    "torch.amp.GradScaler looks for inf on each rank alone, and this rank has a part of the "
+    "gradient: one rank would skip a step that others make. Use "
+    "labkit.precision.LossScaler(group=...), which asks all ranks"
+)
+_NO_CLIPPING = (
+    "torch's clip_grad_norm_ takes the norm of this rank's part for that of the whole gradient, "
+    "and would scale each rank's part by another factor. Call model.clip_gradients(max_norm) "
+    "instead, on every rank"
+)
 
 
 def check_max_norm(max_norm: object) -> float:

@@ -42,6 +42,27 @@ def checked(parameters: Iterable[Tensor]) -> list[Tensor]:
     return list({id(each): each for each in found}.values())
 
 
+def mark_replaced(parameters: Iterable[Tensor]) -> None:
+    """Say that a sharded module has taken these apart, and trains its shards instead."""
+    for parameter in parameters:
+        parameter.__dict__[_REPLACED] = True
+
+
+def require_in_use(parameters: Iterable[Tensor]) -> None:
+    """RuntimeError for parameters that nobody trains any more: their gradients never come."""
+    num_replaced = sum(_REPLACED in parameter.__dict__ for parameter in parameters)
+    if num_replaced:
+        raise RuntimeError(
+            f"{num_replaced} parameters of this optimizer are those of a module that has been "
+            "sharded since, which trains its own shards instead, so this step would change "
+            "nothing. Shard the module first, and make the optimizer from "
+            "FullyShardedModule(...).parameters()"
+        )
+
+
+_REPLACED = "_is_replaced_by_shards"
+
+
 def checked_rate(value: object, name: str = "learning_rate") -> float:
     """A learning rate; 0 is one too, in the first step of a warmup. TypeError, ValueError."""
     return arguments.number(
@@ -123,6 +144,7 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         """Move each parameter against its gradient, or against the running sum of them."""
+        require_in_use(self.parameters)
         for index, parameter in enumerate(self.parameters):
             update = parameter.grad
             if update is None:
@@ -181,6 +203,7 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Move each parameter by about the learning rate, whatever the size of its gradient."""
+        require_in_use(self.parameters)
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 continue

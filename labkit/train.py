@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from labkit import arguments
 from labkit.comm import Group
-from labkit.data import Batch, Batches, Corpus
+from labkit.data import Batch, Batches, Corpus, counted
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW, Optimizer
 
@@ -138,13 +138,13 @@ def summed_losses(parts: list[Any], group: Group) -> list[Any]:
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """The mean cross-entropy of the next token, in nats, over the tokens of this batch.
+    """The mean cross-entropy of the next token, in nats, over the targets that count.
 
     An empty batch, the share of a rank without sequences, has the loss 0 and zero gradients.
     """
     logits_BTV = model(batch.inputs_BT)
     total = F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten(), reduction="sum")
-    return total / max(1, batch.targets_BT.numel())
+    return total / counted(batch.targets_BT).sum().clamp(min=1)
 
 
 def train_step(

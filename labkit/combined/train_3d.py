@@ -25,11 +25,11 @@ from torch import Tensor
 from labkit import arguments, global_norm
 from labkit.combined.gpt_3d import CombinedGPT, gather_full_state
 from labkit.comm import Group
-from labkit.data import Batch, Corpus
+from labkit.data import Batch, Corpus, counted
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
-from labkit.pipeline import Pipeline, Row, one_f_one_b, plan
-from labkit.pipeline.train_pp import losses_everywhere
+from labkit.pipeline import Pipeline, Row, WeightedLoss, one_f_one_b, plan
+from labkit.pipeline.train_pp import losses_everywhere, num_counted
 from labkit.tensor_parallel import vocab_cross_entropy
 from labkit.train import TrainConfig, Trained, fit, require_configs
 from labkit.zero import ShardedOptimizer
@@ -74,7 +74,11 @@ class CombinedTraining:
         self.mesh, self.max_norm = mesh, max_norm
         self.model = CombinedGPT(config, schedule, mesh, settings.seed, settings.dtype, layers)
         self.pipeline = Pipeline(
-            schedule, self.model.stages, self._loss, mesh.pp, tied=self.model.tied
+            schedule,
+            self.model.stages,
+            WeightedLoss(self._loss, num_counted),
+            mesh.pp,
+            tied=self.model.tied,
         )
         optimizer_class, options = settings.optimizer_class()
         named = self.model.gpt_parameters().items()
@@ -115,12 +119,12 @@ class CombinedTraining:
         return (mesh.dp.all_reduce(of_replica) / mesh.dp.size).tolist()
 
     def _loss(self, logits_BTv: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean over a microbatch; its replica counts by its rows, see weight_of."""
+        """The mean over a microbatch; its replica counts by its targets, see weight_of."""
         vocab = self.model.config.vocab
         total = vocab_cross_entropy(
             logits_BTv.flatten(0, 1), targets_BT.flatten(), vocab, self.mesh.tp
         )
-        return total * (self._weight / targets_BT.numel())
+        return total * self._weight / counted(targets_BT).sum().clamp(min=1)
 
 
 def train(
@@ -166,11 +170,11 @@ def own_rows(batch: Batch, mesh: Mesh) -> Batch:
 
 
 def weight_of(share: Batch, batch: Batch, mesh: Mesh) -> float:
-    """What the mean over a share counts, so that the mean over dp is the mean over all rows.
+    """What the mean over a share counts, so that the mean over dp is the mean over the batch.
 
-    1 where all shares are as large. Unequal ones count by their rows.
+    1 where all shares are as large. Unequal ones count by their targets that are not IGNORED.
     """
-    return len(share) * mesh.dp.size / len(batch)
+    return share.num_targets * mesh.dp.size / max(1, batch.num_targets)
 
 
 def clip_gradients(model: CombinedGPT, optimizer: ShardedOptimizer, max_norm: float) -> Tensor:

@@ -69,7 +69,7 @@ def train_step(
     with group.region("forward"):
         logits_BtV = model(batch.inputs_BT)
         total = F.cross_entropy(logits_BtV.flatten(0, 1), targets_Bt.flatten(), reduction="sum")
-        part = total / batch.targets_BT.numel()
+        part = total / max(1, batch.num_targets)
     with group.region("backward"):
         # Of these the model takes the mean over the ranks, and the sum is meant.
         (part * group.size).backward()

@@ -59,7 +59,7 @@ class DDP(OverlappedDDP):
             bucket_bytes=bucket_bytes,
             broadcast_buffers=broadcast_buffers,
         )
-        self.find_unused_parameters = find_unused_parameters
+        self.find_unused_parameters = self._may_leave_out = find_unused_parameters
         self._bucket_bytes = bucket_bytes
         # A compressor remembers by bucket what it owes.
         self._will_rebuild = not (find_unused_parameters or self._reduction.remembers_buckets)

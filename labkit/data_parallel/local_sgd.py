@@ -110,7 +110,7 @@ def train(
         optimizer.step()
         if next(steps) % inner_steps == 0:
             model.average()
-        return value.item() * len(share) / len(batch)
+        return value.item() * share.num_targets / max(1, batch.num_targets)
 
     parts = fit(step, config, settings, corpus)
     return Trained(summed_losses(parts, world), copy_parameters(module))

@@ -79,7 +79,8 @@ class Replica(nn.Module):
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
         The mean counts every rank alike. Where shares of the batch differ in size, scale the loss
-        of each rank by `len(share) / len(batch) * group.size` before its backward pass.
+        of each rank by `len(share) / len(batch) * group.size` before its backward pass. Count what
+        the loss is a mean over: of padded sequences that is the targets that are not ignored.
         """
         raise NotImplementedError
 
@@ -167,7 +168,7 @@ def gradients_of(model: Replica) -> dict[str, Tensor]:
         raise RuntimeError(
             f"rank {model.group.rank} has no gradient for {', '.join(missing)}: its loss did not "
             "use them, and the other ranks would wait for them; use them on every rank, or freeze "
-            "them everywhere with requires_grad_(False)"
+            "them with requires_grad_(False) on every rank before the module is wrapped"
         )
     found = {name: gradient for name, gradient in gradients.items() if gradient is not None}
     if sparse := [name for name, gradient in found.items() if gradient.layout is not torch.strided]:

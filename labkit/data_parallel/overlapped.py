@@ -51,6 +51,7 @@ class OverlappedDDP(BucketedDDP):
     def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
         """The arguments are BucketedDDP's."""
         super().__init__(module, *args, **options)
+        self._may_leave_out = False  # parameters, frozen ones among them
         self._pass = _NO_PASS  # the autograd engine's number of the backward pass under way
         self._place_of = places_of(self.buckets)
         self._arrived: list[str] = []
@@ -79,7 +80,7 @@ class OverlappedDDP(BucketedDDP):
     def _begin_pass(self, number: int) -> None:
         """The first gradient of a backward pass is there."""
         self._stop()
-        require_as_wrapped(self.module, self._as_wrapped, may_be_frozen=True)
+        require_as_wrapped(self.module, self._as_wrapped, may_be_frozen=self._may_leave_out)
         self._pass, self._num_started, self._arrived = number, 0, []
         self._num_missing = [len(bucket.parameters) for bucket in self.buckets]
         torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_pass, number))
@@ -112,9 +113,9 @@ class OverlappedDDP(BucketedDDP):
         if left_out := [name for name in names if name not in arrived]:
             raise RuntimeError(
                 f"rank {self.group.rank}: this backward pass left out {', '.join(left_out)}. The "
-                "other ranks wait for them. Use them in every loss, freeze them everywhere with "
-                "requires_grad_(False), or wrap in DDP(find_unused_parameters=True). (Where they "
-                f"are used: {_NOT_REENTRANT}.)"
+                "other ranks wait for them. Use them in every loss, freeze them with "
+                "requires_grad_(False) on every rank before the module is wrapped, or wrap it in "
+                f"DDP(find_unused_parameters=True). (Where they are used: {_NOT_REENTRANT}.)"
             )
         while self._in_flight:
             self._in_flight.pop(0).wait()

@@ -41,13 +41,14 @@ def train_step(model: Replica, optimizer: Optimizer, batch: Batch) -> float:
     The parts of all ranks add up to the loss. The timeline names the phases.
     """
     group = model.group
-    share = batch.share(group.rank, group.size).to(group.device)
-    part = len(share) / len(batch)
+    share = batch.share(group.rank, group.size)
+    part = share.num_targets / max(1, batch.num_targets)
+    share = share.to(group.device)
     optimizer.zero_grad()
     with group.region("forward"):
         value = loss(model, share)
     with group.region("backward"):
-        # The mean over the ranks counts all alike. A rank with more of the batch counts more.
+        # The mean over the ranks counts all alike. A rank with more targets counts more.
         (value * (part * group.size)).backward()
     with group.region("reduce"):
         model.reduce_gradients()

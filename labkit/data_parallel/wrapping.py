@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.comm import Group
+from labkit.comm.words import verb
 
 _SHARDED = "_is_sharded_by_labkit"
 
@@ -94,20 +95,20 @@ def require_as_wrapped(
     both = [name for name in now if name in known]
     trained, was_trained = ({n for n in both if kind[n].is_trained} for kind in (now, known))
     changes = {
-        "was added after the module was wrapped": [n for n in now if n not in known],
-        "was frozen when the module was wrapped, and is trained now": [
+        "added after the module was wrapped": [n for n in now if n not in known],
+        "frozen when the module was wrapped, and trained now": [
             n for n in both if n in trained - was_trained
         ],
-        "was frozen after the module was wrapped": [
+        "frozen after the module was wrapped": [
             n for n in both if n in was_trained - trained and not may_be_frozen
         ],
-        "was converted or moved after the module was wrapped": [
+        "converted or moved after the module was wrapped": [
             n for n in both if now[n][1:] != known[n][1:] and not may_be_converted
         ],
     }
     for what, names in changes.items():
         if names:
             raise RuntimeError(
-                f"{', '.join(names)} {what}: ranks would part there. Make such changes first, "
-                "and wrap the module anew"
+                f"{', '.join(names)} {verb(names, 'was')} {what}: ranks would part there. Make "
+                "such changes first, and wrap the module anew"
             )

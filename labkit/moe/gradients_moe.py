@@ -53,7 +53,8 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
     """Replace each gradient by that of the mean over all ranks' losses. After backward, on all.
 
     mesh: has the axes dp and ep; the experts are sharded over mesh.ep. Where shares of the batch
-    differ in size, scale a rank's loss by `len(share) / len(batch) * num_ranks` before backward.
+    differ in size, scale a rank's loss by `len(share) / len(batch) * num_ranks` before backward;
+    of padded sequences count the targets that are not ignored.
     Memory: a flat copy of all shared gradients, and then one of the experts'.
     Before anything is sent: RuntimeError that names parameters without a gradient; ValueError for
     experts that are sharded over others than mesh.ep.

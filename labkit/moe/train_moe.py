@@ -61,9 +61,13 @@ class MoETrained(Trained):
 
 
 def terms_of(
-    output: MoEOutput, targets_BT: Tensor, num_tokens: int, chosen_LE: Tensor
+    output: MoEOutput, targets_BT: Tensor, batch: Batch, chosen_LE: Tensor
 ) -> dict[str, Tensor]:
-    """These tokens' part of each term; `num_tokens` and `chosen_LE` are the global batch's."""
+    """These tokens' part of each term; `batch` and `chosen_LE` are global.
+
+    A token whose target is IGNORED is routed as any other, so it counts in balance and z.
+    """
+    num_tokens = batch.targets_BT.numel()
     logits_NV, targets_N = output.logits_BTV.flatten(0, 1), targets_BT.flatten()
     balance = [
         load_balancing_loss(routing, chosen_E, num_tokens)
@@ -71,7 +75,8 @@ def terms_of(
     ]
     z = [z_loss(routing, num_tokens) for routing in output.routings]
     return {
-        "cross_entropy": F.cross_entropy(logits_NV, targets_N, reduction="sum") / num_tokens,
+        "cross_entropy": F.cross_entropy(logits_NV, targets_N, reduction="sum")
+        / max(1, batch.num_targets),
         "balance": torch.stack(balance).sum(),
         "z": torch.stack(z).sum(),
     }
@@ -108,7 +113,7 @@ def train_serial(
         groups = [len(batch.share(rank, num_groups)) for rank in range(num_groups)]
         optimizer.zero_grad()
         output = model(batch.inputs_BT, groups)
-        terms = terms_of(output, batch.targets_BT, batch.targets_BT.numel(), output.chosen_LE)
+        terms = terms_of(output, batch.targets_BT, batch, output.chosen_LE)
         total_of(terms, moe).backward()
         if max_norm is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -170,8 +175,7 @@ def train_step(
         counts_2LE = torch.stack([output.chosen_LE, output.dropped_LE])
         with everyone.label("expert load"):
             everyone.all_reduce(counts_2LE, out=counts_2LE)
-        num_tokens = batch.targets_BT.numel()
-        terms = terms_of(output, share.targets_BT, num_tokens, counts_2LE[0])
+        terms = terms_of(output, share.targets_BT, batch, counts_2LE[0])
         del output  # else the logits live until the next step
     with everyone.region("backward"):
         # The mean over the ranks is taken of these, and their sum is meant.

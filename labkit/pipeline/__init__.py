@@ -42,6 +42,7 @@ from labkit.pipeline.text import parse, text
 from labkit.pipeline.timing import Span, Timing, measured
 from labkit.pipeline.train_pp import token_loss, train, train_step
 from labkit.pipeline.validate import ScheduleError, validate
+from labkit.pipeline.work import WeightedLoss
 from labkit.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
 from labkit.pipeline.zero_bubble_v import zero_bubble_v
 
@@ -61,6 +62,7 @@ __all__ = [
     "Span",
     "Step",
     "Timing",
+    "WeightedLoss",
     "balance",
     "emulated_step",
     "even",

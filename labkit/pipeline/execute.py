@@ -8,9 +8,8 @@
 No schedule is known here by name: `step` performs whatever list it is given.
 
 Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which need
-not be equal; gradients are those of the mean loss over the rows of the batch. (What looks at a
-whole batch, such as a batch norm, sees a microbatch; a loss that leaves targets out is weighted by
-rows all the same.)
+not be equal; gradients are those of the mean loss over the batch: over its rows, or over what a
+WeightedLoss is a mean over. (What looks at a whole batch, such as a batch norm, sees a microbatch.)
 Wire: see wires.py.
 """
 
@@ -61,8 +60,9 @@ class Pipeline:
 
     stages: stage -> module, those that `schedule.stages_of(rank)` names. Each takes one tensor and
     gives one, of as many rows (dim 0). loss: (output, targets) -> the mean over the rows of a
-    microbatch; the last stage calls it. tied: a weight that the first stage shares with the last,
-    on the ranks that hold it: their gradients are added up. Without it two copies drift apart.
+    microbatch, or a WeightedLoss, such as token_loss; the last stage calls it. tied: a weight that
+    the first stage shares with the last, on both ranks: their gradients are added up. Without it
+    two copies drift apart.
     Every rank makes its Pipeline at the same point. While the inputs keep their sizes, so do the
     outputs of the stages, and their dtype.
     ScheduleError: no training step. ValueError: other stages, another number of ranks, or other
@@ -91,7 +91,8 @@ class Pipeline:
 
         Every rank passes the whole batch, inputs (rows, ...) and targets (rows, ...): tokens are
         small. The first stage uses the inputs, the last the targets.
-        ValueError: fewer rows than microbatches, or unequal numbers of rows.
+        ValueError: fewer rows than microbatches, unequal numbers of rows, or a loss over rows where
+        the microbatches have other shares of targets that are IGNORED.
         """
         rank, num_stages = self.group.rank, self.schedule.num_stages
         if not self._is_whole:

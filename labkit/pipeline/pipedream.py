@@ -20,7 +20,7 @@ and the flush: Narayanan et al., arXiv:2006.09503.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -91,8 +91,8 @@ class _Stashing(Work):
         self._latest: dict[int, _Version] = {}  # stage -> the version that a forward would use
         self._stashed: dict[tuple[int, int], _Version] = {}  # from F to B
 
-    def _share(self, microbatch: int) -> float:
-        return 1.0  # a batch of its own
+    def _shares_of(self, targets: Sequence[Tensor], loss: Loss) -> list[float]:
+        return [1.0] * len(targets)  # each is a batch of its own
 
     def mean_loss(self) -> float | None:
         """Over the microbatches, where the last stage is."""

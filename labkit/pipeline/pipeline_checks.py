@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.comm import Group
+from labkit.data import IGNORED, counted
 from labkit.pipeline.op import Op, Schedule
 
 
@@ -59,6 +60,21 @@ def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
         raise ValueError(
             f"a batch of {len(inputs)} rows cannot be cut into {num_microbatches} microbatches; "
             f"plan the schedule with num_microbatches={len(inputs)} or fewer"
+        )
+
+
+def rows_count_alike(targets: Sequence[Tensor]) -> None:
+    """No microbatch has more of its targets IGNORED than others, or a mean of means is no mean."""
+    if targets[0].dtype not in (torch.int64, torch.int32):
+        return
+    rows = [len(part) for part in targets]
+    real = [int(counted(part).sum()) for part in targets]
+    if any(real[0] * rows[n] != real[n] * rows[0] for n in range(1, len(rows))):
+        raise ValueError(
+            f"the microbatches of {rows} rows have {real} targets that are not {IGNORED}, and this "
+            "loss counts by rows: the mean of their means would not be the mean over the batch. "
+            "Pass token_loss, or WeightedLoss(loss, weight), where weight(targets) is the number "
+            "of targets that the loss is a mean over, or of rows: len"
         )
 
 

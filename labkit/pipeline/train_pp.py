@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.comm import Group
-from labkit.data import Batch, Corpus
+from labkit.data import Batch, Corpus, counted
 from labkit.model import GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.pipeline.execute import Pipeline
 from labkit.pipeline.gpt_pp import PipelineGPT, gather_full_state
 from labkit.pipeline.op import Row, Schedule, plan
 from labkit.pipeline.schedules import one_f_one_b
+from labkit.pipeline.work import WeightedLoss
 from labkit.train import TrainConfig, Trained, fit
 
 
@@ -63,6 +64,16 @@ def losses_everywhere(losses: Sequence[float | None], schedule: Schedule, group:
     return group.broadcast(known.to(group.device), schedule.rank_of[schedule.num_stages - 1])
 
 
-def token_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """The mean cross-entropy of the next token, in nats: one number."""
-    return F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten())
+def _mean_over_tokens(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """The mean cross-entropy of the next token, in nats: one number; 0 where no target counts."""
+    total = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="sum")
+    return total / counted(targets_BT).sum().clamp(min=1)
+
+
+def num_counted(targets_BT: Tensor) -> int:
+    """How many targets are not IGNORED: the weight of a microbatch."""
+    return int(counted(targets_BT).sum())
+
+
+token_loss = WeightedLoss(_mean_over_tokens, num_counted)
+"""The mean cross-entropy of the next token over the targets of a batch that are not IGNORED."""

@@ -10,8 +10,9 @@ A stage whose backward is never split in the schedule has nothing to defer: its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,22 @@ from labkit.pipeline.deferred import DeferredWeights
 from labkit.pipeline.op import Kind, Op, Schedule
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """A mean over something else than rows, such as the targets that are not padding.
+
+    A microbatch with more of it counts more, so `weight(targets)` says how much there is in its
+    targets: before the first forward, since a backward may come before the last.
+    """
+
+    mean: Loss
+    weight: Callable[[Tensor], float]
+
+    def __call__(self, output: Tensor, targets: Tensor) -> Tensor:
+        """The mean over a microbatch."""
+        return self.mean(output, targets)
 
 
 class _Held(NamedTuple):
@@ -50,7 +67,7 @@ class Work:
         self.inputs = inputs.to(device).tensor_split(schedule.num_microbatches)
         self.held: dict[tuple[int, int], _Held] = {}
         self._targets = targets.to(device).tensor_split(schedule.num_microbatches)
-        self._num_rows = len(inputs)
+        self._shares = self._shares_of(targets.tensor_split(schedule.num_microbatches), loss)
         self._stages, self._loss = stages, loss
         self._last = schedule.num_stages - 1
         self._losses: dict[int, Tensor] = {}  # microbatch -> its mean
@@ -73,14 +90,20 @@ class Work:
         return tuple(torch.stack([self._losses[each] for each in sorted(self._losses)]).tolist())
 
     def mean_loss(self) -> float | None:
-        """Over the rows of the batch, where the last stage is."""
+        """Over the batch, where the last stage is."""
         if not self._losses:
             return None
-        return sum(mean * self._share(each) for each, mean in enumerate(self.losses()))
+        return sum(mean * share for mean, share in zip(self.losses(), self._shares, strict=True))
 
-    def _share(self, microbatch: int) -> float:
-        """Of the batch's rows: a larger microbatch counts more."""
-        return len(self._targets[microbatch]) / self._num_rows
+    def _shares_of(self, targets: Sequence[Tensor], loss: Loss) -> list[float]:
+        """What each microbatch counts in the batch's mean; all together count 1."""
+        if isinstance(loss, WeightedLoss):
+            weights = [float(loss.weight(part)) for part in targets]
+        else:
+            checks.rows_count_alike(targets)
+            weights = [float(len(part)) for part in targets]
+        total = sum(weights)
+        return [weight / total if total else 0.0 for weight in weights]
 
     def _forward(self, op: Op, taken: Tensor | None) -> Tensor | None:
         x = self.inputs[op.microbatch] if taken is None else taken.requires_grad_()
@@ -103,7 +126,7 @@ class Work:
         mean = self._loss(y, self._targets[op.microbatch])
         checks.loss(mean)
         self._losses[op.microbatch] = mean.detach()
-        return mean * self._share(op.microbatch)
+        return mean * self._shares[op.microbatch]
 
     def _backward(self, op: Op, taken: Tensor | None) -> Tensor | None:
         made = self._backward_of_input(op, taken)

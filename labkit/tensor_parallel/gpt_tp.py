@@ -111,7 +111,7 @@ class TensorParallelGPT(nn.Module):
         total = vocab_cross_entropy(
             logits_BTv.flatten(0, 1), targets_BT.flatten(), self.config.vocab, self.group
         )
-        return total / max(1, targets_BT.numel())
+        return total / max(1, batch.num_targets)
 
     def _replicated(self) -> list[Tensor]:
         """Learned positions, and the weights of the norms in the order of their use."""

@@ -27,6 +27,7 @@ from labkit import arguments
 from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.data import counted
 from labkit.tensor_parallel.activation_layout import ActivationLayout, leave
 from labkit.tensor_parallel.cut import even_cut
 
@@ -64,8 +65,9 @@ def vocab_cross_entropy(
     """The sum over N tokens of the cross-entropy of their targets: one number, on every rank.
 
     logits_Nv: this rank's share of the vocabulary, as torch.tensor_split cuts `vocab_size`.
-    targets_N: numbers of the whole vocabulary, the same on every rank. Computed in float32 for
-    16-bit logits. That ranks have the same targets is not checked, and no number is ignored.
+    targets_N: numbers of the whole vocabulary, the same on every rank (not checked), or IGNORED,
+    -100: these add nothing, so a mean divides by the number of the others. Computed in float32
+    for 16-bit logits.
     ValueError for logits of another share, or a target outside the vocabulary; TypeError for
     targets and logits that are none.
     Memory: softmax of this rank's share, kept for backward.
@@ -91,7 +93,7 @@ def vocab_cross_entropy(
             f"{len(vocab)} of {vocab_size} tokens, for {len(targets_N)} targets; pass "
             f"({len(targets_N)}, {len(vocab)})"
         )
-    _require_within("target", targets_N, vocab_size)
+    _require_within("target", targets_N.where(counted(targets_N), 0), vocab_size)
     return _VocabCrossEntropy.apply(logits_Nv, targets_N, vocab, group)
 
 
@@ -127,16 +129,17 @@ class _VocabCrossEntropy(torch.autograd.Function):
         sums_2N[0] = softmax_Nv.sum(1)
         group.all_reduce(sums_2N, out=sums_2N)
         softmax_Nv.div_(sums_2N[0, :, None])
-        ctx.save_for_backward(softmax_Nv, column_N, is_mine)
+        counts_N = counted(targets_N)
+        ctx.save_for_backward(softmax_Nv, column_N, is_mine, counts_N)
         ctx.dtype = logits_Nv.dtype
-        return (sums_2N[0].log() - sums_2N[1]).sum()
+        return (sums_2N[0].log() - sums_2N[1]).where(counts_N, 0).sum()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """softmax, and 1 less at the target: on the rank that has it."""
-        softmax_Nv, column_N, is_mine = ctx.saved_tensors
-        grad_Nv = softmax_Nv * grad
+        softmax_Nv, column_N, is_mine, counts_N = ctx.saved_tensors
+        grad_Nv = softmax_Nv * (grad * counts_N)[:, None]
         if grad_Nv.shape[1]:
             grad_Nv.scatter_add_(1, column_N[:, None], -(is_mine * grad).to(grad_Nv)[:, None])
         return grad_Nv.to(ctx.dtype), None, None, None

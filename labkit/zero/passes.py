@@ -59,7 +59,8 @@ class Passes:
             self._order[place].start_gather()
         if unit is self._units[0] or not torch.is_grad_enabled():
             return args, kwargs  # the root unit is used until the end of backward
-        return _marked(partial(self._finish, unit), (args, kwargs))
+        unit.num_passes += 1
+        return _marked(partial(self._end_of, unit), (args, kwargs))
 
     def after_forward(self, unit: Unit, _: nn.Module, args: Any, outputs: Any) -> None:
         """Release `unit`, and have `_before_backward` called when its backward begins."""
@@ -90,6 +91,7 @@ class Passes:
         """Drop what an earlier pass has left, after an exception or without a backward pass."""
         self._backward = -1
         for unit in self._units:
+            unit.num_passes = 0
             unit.drop()
             for flat in unit.flats:
                 flat.follow_frozen()
@@ -102,11 +104,20 @@ class Passes:
         if self._backward == -1:
             self._backward = current
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
-        unit.in_backward = True
+        unit.in_backward = unit.is_reached = True
         unit.gather()
         place = _last(self._called, unit)
         if place > 0:
             self._called[place - 1].start_gather()
+
+    def _end_of(self, unit: Unit) -> None:
+        """One call of `unit` has no more gradients to bring."""
+        unit.num_passes -= 1
+        if unit.num_passes > 0:
+            unit.in_backward = False
+            unit.release()  # its gradients are there after the last of its calls
+        else:
+            self._finish(unit)
 
     def _finish(self, unit: Unit) -> None:
         """Release `unit` after its backward, and start to reduce its gradients."""
@@ -119,7 +130,8 @@ class Passes:
 
     def _end_backward(self) -> None:
         for unit in reversed(self._units):
-            if unit.in_backward or unit.has_gradients:
+            unit.num_passes = 0
+            if unit.is_reached or unit.has_gradients:
                 self._finish(unit)
             else:
                 unit.release()  # it was gathered ahead, and backward did not reach it

@@ -19,7 +19,7 @@ and it has never seen `full` itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -31,8 +31,17 @@ from labkit.comm import Group
 from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
 from labkit.data_parallel.wrapping import mark_sharded
+from labkit.global_norm import PartOfGradient
 from labkit.memory import announce
+from labkit.optimizer import mark_replaced
 from labkit.zero.flat import by_elements, flattened, is_divided_before
+
+NONE = -0.0
+"""In the place of a gradient that there is not.
+
+A sum is -0.0 only where every term is: so a parameter that no rank has used is known from what is
+reduced anyway, and no other message says so. A real gradient has 0.0 for -0.0.
+"""
 
 
 class Sharding(NamedTuple):
@@ -57,8 +66,12 @@ class Unit:
         self.is_gathered = False
         self.in_backward = False
         """From the first gradient of its outputs to the last of its inputs."""
+        self.num_passes = 0
+        """Calls in forward whose backward has not ended."""
+        self.is_reached = False
+        """Whether backward has been here since its gradients were last reduced."""
         self._gathering: OnThread[None] | None = None
-        self._reducing: list[tuple[FlatParameter, OnThread[Tensor]]] = []
+        self._reducing: list[Callable[[], None]] = []
 
     @property
     def is_trained(self) -> bool:
@@ -104,28 +117,30 @@ class Unit:
             flat.release()
 
     def start_reduce(self) -> None:
-        """Start to reduce the gradients that have arrived, with zeros for others."""
+        """Start to reduce the gradients, with NONE for those that have not arrived.
+
+        Also where none has: on other ranks they may have.
+        """
+        self.is_reached = False
         for flat in self.flats:
-            gradients = flat.take_gradients()
-            if gradients is not None:
-                if is_divided_before(gradients.dtype):
-                    gradients.div_(self._how.num_ranks)
+            if flat.is_trained:
+                gradients, arrived = flat.take_gradients()
                 reduce = partial(_reduce, gradients, self.name, self._how.wire)
-                self._reducing.append((flat, self._how.thread.start(reduce)))
+                handle = self._how.thread.start(reduce)
+                self._reducing.append(partial(flat.add_gradient, handle, arrived))
 
     def finish_reduce(self) -> None:
         """Wait for the reductions, and add this rank's shard to the gradients."""
         while self._reducing:
-            flat, handle = self._reducing.pop(0)
-            flat.add_gradient(handle.wait())
+            self._reducing.pop(0)()
 
     def drop(self) -> None:
         """Release the unit, and forget gradients of a pass that has failed."""
         self.release()
-        self.in_backward = False
+        self.in_backward = self.is_reached = False
         self._reducing = []
         for flat in self.flats:
-            flat.take_gradients()
+            flat.forget_gradients()
 
 
 def _reduce(gradients: Tensor, name: str, wire: Wire, group: Group) -> Tensor:
@@ -155,13 +170,15 @@ class FlatParameter:
         """Whether the parameters have hooks that bring their gradients: see zero3."""
         self._trained = [is_trained] * len(self.parameters)
         mark_sharded([*self.shards, *self.parameters])
+        mark_replaced(self.parameters)
         is_cast = how.compute_dtype is not None and weights.is_floating_point()
         self.full = weights.to(how.compute_dtype) if is_cast else weights
         """(n*k,)"""
         self._views = self._flat.views(self.full)
         self._nothing = self.full.new_empty(0)
         self.gradients: Tensor | None = None
-        """(n*k,): those that have arrived in this backward pass."""
+        """(n*k,): those that have arrived in this backward pass, and NONE."""
+        self._arrived: set[int] = set()
         self._gradient_views: tuple[Tensor, ...] = ()
         self.show()
         if self.full is not weights:
@@ -191,33 +208,58 @@ class FlatParameter:
 
     def take(self, index: int, parameter: Tensor) -> None:
         """Move the gradient of a parameter into `gradients`, and free it."""
-        require_plain_numbers(parameter.grad, self.names[index])
+        gradient, parameter.grad = parameter.grad, None
+        require_plain_numbers(gradient, self.names[index])
+        if gradient is None:
+            return
         if self.gradients is None:
-            self.gradients = torch.zeros_like(self.full)
-            self._gradient_views = self._flat.views(self.gradients)
-            announce(self.gradients, "buffers")
-        if parameter.grad is not None:
-            self._gradient_views[index].copy_(parameter.grad)
-        parameter.grad = None
+            self._allocate_gradients()
+        if is_divided_before(gradient.dtype):
+            gradient = gradient / self._how.num_ranks
+        torch.add(gradient, 0.0, out=self._gradient_views[index])  # -0.0 + 0.0 is 0.0
+        self._arrived.add(index)
 
-    def take_gradients(self) -> Tensor | None:
-        """The gradients that have arrived, which the caller owns from now on; None: none has."""
-        gradients, self.gradients, self._gradient_views = self.gradients, None, ()
-        return gradients
+    @property
+    def is_trained(self) -> bool:
+        """Whether a parameter has a gradient, now that some may be frozen."""
+        return any(self._trained)
 
-    def add_gradient(self, total: Tensor) -> None:
+    def take_gradients(self) -> tuple[Tensor, set[int]]:
+        """The gradients, which the caller owns from now on; which parameters have brought one."""
+        if self.gradients is None:
+            self._allocate_gradients()
+        assert self.gradients is not None
+        taken = self.gradients, self._arrived
+        self.forget_gradients()
+        return taken
+
+    def forget_gradients(self) -> None:
+        """Let go of those that have arrived."""
+        self.gradients, self._gradient_views, self._arrived = None, (), set()
+
+    def _allocate_gradients(self) -> None:
+        none = complex(NONE, NONE) if self.full.is_complex() else NONE
+        self.gradients = torch.full_like(self.full, none)
+        self._gradient_views = self._flat.views(self.gradients)
+        announce(self.gradients, "buffers")
+
+    def add_gradient(self, reduced: OnThread[Tensor], arrived: Set[int]) -> None:
         """Add this rank's shard (k,) of the sum over ranks, as a mean, to the shards' gradients.
 
-        A shard without a gradient gets a view of the mean, in the dtype of the shards.
+        arrived: the parameters that this rank has used. A parameter that no rank has used gets no
+        gradient. A shard without a gradient gets a view of the mean, in the dtype of the shards.
         """
+        total = reduced.wait()
         mean = total.to(self.shard.dtype)
         if not is_divided_before(total.dtype):
             mean = mean / self._how.num_ranks
-        for shard, place in zip(self.shards, self._places, strict=True):
+        for index, (shard, place) in enumerate(zip(self.shards, self._places, strict=True)):
             if not shard.numel() or not shard.requires_grad:
                 continue
+            if index not in arrived and _is_none(total[place]):
+                continue
             if shard.grad is None:
-                shard.grad = mean[place]
+                shard.grad = mean[place].as_subclass(PartOfGradient)
             else:
                 shard.grad += mean[place]
 
@@ -275,6 +317,12 @@ class FlatParameter:
         for name, view in zip(self.names, self._flat.views(flat), strict=True):
             view.copy_(whole[name].detach())
         self.shard.copy_(own_part(flat, self._how.group))
+
+
+def _is_none(total: Tensor) -> bool:
+    """Whether no rank has put a gradient here."""
+    numbers = torch.view_as_real(total) if total.is_complex() else total
+    return bool((torch.signbit(numbers) & (numbers == 0)).all())
 
 
 def _by_kind(parameters: Mapping[str, nn.Parameter]) -> list[dict[str, nn.Parameter]]:

@@ -131,7 +131,8 @@ class ShardedOptimizer(ShardedStates):
         """Average, update this rank's shards, gather all. Returns what `closure` does.
 
         Gradients are the ranks' means: where shares of the batch differ in size, scale the loss of
-        each by `len(share) / len(batch) * group.size`. Errors as of `reduce_gradients`, and
+        each by `len(share) / len(batch) * group.size`. Of padded sequences count the targets that
+        are not ignored, instead of the rows. Errors as of `reduce_gradients`, and
         RuntimeError for a parameter that was moved or converted since the optimizer was made.
         """
         loss = None
@@ -203,8 +204,8 @@ class ShardedOptimizer(ShardedStates):
         if names:
             raise RuntimeError(
                 f"rank {self.group.rank}: no gradient for {', '.join(names)}, which a backward "
-                "pass left out. Use them, or pass find_unused_parameters=True; or freeze them "
-                "everywhere with requires_grad_(False), and make the optimizer after"
+                "pass left out. Use them, or pass find_unused_parameters=True; or freeze them with "
+                "requires_grad_(False) on every rank before the optimizer is made"
             )
 
     def _missing_everywhere(self, missing: Sequence[set[int]]) -> list[set[int]]:

@@ -137,6 +137,7 @@ class ShardedGradients(ShardedOptimizer):
         """Called by the autograd engine when the backward pass has finished."""
         self._pass = -1
         if not self.find_unused_parameters:
+            self.require_same_trained()
             waiting = self._buckets[self._num_started :]
             shards = [bucket.shard for bucket in waiting]
             self._require_none_missing(shards, [b.missing() for b in waiting])

@@ -23,10 +23,12 @@ arXiv:2304.11277, whose way with storages and hooks this follows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
@@ -35,10 +37,12 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data_parallel.communication_thread import CommunicationThread
 from labkit.data_parallel.hooks import on_gradient, remove_with, weakly
-from labkit.data_parallel.wrapping import require_plain
+from labkit.data_parallel.wrapping import is_sharded, require_plain
 from labkit.global_norm import clip
+from labkit.optimizer import require_in_use
 from labkit.zero.flat import require_floating
 from labkit.zero.hybrid import across, require_replicas
+from labkit.zero.inner import takes_fragments
 from labkit.zero.passes import Passes
 from labkit.zero.unit import FlatParameter, Sharding, Unit
 from labkit.zero.unit_modules import (
@@ -48,6 +52,26 @@ from labkit.zero.unit_modules import (
     parameters_by_unit,
     resharded_names,
 )
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """RuntimeError for parameters that nobody trains any more; TypeError for shards that the
+    optimizer would take for whole parameters."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    require_in_use(parameters)
+    kind = type(optimizer)
+    is_torchs = kind is getattr(torch.optim, kind.__name__, None)
+    if is_torchs and not takes_fragments(kind) and any(map(is_sharded, parameters)):
+        raise TypeError(
+            f"torch.optim.{kind.__name__} looks at whole parameters, and each rank has parts of "
+            "them; choose one that is element-wise, such as torch.optim.AdamW"
+        )
+
+
+@cache
+def _watch_steps() -> None:
+    """Look at what optimizers step on, once there are shards. torch calls it for every step."""
+    register_optimizer_step_pre_hook(_before_step)
 
 
 class FullyShardedModule(nn.Module):
@@ -61,9 +85,12 @@ class FullyShardedModule(nn.Module):
     `named_parameters()` are this rank's parts of the parameters, by the names that these have in
     `module` (a tied parameter has its first one), as torch's FSDP(use_orig_params=True) shows them.
     An optimizer's groups, freezing and the logging of gradients can go by them. A parameter of
-    which this rank has no number is empty, and gets no gradient. What is frozen here is frozen in
-    `module` from the next forward pass on. Make the optimizer after this. It must be element-wise:
-    Adam is, LAMB and Muon are not.
+    which this rank has no number is empty, and gets no gradient. Nor does one that no rank has used
+    since zero_grad, so that weight decay leaves it alone as in one process; where some ranks have,
+    the others count as zeros. What is frozen here is frozen in `module` from the next forward pass
+    on. Make the optimizer after this: the step of one that has the parameters of `module` is a
+    RuntimeError. It must be element-wise: Adam is, LAMB and Muon are not. Gradients are
+    PartOfGradient, which refuse torch's clip_grad_norm_ and torch.amp.GradScaler.
 
     Every rank makes the same passes through the same units. Released parameters are empty, and a
     sum over them is 0 without an error; `debug=True` fills them with nan. A unit must not change
@@ -111,6 +138,7 @@ class FullyShardedModule(nn.Module):
             require_replicas(replicas, self.group)
         make_equal(module, self.group, replicas)
         names = [name for name, _ in module.named_parameters()]
+        _watch_steps()
 
         thread = CommunicationThread.of(self.group)
         wire, num_ranks = chosen_wire(wire, self.group), self.group.size
@@ -160,8 +188,9 @@ class FullyShardedModule(nn.Module):
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale the gradients of all shards down to a norm of at most `max_norm` over all ranks.
 
-        Not torch's clip_grad_norm_: that sees this rank's shards only, and would scale each rank's
-        by another factor. Returns the norm before, (). Wire: one number in an all-reduce.
+        Not torch's clip_grad_norm_, which is refused: it sees this rank's shards only, and would
+        scale each rank's by another factor. Returns the norm before, (). Wire: one number in an
+        all-reduce.
         TypeError, ValueError for a norm that is no number above 0.
         """
         gradients = [(p.grad, 1) for p in self.parameters() if p.grad is not None]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from labkit import Mismatch, RankError, run
-from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP
+from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, OverlappedDDP
 
 X = torch.ones(2, 3)
 BUCKETS = {"bucketed": BucketedDDP, "overlapped": DDP}
@@ -38,13 +38,15 @@ def test_a_parameter_that_was_added_differs_by_rank_and_is_named(rung):
         run(program, 2, timeout=20)
 
 
-def test_a_bucket_does_not_move_a_parameter_that_was_frozen_later():
+@pytest.mark.parametrize("rung", [BucketedDDP, OverlappedDDP, DDP], ids=lambda rung: rung.__name__)
+def test_buckets_wait_for_no_parameter_that_was_frozen_later(rung):
     def program(world):
-        model = BucketedDDP(nn.Linear(3, 3), world)
+        model = rung(nn.Linear(3, 3), world)
+        passed(model)
         model.module.bias.requires_grad_(False)
         passed(model)
 
-    with pytest.raises(RankError, match="bias was frozen after the module was wrapped"):
+    with pytest.raises(RankError, match="bias was frozen after the module was wrapped.* anew"):
         run(program, 2, timeout=20)
 
 
@@ -76,5 +78,5 @@ def test_a_model_that_was_converted_has_buckets_of_another_dtype_and_is_named(ru
         model(torch.ones(1, 3).double()).sum().backward()
         model.reduce_gradients()
 
-    with pytest.raises(RankError, match="weight, bias was converted or moved after .* wrap the"):
+    with pytest.raises(RankError, match="weight, bias were converted or moved after .* wrap the"):
         run(program, 2, timeout=20)

@@ -65,6 +65,10 @@ WRONG = {
         r"stage 0 took 2 rows and gave \(6,\)",
     ),
     "no gradient": (lambda w: pipeline(w, Detached()).step(X, X), "tensor without a gradient"),
+    "padded, by rows": (
+        lambda w: pipeline(w, loss=F.cross_entropy).step(X, torch.tensor([0, -100, 1, 2])),
+        r"microbatches of \[2, 2\] rows have \[1, 2\] targets that are not -100",
+    ),
     "loss of many": (
         lambda w: pipeline(w, loss=lambda y, t: y - t).step(X, X),
         r"loss gave \(2, 3\)",

@@ -15,12 +15,14 @@ from labkit import Group, run
 from labkit.pipeline import (
     Pipeline,
     Schedule,
+    WeightedLoss,
     gpipe,
     in_flight,
     interleaved,
     naive,
     one_f_one_b,
     plan,
+    token_loss,
     zero_bubble_h1,
     zero_bubble_v,
 )
@@ -119,6 +121,38 @@ def test_losses_gradients_order_and_microbatches_in_flight_are_the_serial_and_pl
             assert tuple(span.op for span in step.spans) == schedule.rows[rank]
         num_checked += 1
     assert num_checked == 2 * len(schedules(num_ranks))
+
+
+def padded(world: Group):
+    """Microbatches of 1, 2, 6 and 6 targets that count; then of 2 rows each, which count alike."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 6, 3, generator=generator)
+    targets = torch.randint(0, 5, (4, 6), generator=generator)
+    targets[0, 1:] = targets[1, 2:] = -100
+
+    def stages():
+        torch.manual_seed(0)
+        return [nn.Linear(3, 3), nn.Linear(3, 5)]
+
+    def mean(logits, targets):
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    first, second = stages()
+    expected = mean(second(first(x)), targets)
+    expected.backward()
+    found = []
+    for loss in (token_loss, WeightedLoss(mean, lambda part: (part != -100).sum())):
+        stage = stages()[world.rank]
+        step = Pipeline(plan(gpipe, 2, 4), {world.rank: stage}, loss, world).step(x, targets)
+        found.append((step.loss, stage.weight.grad))
+    return expected.item(), (first, second)[world.rank].weight.grad, found
+
+
+def test_a_microbatch_counts_by_the_targets_that_its_loss_is_a_mean_over():
+    for rank, (loss, gradient, found) in enumerate(run(padded, 2).values):
+        for value, grad in found:
+            assert value == (pytest.approx(loss) if rank else None)
+            torch.testing.assert_close(grad, gradient)
 
 
 def changing_shapes(world: Group):

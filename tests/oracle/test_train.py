@@ -3,13 +3,22 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from labkit.data import Batches, Corpus
+from labkit import run
+from labkit.combined import train_3d
+from labkit.context_parallel import train_cp
+from labkit.data import IGNORED, Batch, Batches, Corpus
+from labkit.data_parallel import train_dp
 from labkit.model import GPT, GPTConfig
+from labkit.moe import train_moe
+from labkit.moe.moe_config import MoEConfig
+from labkit.pipeline import train_pp
+from labkit.tensor_parallel import train_tp
 from labkit.train import TrainConfig, Trained, loss, train_serial, train_step
 
 CONFIG = GPTConfig(context=16, num_layers=1, hidden=16, num_heads=2)
@@ -62,6 +71,55 @@ def test_weighted_gradients_of_the_shares_add_up_to_that_of_the_batch(size):
         for total, grad in zip(totals, grads, strict=True):
             total += len(share) / len(batch) * grad
     torch.testing.assert_close(totals, list(expected))
+
+
+class PaddedBatches(Batches):
+    """The n-th sequence has n targets, and those of the third do not count at all."""
+
+    def at(self, step):
+        batch = super().at(step)
+        targets_BT = batch.targets_BT.clone()
+        for row, targets_T in enumerate(targets_BT):
+            targets_T[0 if row == 3 else row :] = IGNORED
+        return Batch(batch.inputs_BT, targets_BT)
+
+
+class Padded(TrainConfig):
+    def batches(self, corpus, context):
+        given = super().batches(corpus, context)
+        return PaddedBatches(given.corpus, given.num_sequences, context, given.seed)
+
+
+PADDED = Padded(num_steps=3, num_sequences=9, optimizer="sgd", dtype=torch.float64)
+FOUR_RANKS = replace(CONFIG, num_layers=2, num_heads=4)
+MOE = MoEConfig()
+WAYS = {
+    "dp": train_dp.train,
+    "cp": train_cp.train,
+    "tp": train_tp.train,
+    "pp": train_pp.train,
+    "3d": partial(train_3d.train, dp=2, pp=2, num_microbatches=2),
+    "moe": lambda world, config, settings: train_moe.train(world, config, MOE, settings),
+}
+
+
+def padded_each_way(world):
+    return {name: train(world, FOUR_RANKS, PADDED) for name, train in WAYS.items()}
+
+
+def test_padded_targets_count_nowhere_in_one_process_or_on_many_ranks():
+    batch, model = PADDED.batches(None, CONFIG.context).at(0), GPT(FOUR_RANKS, 0, torch.float64)
+    logits_NV = model(batch.inputs_BT).flatten(0, 1)
+    of_torch = F.cross_entropy(logits_NV, batch.targets_BT.flatten())
+    serial = train_serial(FOUR_RANKS, PADDED)
+    assert serial.losses[0] == pytest.approx(of_torch.item(), rel=1e-12)
+
+    of_experts = train_moe.train_serial(FOUR_RANKS, MOE, PADDED, num_groups=4)
+    for of_rank in run(padded_each_way, 4).values:
+        for name, trained in of_rank.items():
+            expected = of_experts if name == "moe" else serial
+            assert trained.losses == pytest.approx(expected.losses, rel=1e-9), name
+            assert trained.largest_difference(expected) < 1e-9, name
 
 
 def test_no_sequences_have_the_loss_zero_and_zero_gradients():

@@ -220,6 +220,99 @@ def test_a_layer_may_have_parameters_of_several_kinds_and_several_results():
             torch.testing.assert_close(found[name], value.detach(), rtol=eps, atol=eps)
 
 
+class Branch(nn.Module):
+    """A layer in a model, which may use nothing of its own in a pass, or not all of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.spare = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x, uses):
+        return torch.tanh(self.linear(x * self.scale.to(x.dtype))) if uses else x
+
+
+class LeavesOut(nn.Module):
+    """`scaled` and all of the second layer are used in some passes, `unused` in none."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([Branch(), Branch()])
+        self.unused, self.scaled, self.frozen = (nn.Parameter(torch.ones(5)) for _ in range(3))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x, uses):
+        first, second = self.layers
+        y = second(first(x, True), uses).sum()
+        return y + (self.scaled * self.frozen).sum() if uses else y
+
+
+def steps_that_leave_out(model, passes, num_ranks):
+    """Two steps of two passes each; by name: whether there is a gradient before each step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    found = []
+    for step in passes:
+        optimizer.zero_grad()
+        for x, uses in step:
+            (model(x, uses) / num_ranks).backward()
+        found.append({n: p.grad is not None for n, p in model.named_parameters() if p.numel()})
+        optimizer.step()
+    return found
+
+
+def passes_of(ranks):
+    """What these ranks pass in two steps: rank 0 uses all in the second pass of the first step."""
+    return [
+        [
+            (torch.full((2, 3), 1.0 + rank), (step, number, rank) == (0, 1, 0))
+            for number in (0, 1)
+            for rank in ranks
+        ]
+        for step in (0, 1)
+    ]
+
+
+def leaves_out(world, options):
+    found = []
+    for each in options:
+        group = world
+        if "replicas" in each:
+            group = world.split(world.rank // 2)
+            each = {"replicas": world.split(world.rank % 2)}
+        model = FullyShardedModule(LeavesOut(), group, **each)
+        has_gradient = steps_that_leave_out(model, passes_of([world.rank]), 1)
+        found.append((has_gradient, model.full_parameters()))
+    return found
+
+
+LEAVES_OUT = (
+    {},
+    {"wire": LIBRARY},
+    {"wire": SHARED_MEMORY},
+    {"reshard_after_forward": False},
+    {"units": []},
+    {"compute_dtype": torch.float16},
+)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_what_no_rank_uses_has_no_gradient_and_the_others_count_as_zeros(num_ranks):
+    model = LeavesOut()
+    has_gradient = steps_that_leave_out(model, passes_of(range(num_ranks)), num_ranks)
+    assert has_gradient[0]["scaled"] and not has_gradient[1]["scaled"]
+    options = [*LEAVES_OUT, {"replicas": True}] if num_ranks == 4 else LEAVES_OUT
+    for of_rank in run(leaves_out, num_ranks, args=(options,)).values:
+        for each, (found, parameters) in zip(options, of_rank, strict=True):
+            for of_step, expected in zip(found, has_gradient, strict=True):
+                assert of_step == {name: expected[name] for name in of_step}, each
+            rounding = 2e-2 if "compute_dtype" in each else 1e-5
+            for name, value in model.named_parameters():
+                torch.testing.assert_close(
+                    parameters[name], value.detach(), rtol=rounding, atol=rounding
+                )
+
+
 class Table(nn.Module):
     """A frozen table of whole numbers, and a buffer that every rank has made for itself."""
 
@@ -572,7 +665,7 @@ def test_of_a_backward_pass_that_failed_nothing_counts():
         return [x for gradient in gradients_of(model) for x in gradient.tolist()]
 
     a, b = run(fails_once, 2).values
-    assert (a, b) == ([0.0, 0.0], [1.0, 1.0])
+    assert (a, b) == ([], [1.0, 1.0])  # only the failed pass has used a
 
 
 def test_whole_parameters_can_be_loaded_on_another_number_of_ranks():
@@ -616,6 +709,76 @@ def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
     assert run(drops_the_model, 2).values == [([True] * 6, 0)] * 2
 
 
+def after_backward(linear, world):
+    model = FullyShardedModule(linear, world)
+    model(torch.ones(1, 2)).sum().backward()
+    return model
+
+
+def scaled(optimizer):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    scaler.step(optimizer)
+
+
+def stepped_on(make, of):
+    """An optimizer that was made before the module was sharded, or `of` the module within."""
+
+    def misuses(linear, world):
+        before = make(linear.parameters(), world)
+        model = after_backward(linear, world)
+        (before if of is None else make(of(model), world)).step()
+
+    return misuses
+
+
+# What torch would do with a rank's part alone, or with parameters that nobody trains any more.
+OF_TORCH = {
+    "scaler of torch": lambda linear, world: scaled(
+        torch.optim.SGD(after_backward(linear, world).parameters(), 0.1)
+    ),
+    "scaler, fused": lambda linear, world: scaled(
+        torch.optim.AdamW(after_backward(linear, world).parameters(), fused=True)
+    ),
+    "clipping of torch": lambda linear, world: nn.utils.clip_grad_norm_(
+        after_backward(linear, world).parameters(), 1.0
+    ),
+    "clipping by foreach": lambda linear, world: nn.utils.clip_grad_norm_(
+        after_backward(linear, world).parameters(), 1.0, foreach=True
+    ),
+    "optimizer before": stepped_on(lambda given, _: torch.optim.AdamW(given), None),
+    "the lab's before": stepped_on(lambda given, _: AdamW(given, 1e-3), None),
+    "optimizer of the module within": stepped_on(
+        lambda given, _: torch.optim.SGD(given, 0.1), lambda model: model.module.parameters()
+    ),
+    "zero1 before": stepped_on(
+        lambda given, world: ShardedOptimizer(given, torch.optim.SGD, world, lr=0.1), None
+    ),
+    "whole parameters": stepped_on(
+        lambda given, _: torch.optim.Adafactor(given), lambda model: model.parameters()
+    ),
+}
+
+
+def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
+    def computes(world):
+        linear = nn.Linear(2, 2, bias=False)
+        models = [after_backward(copy.deepcopy(linear), world) for _ in range(3)]
+        for model, options in zip(models, ({"foreach": False}, {"foreach": True}, {"fused": True})):
+            optimizer = torch.optim.AdamW(model.parameters(), 0.1, **options)
+            optimizer.step()
+            (states,) = (optimizer.state[p] for p in model.parameters())
+            assert all(type(state) is torch.Tensor for state in states.values())
+        (gradient,) = gradients_of(models[0])
+        assert type(gradient) is not type(gradient + 1) is torch.Tensor
+        return gradient, [model.full_parameters()["weight"] for model in models]
+
+    (first, of_loop), (second, _) = run(computes, 2).values
+    assert type(first) is torch.Tensor and [*first, *second] == [1.0] * 4
+    for weight in of_loop[1:]:
+        torch.testing.assert_close(weight, of_loop[0])
+
+
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [
@@ -643,6 +806,15 @@ def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
         ("unfrozen later", "frozen or unfrozen after the module was sharded"),
         ("other shapes loaded", r"weight has shape \(1, 1\) here, and \(2, 2\)"),
         ("other names loaded", "bias, weights: only here, or only in the module"),
+        ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
+        ("scaler, fused", "torch.amp.GradScaler looks for inf on each rank alone"),
+        ("clipping of torch", "clip_grad_norm_ takes .* Call model.clip_gradients"),
+        ("clipping by foreach", "clip_grad_norm_ takes .* Call model.clip_gradients"),
+        ("optimizer before", "parameters of this optimizer are those of a module .* sharded since"),
+        ("the lab's before", "parameters of this optimizer are those of a module .* sharded since"),
+        ("optimizer of the module within", "parameters of this optimizer are those of a module"),
+        ("zero1 before", "parameters of this optimizer are those of a module .* sharded since"),
+        ("whole parameters", "torch.optim.Adafactor looks at whole parameters"),
         ("no tensor", "in which there is no tensor with a gradient"),
         ("reentrant", "Call checkpoint.*use_reentrant=False"),
     ],
@@ -699,6 +871,8 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
         if misuse == "other names loaded":
             model = FullyShardedModule(linear, world)
             model.load_full_parameters({"weights": torch.ones(1, 1), "weight": torch.ones(2, 2)})
+        if misuse in OF_TORCH:
+            OF_TORCH[misuse](linear, world)
         if misuse == "no tensor":
             linear.register_forward_hook(lambda *_: SimpleNamespace(y=1))
             FullyShardedModule(linear, world)(torch.ones(1, 2))

@@ -774,6 +774,7 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
         ("copied", "cannot be copied or pickled; save state_dict"),
         ("frozen later", "parameter 0: frozen or unfrozen after the optimizer was made"),
+        ("frozen later, by bucket", "parameter 0: frozen or unfrozen after the optimizer was made"),
         ("another model", r"groups of \[2\] parameters: it is of another model"),
         ("state of another model", r"exp_avg of parameter 0 has shape \(2,\), .* \(3,\)"),
         ("part of another model", "or another model: read the parts of all 2 ranks"),
@@ -845,6 +846,11 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
         if misuse == "frozen later":
             w.requires_grad_(False)
             each.step()
+        if misuse == "frozen later, by bucket":
+            first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
+            by_bucket = ShardedGradients([first, second], adam, world)
+            first.requires_grad_(False)
+            (first + second).sum().backward()
         if misuse == "another model":
             groups = [{"params": [0, 1]}]
             each.load_state_dict({"state": {}, "param_groups": groups})
