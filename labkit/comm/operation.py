@@ -90,6 +90,16 @@ class Operation:
         return (self.origin.said, *(site.said for site in self.callers))
 
     @property
+    def is_part_of_a_call(self) -> bool:
+        """Whether labkit or torch has posted it, for another call that the reader has written.
+
+        Not where something in between has handed on the reader's own `group.send(x, 1)`.
+        """
+        text = self.origin.text
+        is_own = any(f".{call}(" in text for call in (self.kind, f"i{self.kind}"))
+        return self.site != self.origin and bool(text) and not is_own
+
+    @property
     def is_collective(self) -> bool:
         """All members of the group take part, and not two of them."""
         return self.kind not in P2P_KINDS

@@ -44,6 +44,18 @@ def named(operation: Operation) -> str:
     return f"{which} of {group}{operation.name.removeprefix(which)}"
 
 
+def known_as(operation: Operation) -> str:
+    """`named`; a message that labkit sends for a call has the name of the call, `model(x)`."""
+    if operation.is_part_of_a_call and not operation.is_collective:
+        return shortened(operation.origin.text)
+    return named(operation)
+
+
+def purpose(operation: Operation) -> str:
+    """What labkit sends it for, before a place: `weights of 0; `. Empty where nothing says so."""
+    return f"{operation.label}; " if operation.label and operation.is_part_of_a_call else ""
+
+
 def places(operations: Iterable[Operation], place: Place) -> str:
     """The readers' own lines, each once: `cell 7, line 3 and cell 7, line 9`."""
     return listed(list(dict.fromkeys(place(operation.origin) for operation in operations)))

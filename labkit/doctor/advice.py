@@ -17,6 +17,16 @@ NOT_ASKED = (
     "The cell runs on some of the ranks only (--on), and a collective needs every member of its "
     "group: run the cell on all of them, or call a group of these ranks, made with world.split."
 )
+CALL_ON_ALL = (
+    "The call sends messages, and every rank of its group must make it: the forward and backward "
+    "pass of a sharded module, in evaluation too, the step of a pipeline, a collective. Look for a "
+    "loop with fewer steps, or a return, break or if that depends on the rank."
+)
+CALL_ALIKE = (
+    "These calls send messages, and every rank of their group must make the same calls, in the "
+    "same order and with the same settings. Look for one that some ranks make alone or later, and "
+    "for an argument that is given on some ranks only."
+)
 COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
 NOT_RECORDED = (
     "What torch itself issues is known from its Flight Recorder, which has neither roots nor "

@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from labkit.comm import Timeline
+from labkit.comm import Operation, Timeline
 from labkit.comm.agreement import disagreement
 from labkit.comm.agreement.difference import ADVICE, Difference
 from labkit.comm.recorded import is_foreign
-from labkit.comm.words import listed, named, places, ranks_named, verb
+from labkit.comm.words import known_as, listed, places, purpose, ranks_named, verb
 from labkit.doctor import advice, sources
 from labkit.doctor.halt import cure
 from labkit.doctor.position import activity, plural, position_of
@@ -82,12 +82,15 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
         gone = [rank for rank in wait.absent if views[rank].stage.is_over]
         if gone:
             operation = wait.operation
-            without = {"send": "receiving it", "recv": "sending it"}.get(
-                operation.kind, "calling it"
-            )
+            without = "calling it"
+            if not operation.is_part_of_a_call:
+                ends = {"send": "receiving it", "recv": "sending it"}
+                without = ends.get(operation.kind, without)
             absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
             todo = advice.COUNT_CALLS if operation.is_collective else advice.COUNT_MESSAGES
+            if operation.is_part_of_a_call and not operation.is_collective:
+                todo = advice.CALL_ON_ALL
             if all(views[rank].stage is Stage.IDLE for rank in gone):
                 todo = advice.NOT_ASKED
             return _unless_threads_bring_it(Verdict(Fault.LEFT, text, todo, tuple(gone)), views)
@@ -100,7 +103,8 @@ def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
         return None
     ranks = [wait.rank for wait in ring]
     steps = [
-        f"rank {wait.rank} in {named(wait.operation)} ({sources.place(wait.operation.origin)})"
+        f"rank {wait.rank} in {known_as(wait.operation)} "
+        f"({purpose(wait.operation)}{sources.place(wait.operation.origin)})"
         for wait in sorted(ring, key=lambda wait: wait.rank)[:_MOST_SHOWN]
     ]
     if len(ring) > _MOST_SHOWN:
@@ -110,6 +114,8 @@ def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     kinds = {wait.operation.kind for wait in ring}
     todos = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
     todo = todos.get(frozenset(kinds), advice.MIXED)
+    if any(w.operation.is_part_of_a_call and not w.operation.is_collective for w in ring):
+        todo = advice.CALL_ALIKE
     return _unless_threads_bring_it(Verdict(Fault.CYCLE, text, todo, tuple(sorted(ranks))), views)
 
 
@@ -197,7 +203,7 @@ def _together(wait: Wait, found: Mapping[int, Wait]) -> list[Wait]:
     """All who wait in the same operation."""
     operation = wait.operation
     if not operation.is_collective:
-        return [wait]
+        return [wait] if operation.label is None else _labelled_alike(operation, found)
     key = (operation.group_name, operation.sequence)
     return [
         each
@@ -207,13 +213,23 @@ def _together(wait: Wait, found: Mapping[int, Wait]) -> list[Wait]:
     ]
 
 
+def _labelled_alike(operation: Operation, found: Mapping[int, Wait]) -> list[Wait]:
+    """All who wait for a message of the same purpose, as in a ring."""
+    return [
+        each
+        for each in found.values()
+        if (each.operation.group_name, each.operation.label, each.operation.is_collective)
+        == (operation.group_name, operation.label, False)
+    ]
+
+
 def _waiting(together: Sequence[Wait]) -> str:
     """`ranks 0, 2 and 3 wait in all_reduce #4 (cell 7, line 12)`."""
     ranks = [wait.rank for wait in together]
     operations = [wait.operation for wait in together]
     return (
-        f"{ranks_named(ranks)} {verb(ranks, 'waits')} in {named(operations[0])} "
-        f"({places(operations, sources.place)})"
+        f"{ranks_named(ranks)} {verb(ranks, 'waits')} in {known_as(operations[0])} "
+        f"({purpose(operations[0])}{places(operations, sources.place)})"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from labkit.comm import Operation
 from labkit.comm.agreement.disagreement import WITHOUT_DATA
-from labkit.comm.words import named, ranks_named, verb
+from labkit.comm.words import known_as, ranks_named, verb
 from labkit.doctor import sources
 from labkit.doctor.halt import cure
 from labkit.doctor.stage import Stage
@@ -25,7 +25,7 @@ def doing(view: View) -> str:
     if view.stage is Stage.IDLE:
         return "is idle (not in this cell)"
     if waiting := view.waits_in:
-        return f"waits in {named(waiting)}"
+        return f"waits in {known_as(waiting)}"
     if view.stage is not Stage.RUNNING:
         return f"{view.stage.value} {_after(view)}"
     return f"{activity(view)} {_after(view)}"
@@ -47,7 +47,7 @@ def _stopped(view: View, where: str) -> str:
 def _stands(view: View) -> str:
     """Where a stopped rank is, by its journal alone; empty before its first operation."""
     if waiting := view.waits_in:
-        return f" in {named(waiting)}"
+        return f" in {known_as(waiting)}"
     return "" if _last(view) is None else f" {_after(view)}"
 
 
@@ -57,7 +57,7 @@ def _after(view: View) -> str:
     num_foreign = view.recorded.enqueued.get("torch.distributed", 0)
     after = "before any operation"
     if last is not None:
-        after = f"after {named(last)}"
+        after = f"after {known_as(last)}"
     elif num_foreign:
         after = f"after {num_foreign} collective{'s' * (num_foreign > 1)} of torch.distributed"
     if last is not None and last.failed:

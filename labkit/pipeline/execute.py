@@ -81,7 +81,7 @@ class Pipeline:
         validate(schedule)
         self.schedule, self.group = schedule, chosen(group)
         checks.stages(stages, schedule, self.group)
-        checks.same_schedule(schedule, self.group)
+        checks.same_plan(schedule, tied, self.group)
         self.stages, self.loss, self.tied = dict(stages), loss, tied
         self._wires = Wires(schedule, self.group)
         self._is_whole = True  # False while a step is under way, and after one that has failed

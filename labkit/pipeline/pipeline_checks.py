@@ -14,15 +14,28 @@ from labkit.data import IGNORED, counted
 from labkit.pipeline.op import Op, Schedule
 
 
-def same_schedule(schedule: Schedule, group: Group) -> None:
-    """All ranks have planned the same. Wire: an all-gather of one number."""
+def same_plan(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
+    """All ranks have planned the same, and both ends of the model tie a weight, or none.
+
+    Wire: an all-gather of two numbers.
+    """
     mine = zlib.crc32(repr((schedule.num_microbatches, schedule.rows)).encode())
-    told = group.all_gather(torch.tensor([mine], device=group.device)).tolist()
+    own = 0 if tied is None else zlib.crc32(repr((tuple(tied.shape), tied.dtype)).encode())
+    both = group.all_gather(torch.tensor([mine, own], device=group.device)).view(-1, 2)
+    told, ties = both.t().tolist()
     others = [rank for rank, number in enumerate(told) if number != mine]
     if others:
         raise ValueError(
             f"ranks {others} have planned another schedule than rank {group.rank}: its "
             f"{schedule.name!r} of {schedule.num_microbatches} microbatches; plan the same on all"
+        )
+    first, last = schedule.rank_of[0], schedule.rank_of[schedule.num_stages - 1]
+    if ties[first] != ties[last]:
+        given = {rank: "a weight" if ties[rank] else "none" for rank in (first, last)}
+        raise ValueError(
+            f"tied: {given[first]} on rank {first} of the first stage and {given[last]} on rank "
+            f"{last} of the last, or weights of other shapes or dtypes: the two add up their "
+            "gradients, so pass the same weight on both, or on neither"
         )
 
 

@@ -42,7 +42,7 @@ def sum_tied_gradients(
         theirs = torch.empty_like(mine)
         peer = last if group.rank == first else first
         with group.region("tied weight"):
-            with group.together():
+            with group.label("gradient of the tied weight"), group.together():
                 sent, arriving = group.isend(mine, peer), group.irecv(theirs, peer)
             arriving.wait()
             sent.wait()

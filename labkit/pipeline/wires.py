@@ -96,8 +96,10 @@ class Wires:
         if kind is Kind.F and stage not in self._layouts:
             self._layouts[stage] = (tuple(x.shape[1:]), x.dtype)
             header = _header(x, stage).to(self._group.device)
-            self._sent[peer].append((-1, self._group.isend(header, peer)))
-        self._sent[peer].append((used, self._group.isend(x, peer)))
+            with self._group.label(f"sizes of the outputs of stage {stage}"):
+                self._sent[peer].append((-1, self._group.isend(header, peer)))
+        with self._group.label(_label(product)):
+            self._sent[peer].append((used, self._group.isend(x, peer)))
         self._post_ahead()
 
     def take(self, product: Product) -> Tensor:
@@ -135,14 +137,16 @@ class Wires:
         buffer = torch.empty(
             (self._rows[message.product[2]], *sizes), dtype=dtype, device=self._group.device
         )
-        self._posted[message.product] = (self._group.irecv(buffer, message.src), message)
+        with self._group.label(_label(message.product)):
+            self._posted[message.product] = (self._group.irecv(buffer, message.src), message)
 
     def _layout(self, product: Product, peer: int) -> Layout:
         kind, stage, _ = product
         boundary = stage if kind is Kind.F else stage - 1  # a gradient is shaped as the output
         if boundary not in self._layouts:
             header = torch.empty(_HEADER_NUMEL, dtype=torch.int64, device=self._group.device)
-            number, num_dims, *sizes = self._group.recv(header, peer).tolist()
+            with self._group.label(f"sizes of the outputs of stage {boundary}"):
+                number, num_dims, *sizes = self._group.recv(header, peer).tolist()
             self._layouts[boundary] = (tuple(sizes[:num_dims]), _DTYPES[number])
         return self._layouts[boundary]
 
@@ -174,6 +178,12 @@ def _messages(schedule: Schedule, rank: int) -> Iterator[_Message]:
         src, dst = rank_of[product[1]], rank_of[there]
         if rank in (src, dst):
             yield _Message(product, src, dst, made[product], used[product])
+
+
+def _label(product: Product) -> str:
+    kind, stage, microbatch = product
+    what = "output" if kind is Kind.F else "gradient of the input"
+    return f"{what} of stage {stage}, microbatch {microbatch}"
 
 
 def _header(x: Tensor, stage: int) -> Tensor:

@@ -17,6 +17,8 @@ from labkit import Deadlock, RankError, RunTimeout, run
 from labkit.collectives import ring_all_reduce
 from labkit.launch import launch
 from labkit.launch.listen import StallWatch
+from labkit.pipeline import Pipeline, gpipe, plan
+from labkit.zero import FullyShardedModule
 from tests.forked_programs import script
 from tests.processes import are_gone_within
 
@@ -277,6 +279,28 @@ def test_a_message_that_a_returned_rank_never_sent_is_found_at_once():
 
     with pytest.raises(Deadlock, match="rank 0 waits in recv #1 from rank 1"):
         run(waits_in_vain, 2, timeout=20)
+
+
+def test_a_call_that_one_rank_makes_alone_is_told_by_its_name_and_not_by_its_messages():
+    def evaluates_alone(world, alone):
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+        model = FullyShardedModule(layers, world)
+        stage = {world.rank: torch.nn.Linear(3, 3)}
+        loss = torch.nn.functional.mse_loss
+        pipeline = Pipeline(plan(gpipe, 2, 2), stage, loss, world)
+        pipeline.step(torch.ones(2, 3), torch.ones(2, 3))
+        if world.rank == 0 and alone == "model":
+            model(torch.ones(2, 4))
+        if world.rank == 0 and alone == "pipeline":
+            pipeline.step(torch.ones(2, 3), torch.ones(2, 3))
+
+    for alone, told in (
+        ("model", r"in model\(torch.ones\(2, 4\)\) \(weights of 0; .*, without calling it"),
+        ("pipeline", r"in pipeline.step\(.*\) \(gradient of the input of stage 1, microbatch"),
+    ):
+        with pytest.raises(Deadlock, match=told) as caught:
+            run(evaluates_alone, 2, args=(alone,), timeout=20)
+        assert "neighbour" not in str(caught.value) and "every rank" in str(caught.value)
 
 
 def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch):

@@ -137,6 +137,27 @@ def test_ranks_with_different_schedules_are_told_before_anything_is_sent():
     assert re.search(r"ranks \[0\] have planned another schedule than rank 2", told[2])
 
 
+def tied_on(world, ranks):
+    stage = nn.Linear(3, 3)
+    tied = stage.weight if world.rank in ranks else None
+    schedule = plan(one_f_one_b, world.size, 2)
+    make = {world.rank: stage}
+    return attempt(world, lambda w: Pipeline(schedule, make, F.mse_loss, w, tied=tied))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "found"),
+    [
+        ((0,), "a weight on rank 0 .* none on rank 2"),
+        ((1, 2), "none on rank 0 .* a weight on rank 2"),
+        ((0, 2), "nothing"),
+        ((), "nothing"),
+    ],
+)
+def test_a_weight_is_tied_on_both_ends_or_on_neither(ranks, found):
+    assert all(re.search(found, told) for told in run(tied_on, 3, args=(ranks,)).values)
+
+
 def frozen_first(world):
     torch.manual_seed(world.rank)
     stage = nn.Linear(3, 3).requires_grad_(world.rank > 0)

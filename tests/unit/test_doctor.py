@@ -8,6 +8,7 @@ import pytest
 from labkit.comm import Site
 from labkit.comm.agreement import disagreement
 from labkit.comm.recorded import Recorded
+from labkit.doctor import advice
 from labkit.doctor.diagnose import diagnose, diagnose_now
 from labkit.doctor.position import position_of, table
 from labkit.doctor.stacks import Stack
@@ -81,6 +82,30 @@ def test_a_cycle_through_a_message_and_a_collective_is_found_behind_a_slow_rank(
     assert verdict.fault is Fault.CYCLE and verdict.ranks == (1, 2)
     assert "rank 1 in recv #1 from rank 2 (train.py, line 5)" in verdict.text
     assert "rank 2 in all_reduce #1 (train.py, line 4)" in verdict.text
+
+
+def part_of_a_call(kind, peer, label="weights of 0"):
+    """A message that labkit sends for a line of the reader's."""
+    at = Site("labkit/collectives/stream.py", 87, "stream", "group.irecv(buffer, source)")
+    origin = Site("train.py", 12, "step", "model(x)")
+    posted = operation(kind, peer=peer, group="world.1.0")
+    return replace(posted, site=at, origin=origin, label=label)
+
+
+def test_messages_of_a_strategy_are_told_by_the_call_and_what_it_is_for():
+    ring = [part_of_a_call("recv", peer) for peer in (3, 0, 1)]
+    verdict = diagnose([*map(running, ring), View(Stage.RETURNED)])
+    assert verdict.fault is Fault.LEFT and verdict.ranks == (3,)
+    assert verdict.text.startswith("ranks 0, 1 and 2 wait in model(x) (weights of 0; train.py, ")
+    assert verdict.text.endswith("without calling it")
+    assert verdict.advice == advice.CALL_ON_ALL
+
+
+def test_a_cycle_of_a_strategys_messages_is_one_of_calls():
+    views = [running(part_of_a_call("recv", 1)), running(part_of_a_call("recv", 0, "gradients"))]
+    verdict = diagnose(views)
+    assert verdict.fault is Fault.CYCLE and verdict.advice == advice.CALL_ALIKE
+    assert "rank 1 in model(x) (gradients; train.py, line 12)" in verdict.text
 
 
 @pytest.mark.parametrize("num_threads", [0, 1])
