@@ -19,6 +19,13 @@ from numbers import Integral, Real
 from typing import Any
 
 
+class UserError(Exception):
+    """A request that cannot be met, such as a name that nothing has.
+
+    The message says why, and what to do instead. The command line prints it without a traceback.
+    """
+
+
 def number(
     name: str,
     value: object,

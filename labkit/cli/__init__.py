@@ -1,31 +1,53 @@
 """labkit in a terminal: the engine of the notebooks, with rich output.
 
+labkit course lab                the exercises and notebooks, written into the folder lab
 labkit check ring_all_reduce     exit status 0 after a pass, 1 otherwise, 2 for a call that is wrong
 labkit puzzle "two ranks" rows.txt    the same
 labkit plan --model llama3-70b --cluster h100 --gpus 512    1 where no layout fits
 labkit serve checkpoints         a trained GPT, by OpenAI's protocol
 labkit doctor                    exit status 0 where runs work, 1 where something prevents them
+
+Ctrl-C ends each of them with status 130. This file imports almost nothing, so that it is there to
+catch Ctrl-C while the rest is imported; commands.py says which commands there are.
 """
 
-import multiprocessing
-import signal
 import sys
-from multiprocessing import forkserver, resource_tracker
 
 _WHAT_RANKS_NEED = [
     "labkit.launch.session.session_main",
     "labkit.grade.harness",
     "torch.fx.experimental.symbolic_shapes",  # torch imports it at a rank's first backward()
 ]
+# Modules that come with an extra of the package, in pyproject.toml.
+EXTRAS = {
+    **dict.fromkeys(
+        (
+            "typer", "rich", "markdown_it", "platformdirs", "watchfiles", "fsrs", "numpy",
+            "matplotlib", "PIL", "IPython", "ipykernel", "ipywidgets", "jupyterlab", "jsonschema",
+        ),
+        "lab",
+    ),
+    **dict.fromkeys(("fastapi", "pydantic", "starlette", "uvicorn"), "serve"),
+}  # fmt: skip
 
 
 def main() -> None:
     """The command `labkit`."""
-    if sys.argv[1:2] in (["check"], ["watch"]):
-        _start_fork_server()
-    from labkit.cli.commands import main
+    try:
+        if sys.argv[1:2] in (["check"], ["watch"]):
+            _start_fork_server()
+        from labkit.cli.commands import main
 
-    main()
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        told = f"labkit: {package} is not installed: pip install 'labkit[{EXTRAS[package]}]'"
+        print(told, file=sys.stderr)
+        sys.exit(2)
 
 
 def _start_fork_server() -> None:
@@ -33,6 +55,10 @@ def _start_fork_server() -> None:
 
     Without torch._dynamo, which no exercise needs and which takes a second to import.
     """
+    import multiprocessing
+    import signal
+    from multiprocessing import forkserver, resource_tracker
+
     multiprocessing.get_context("forkserver").set_forkserver_preload(_WHAT_RANKS_NEED)
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

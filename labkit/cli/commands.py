@@ -1,85 +1,248 @@
-"""The command `labkit`: which commands there are, and how a call that is wrong ends."""
+"""The command `labkit`: which commands there are, and how a call that is wrong ends.
 
+A command's module is imported when the command is called. `labkit --help` needs none of them, and
+neither does it need rich, which takes twice as long to import as typer.
+"""
+
+import errno
+import importlib
+import os
 import sys
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
-from labkit.cli import (
-    bank,
-    cards,
-    case,
-    doctor,
-    drills,
-    exercises,
-    mock,
-    planner,
-    profile,
-    progress,
-    puzzles,
-    serve_command,
-)
-from labkit.cli import watch as watching
-from labkit.cli.new import CannotBegin, new
-from labkit.cli.terminal import console, progress_warnings_shown
-from labkit.grade import catalog
-from labkit.grade.puzzles import UnknownPuzzle
-from labkit.grade.submission import NothingToGrade
-from labkit.grade.workspace import WorkspaceNotFound
-from labkit.interview.cards.sitting import UnknownCards
-from labkit.interview.drills import UnknownDrill
-from labkit.progress.exchange import ExchangeError
+from labkit.arguments import UserError
 
-_USER_ERRORS = (
-    catalog.UnknownExercise,
-    catalog.CatalogError,
-    UnknownPuzzle,
-    UnknownCards,
-    UnknownDrill,
-    NothingToGrade,
-    WorkspaceNotFound,
-    ExchangeError,
-    watching.CannotWatch,
-    CannotBegin,
-)
+
+class Entry(NamedTuple):
+    """A command as `labkit --help` lists it."""
+
+    name: str
+    place: str
+    """Its module in labkit.cli, and the function there."""
+    about: str
+    """The first paragraph of the function's docstring."""
+
+
+COMMANDS = {
+    "Exercises": [
+        Entry(
+            "course",
+            "course.course",
+            "Write the exercises and the notebooks into a folder, to work in.",
+        ),
+        Entry(
+            "list",
+            "exercises.list_exercises",
+            "Show the exercises, in reading order, and how far you are.",
+        ),
+        Entry("check", "exercises.check", "Grade an exercise on real ranks."),
+        Entry(
+            "watch",
+            "watch.watch",
+            "Check an exercise each time you save it. Keys show hints, the solution, the next one.",
+        ),
+        Entry(
+            "hint",
+            "exercises.hint",
+            "Show the next hint: the concept, the invariant, the first line that goes wrong.",
+        ),
+        Entry(
+            "solution",
+            "exercises.solution",
+            "Show the solution: after a pass, or on confirmation, which is remembered.",
+        ),
+        Entry(
+            "reset",
+            "exercises.reset",
+            "Put the stub back; your file is kept under exercises/backups.",
+        ),
+    ],
+    "Interview practice": [
+        Entry(
+            "cards",
+            "cards.cards",
+            "Answer question cards aloud: what is due first, then new ones. Ctrl-D ends.",
+        ),
+        Entry(
+            "drill",
+            "drills.drill",
+            "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the "
+            "round.",
+        ),
+        Entry(
+            "puzzle",
+            "puzzles.puzzle",
+            "Arrange the operations of a pipeline within a memory and a time budget.",
+        ),
+        Entry(
+            "case",
+            "case.case",
+            "Find out why a run is slow: its traces, hidden faults, your answer. Two tries.",
+        ),
+        Entry(
+            "mock",
+            "mock.mock",
+            "Be interviewed: questions, drills, an exercise, a clock. Ctrl-D ends it with the "
+            "report.",
+        ),
+    ],
+    "Your progress": [
+        Entry(
+            "progress",
+            "progress.progress",
+            "Show how far you are: days in a row, what is due, mastery by topic, exercises.",
+        ),
+        Entry(
+            "export",
+            "progress.export",
+            "Write your progress to a file, for a backup or another machine; or the cards, for "
+            "Anki.",
+        ),
+        Entry(
+            "import",
+            "progress.import_progress",
+            "Add the progress in a file to yours. What you have stays; nothing is added twice.",
+        ),
+    ],
+    "Tools for real jobs": [
+        Entry(
+            "plan",
+            "planner.plan",
+            "Rank the layouts of a training on a cluster, and say why the others lost.",
+        ),
+        Entry(
+            "profile",
+            "profile.profile",
+            "Say where the time of a training step goes, from profiler traces of any job.",
+        ),
+        Entry(
+            "serve",
+            "serve_command.serve",
+            "Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C.",
+        ),
+        Entry(
+            "preflight",
+            "doctor.preflight",
+            "Check links, arithmetic, disk and clocks on real ranks; fails where something is "
+            "wrong.",
+        ),
+        Entry(
+            "doctor",
+            "doctor.doctor",
+            "Show what this machine can do, with a real run of two ranks; takes some seconds.",
+        ),
+    ],
+    "For authors": [
+        Entry(
+            "bank",
+            "bank.bank",
+            "Show which topics have question cards, and what proves their numbers.",
+        ),
+        Entry("new", "new.new", "Start something new: see docs/."),
+    ],
+}
+"""By the heading of their group."""
+_PLACES = {entry.name: entry.place for entries in COMMANDS.values() for entry in entries}
+
+
+class _Group(TyperGroup):
+    """`labkit`: it lists commands by what COMMANDS says, and loads the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name in _PLACES:
+            self.commands[name] = TyperCommand(name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for heading, entries in COMMANDS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(entry.name, entry.about) for entry in entries])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, loaded(name) if name in _PLACES else listed, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        from labkit.cli.terminal import console, progress_warnings_shown
+
+        with progress_warnings_shown(console(stderr=True)):
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                raise typer.Exit(130) from None
+
+
+def loaded(name: str) -> Any:
+    """The command itself, with all its options."""
+    module, function = _PLACES[name].split(".")
+    found = getattr(importlib.import_module(f"labkit.cli.{module}"), function)
+    alone = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+    else:
+        alone.command(name)(found)
+    return typer.main.get_group(alone).commands[name]
+
 
 app = typer.Typer(
-    help="The Distributed Training Lab: its exercises, and whether this machine can run it.",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
-for _command in (
-    exercises.check,
-    watching.watch,
-    exercises.hint,
-    exercises.solution,
-    exercises.reset,
-    puzzles.puzzle,
-    cards.cards,
-    drills.drill,
-    case.case,
-    mock.mock,
-    doctor.doctor,
-    doctor.preflight,
-    planner.plan,
-    profile.profile,
-    serve_command.serve,
-    bank.bank,
-    progress.progress,
-    progress.export,
-):
-    app.command()(_command)
-app.command(name="list")(exercises.list_exercises)
-app.command(name="import")(progress.import_progress)
-app.add_typer(new, name="new")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"labkit {version('labkit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _labkit(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """The Distributed Training Lab: exercises on real ranks, interview practice, calculators."""
 
 
 def main() -> None:
     """The command `labkit`."""
-    with progress_warnings_shown(console(stderr=True)):
+    try:
         try:
-            app()
-        except _USER_ERRORS as error:
-            console(stderr=True).print(Text(f"labkit: {error}", style="red"))
-            sys.exit(2)
+            app(prog_name="labkit")
+        finally:
+            sys.stdout.flush()
+    except UserError as error:
+        _say(f"labkit: {error}")
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is not None:  # about a file that the command opened itself
+            raise
+        _give_up_output()
+        if error.errno != errno.EPIPE:  # `labkit list | head` is no mistake
+            _say(f"labkit: the output cannot be written: {error.strerror}")
+        sys.exit(1)
+
+
+def _say(text: str) -> None:
+    from rich.text import Text
+
+    from labkit.cli.terminal import console
+
+    console(stderr=True).print(Text(text, style="red"), soft_wrap=True)
+
+
+def _give_up_output() -> None:
+    """Let nothing be written any more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

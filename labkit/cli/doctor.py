@@ -1,8 +1,10 @@
 """What this machine can do, and whether it is ready for a job: labkit doctor, labkit preflight."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.padding import Padding
@@ -11,20 +13,24 @@ from rich.text import Text
 
 from labkit.calc.units import parse_quantity
 from labkit.cli.terminal import console, counted
-from labkit.launch.machine.checkup import Finding, Level, check_up
 
-_MARKS = {
-    Level.OK: Text("ok", style="green"),
-    Level.WARNING: Text("warning", style="bold yellow"),
-    Level.ERROR: Text("problem", style="bold red"),
-}
+if TYPE_CHECKING:
+    from labkit.launch.machine.checkup import Finding
+
+_MARKS = (  # by level
+    Text("ok", style="green"),
+    Text("warning", style="bold yellow"),
+    Text("problem", style="bold red"),
+)
 
 
 def doctor() -> None:
     """Show what this machine can do, with a real run of two ranks; takes some seconds."""
-    findings = check_up()
+    from labkit.launch.machine import checkup  # it takes torch with it
+
+    findings = checkup.check_up()
     _show(findings)
-    if any(finding.level is Level.ERROR for finding in findings):
+    if any(finding.level is checkup.Level.ERROR for finding in findings):
         raise typer.Exit(1)
 
 
@@ -36,7 +42,7 @@ def _show(findings: list[Finding]) -> None:
     for finding in findings:
         table.add_row(_MARKS[finding.level], finding.subject, Text(finding.text))
     out.print(table)
-    problems = [finding for finding in findings if finding.level is not Level.OK]
+    problems = [finding for finding in findings if finding.level]  # OK is 0
     for finding in sorted(problems, key=lambda finding: -finding.level):
         out.print()
         out.print(Text(f"{finding.subject}: {finding.text}", style="bold"))
@@ -48,6 +54,8 @@ def _show(findings: list[Finding]) -> None:
 
 
 def _summary(problems: list[Finding]) -> str:
+    from labkit.launch.machine.checkup import Level
+
     num_errors = sum(finding.level is Level.ERROR for finding in problems)
     if num_errors:
         return f"Runs do not work here yet: {counted(num_errors, 'problem')} to solve first."

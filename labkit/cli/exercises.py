@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from labkit.cli.course import HOW_TO_MAKE_ONE
 from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.terminal import console
 from labkit.grade import catalog, desk
-from labkit.grade.engine import check as run_check
+from labkit.grade.submission import NothingToGrade
+from labkit.grade.workspace import find_learners_workspace, find_workspace
 
 Name = Annotated[str, typer.Argument(help="The exercise, as in `labkit list`.")]
 _WIDTH_OF_TITLES, _WIDTH_OF_NOTEBOOKS = 100, 60
@@ -26,17 +30,31 @@ def check(
     ] = 10.0,
 ) -> None:
     """Grade an exercise on real ranks."""
+    from labkit.grade.engine import check as run_check  # it takes torch with it
+
     if name is None and file is not None:
         raise typer.BadParameter("--file needs the name of the exercise that the file is for")
-    names = list(catalog.load_catalog()) if name is None else [name]
-    verdicts = []
-    for each in names:
-        verdict = run_check(each, file, seed=seed, timeout_s=timeout)
+    if name is not None:
+        verdict = run_check(name, file, seed=seed, timeout_s=timeout)
         show_verdict(verdict, console())
-        verdicts.append(verdict)
-    if len(verdicts) > 1:
-        console().print(f"\n{sum(map(bool, verdicts))} of {len(verdicts)} passed")
-    if not all(verdicts):
+        if not verdict:
+            raise typer.Exit(1)
+        return
+    names = list(catalog.load_catalog(find_learners_workspace()))
+    num_passed, unreadable = 0, []
+    for each in names:
+        try:
+            verdict = run_check(each, seed=seed, timeout_s=timeout)
+        except (NothingToGrade, UnicodeDecodeError, OSError) as error:
+            console().print(Text(f"{each}: not checked\n  {error}", style="bold red"))
+            unreadable.append(each)
+        else:
+            show_verdict(verdict, console())
+            num_passed += bool(verdict)
+    console().print(Text(f"\n{num_passed} of {len(names)} passed"))
+    if unreadable:
+        console().print(Text(f"Not checked: {', '.join(unreadable)}", style="red"))
+    if num_passed < len(names):
         raise typer.Exit(1)
 
 
@@ -57,11 +75,20 @@ def solution(
     """Show the solution: after a pass, or on confirmation, which is remembered."""
     catalog.get_exercise(name)
     if not yes and not desk.has_passed(name) and sys.stdin.isatty():
-        yes = typer.confirm(f"You have not passed {name} yet. Show the solution all the same?")
+        yes = _confirmed(f"You have not passed {name} yet. Show the solution all the same? [y/N] ")
     note = desk.solution(name, confirm=yes)
-    show_note(note, console())
+    # Not into the file that standard output may be.
+    show_note(note, console(stderr=not note.is_code))
     if not note.is_code:
         raise typer.Exit(1)
+
+
+def _confirmed(question: str) -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
+    try:
+        return input().strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def reset(name: Name) -> None:
@@ -71,21 +98,27 @@ def reset(name: Name) -> None:
 
 def list_exercises() -> None:
     """Show the exercises, in reading order, and how far you are."""
-    out = console()
-    out.print(table_of_exercises(out.width))
+    show_list(console())
+    if not find_workspace().has_learners_files:
+        console().print(Text(f"To work on them: {HOW_TO_MAKE_ONE}"))
 
 
-def table_of_exercises(width: int) -> Table:
-    """All of them, with their standing, and what else there is room for. width: in columns."""
-    is_wide, standings = width >= _WIDTH_OF_TITLES, desk.standings()
-    has_notebook = width >= _WIDTH_OF_NOTEBOOKS
+def show_list(out: Console) -> None:
+    """All exercises, with their standing, and what else there is room for."""
+    is_wide, standings = out.width >= _WIDTH_OF_TITLES, desk.standings()
+    has_notebook = out.width >= _WIDTH_OF_NOTEBOOKS
     table = Table(box=box.SIMPLE)
     for heading in ("exercise", *["title"] * is_wide, *["notebook"] * has_notebook, "standing"):
         # Names are for typing and opening: whole, and on one line where there is room for that.
         is_name = heading in ("exercise", "notebook") and is_wide
         table.add_column(heading, overflow="fold", no_wrap=is_name)
+    if has_notebook:
+        table.add_column("difficulty", justify="right")
     for name, exercise in catalog.load_catalog().items():
         notebook = exercise.notebook if is_wide else exercise.notebook.partition("_")[0]
-        cells = [name, *[exercise.title] * is_wide, *[notebook] * has_notebook, standings[name]]
-        table.add_row(*cells)
-    return table
+        cells = [name, *[exercise.title] * is_wide, *[notebook] * has_notebook]
+        table.add_row(*cells, Text(standings[name]), str(exercise.difficulty))
+    out.print(table)
+    num_passed = sum(map(desk.is_passed, standings.values()))
+    scale = ". Difficulty is 1 to 5." if has_notebook else ""
+    out.print(Text(f"{num_passed} of {len(standings)} passed{scale}"))

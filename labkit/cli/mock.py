@@ -8,14 +8,15 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from labkit.cli import cards as asking_cards
+from labkit.cli import course
 from labkit.cli import drills as asking_drills
 from labkit.cli.terminal import console
 from labkit.grade import catalog
-from labkit.grade.engine import check
 from labkit.grade.outcome import Outcome
+from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank
 from labkit.interview.mock import Interview, Item, asking, plan_interview
-from labkit.interview.mock.given_exercise import GivenExercise
+from labkit.interview.mock.plan import WITH_EXERCISE
 from labkit.interview.mock.report_file import require_report_name, write_report
 
 
@@ -35,6 +36,9 @@ def mock(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     console().print(Text(f"{asking.planned(interview.plan)}."))
+    if minutes >= WITH_EXERCISE and not find_workspace().has_learners_files:
+        told = "There is no exercise in it: for one, start it in a folder of the course."
+        console().print(Text(f"{told}\n{course.HOW_TO_MAKE_ONE}", style="yellow"))
     status = 0
     try:
         while (item := interview.next_item) is not None:
@@ -74,6 +78,10 @@ def _drill(item: Item, seed: int) -> asking.Scored:
 
 def _exercise(item: Item, _: int) -> asking.Scored:
     """Checked as often as wanted, until it passes or is given up."""
+    # They take torch with them.
+    from labkit.grade.engine import check
+    from labkit.interview.mock.given_exercise import GivenExercise
+
     exercise, out = catalog.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))
     given = GivenExercise(item.name)

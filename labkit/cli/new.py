@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from labkit.arguments import UserError
 from labkit.cli.terminal import console
 from labkit.grade.catalog import load_catalog
 from labkit.grade.stubs import write_stubs
@@ -98,7 +99,7 @@ follow_ups = ["What might be asked next?"]
 """
 
 
-class CannotBegin(ValueError):
+class CannotBegin(UserError, ValueError):
     """There is such an exercise already, or the name cannot be one."""
 
 

@@ -1,15 +1,20 @@
 """What a terminal shows of a verdict, and of a hint or a solution."""
 
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from labkit.grade.check_verdict import Verdict
 from labkit.grade.desk import Note
 from labkit.grade.outcome import Outcome
+
+if TYPE_CHECKING:
+    from labkit.grade.check_verdict import Verdict
 
 _STYLES = {
     Outcome.PASSED: "bold green",
@@ -33,15 +38,19 @@ def show_verdict(verdict: Verdict, out: Console) -> None:
 
 
 def show_note(note: Note, out: Console) -> None:
-    """A text that the learner asked for; code in colours, unless it goes to a file."""
+    """A text that the learner asked for; code in colours, unless it goes to a file.
+
+    Then the file has the code as it is, and nothing else: the title goes to standard error.
+    """
+    if note.is_code and not out.file.isatty():
+        Console(stderr=True, highlight=False).print(Text(note.title, style="bold"))
+        out.file.write(note.text)
+        return
     out.print(Text(note.title, style="bold"))
-    if note.is_code and out.file.isatty():
+    if note.is_code:
         out.print(Syntax(note.text, "python", background_color="default", word_wrap=True))
     else:
-        # Code that is piped to a file must come out as it is, not wrapped at 80 columns.
-        out.print(
-            Text(note.text if note.is_code else _in_a_terminal(note.text)), soft_wrap=note.is_code
-        )
+        out.print(Text(_in_a_terminal(note.text)))
 
 
 def _in_a_terminal(text: str) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from labkit.progress import ProgressWarning
-
 
 def console(*, stderr: bool = False) -> Console:
     """Made anew for each use: sys.stdout may be another one by then."""
@@ -18,6 +16,8 @@ def console(*, stderr: bool = False) -> Console:
 @contextlib.contextmanager
 def progress_warnings_shown(out: Console) -> Iterator[None]:
     """Print what warnings of a block say about progress, each once and without a line of labkit."""
+    from labkit.progress import ProgressWarning  # it takes SQLite with it
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ProgressWarning)
         try:

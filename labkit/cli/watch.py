@@ -22,12 +22,12 @@ import typer
 from rich.rule import Rule
 from rich.text import Text
 
-from labkit.cli.exercises import table_of_exercises
+from labkit.arguments import UserError
+from labkit.cli.exercises import show_list
 from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.terminal import console, progress_warnings_shown
 from labkit.grade import catalog, desk
-from labkit.grade.engine import check
-from labkit.grade.workspace import Workspace, find_workspace
+from labkit.grade.workspace import Workspace, find_learners_workspace
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as
 # What an arrow or F5 sends, and Alt with another key: the last character is a letter, but no key.
@@ -37,7 +37,7 @@ _TICK_MS = 200
 _TROUBLE = (catalog.CatalogError, catalog.UnknownExercise, UnicodeDecodeError, OSError)
 
 
-class CannotWatch(RuntimeError):
+class CannotWatch(UserError, RuntimeError):
     """There is no terminal. The message says what to do instead."""
 
 
@@ -50,13 +50,13 @@ def watch(
     ] = 10.0,
 ) -> None:
     """Check an exercise each time you save it. Keys show hints, the solution, the next one."""
-    workspace = find_workspace()
+    workspace = find_learners_workspace()
     name = desk.where_to_go_on(workspace) if name is None else name
     catalog.get_exercise(name, workspace)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotWatch(
-            "labkit watch waits for keys and shows what it does: standard input and output must "
-            f"be a terminal; to check it once: labkit check {name}"
+            "watch waits for keys, so standard input and output must be a terminal; "
+            f"to check {name} once: labkit check {name}"
         )
     with keys_without_enter(sys.stdin.fileno()):
         Session(name, workspace, timeout).run()
@@ -101,7 +101,7 @@ class Session:
             ),
             "next": self._go_on,
             "repeat": self._check,
-            "list": lambda: self._out.print(table_of_exercises(self._out.width)),
+            "list": lambda: show_list(self._out),
         }
 
     def run(self) -> None:
@@ -142,6 +142,8 @@ class Session:
         self._out.print(Text(f"Watching {file}\n{keys}", style="dim"))
 
     def _check(self) -> None:
+        from labkit.grade.engine import check  # it takes torch with it
+
         self._out.print(Rule(Text(self._name, style="dim"), align="left", style="dim"))
         verdict = check(self._name, timeout_s=self._timeout_s, workspace=self._workspace)
         show_verdict(verdict, self._out)

@@ -3,22 +3,29 @@
 The only room that calls torch.distributed. Read in this order: group.py, primitives.py (what a
 group can do), member.py (what each operation goes through), journal.py, agreement/agreement.py (how
 ranks compare what they mean). shared_memory/, throttling/ and hosts/ are for those who need them.
+
+Nothing of it is imported before it is used: words.py and operation.py need no torch, and neither do
+commands that launch no ranks.
 """
 
-from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.fat_tree import FatTree
-from labkit.comm.group import Group
-from labkit.comm.operation import Operation, Region, Site, Timeline
-from labkit.comm.pending import Pending
-from labkit.comm.shared_memory import (
-    SharedMemory,
-    SymmetricMemory,
-    shared_memory_all_gather,
-    shared_memory_all_reduce,
-    shared_memory_reduce_scatter,
-)
-from labkit.comm.throttling.lateness import Lateness
-from labkit.comm.topology import Link, Topology
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labkit.comm.agreement.disagreement import Disagreement
+    from labkit.comm.fat_tree import FatTree
+    from labkit.comm.group import Group
+    from labkit.comm.operation import Operation, Region, Site, Timeline
+    from labkit.comm.pending import Pending
+    from labkit.comm.shared_memory import (
+        SharedMemory,
+        SymmetricMemory,
+        shared_memory_all_gather,
+        shared_memory_all_reduce,
+        shared_memory_reduce_scatter,
+    )
+    from labkit.comm.throttling.lateness import Lateness
+    from labkit.comm.topology import Link, Topology
 
 __all__ = [
     "Disagreement",
@@ -38,3 +45,20 @@ __all__ = [
     "shared_memory_all_reduce",
     "shared_memory_reduce_scatter",
 ]
+
+_HOMES = {
+    "Disagreement": "agreement.disagreement",
+    "FatTree": "fat_tree",
+    "Group": "group",
+    **dict.fromkeys(("Operation", "Region", "Site", "Timeline"), "operation"),
+    "Pending": "pending",
+    "Lateness": "throttling.lateness",
+    **dict.fromkeys(("Link", "Topology"), "topology"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        home = _HOMES.get(name, "shared_memory")
+        return getattr(importlib.import_module(f"labkit.comm.{home}"), name)
+    raise AttributeError(f"module 'labkit.comm' has no attribute {name!r}")

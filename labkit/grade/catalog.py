@@ -7,16 +7,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from labkit.arguments import UserError
 from labkit.grade.workspace import Workspace, find_workspace
 
 NUM_HINTS = 3
 
 
-class UnknownExercise(LookupError):
+class UnknownExercise(UserError, LookupError):
     """No exercise has that name. The message says the closest; without one, all that there are."""
 
 
-class CatalogError(ValueError):
+class CatalogError(UserError, ValueError):
     """exercises/catalog.toml is not what it should be."""
 
 
@@ -43,7 +44,10 @@ def load_catalog(workspace: Workspace | None = None) -> dict[str, Exercise]:
     Raises CatalogError for a file that is not TOML or an entry that lacks a field.
     """
     path = (workspace or find_workspace()).catalog
-    return dict(_exercises(path.read_text(encoding="utf-8"), path))
+    try:
+        return dict(_exercises(path.read_text(encoding="utf-8"), path))
+    except UnicodeDecodeError as error:
+        raise CatalogError(f"{path} is no text in UTF-8: {error}") from error
 
 
 @functools.lru_cache(maxsize=8)  # a text is parsed once: each card and each check asks for it

@@ -11,7 +11,7 @@ from labkit import progress
 from labkit.grade.catalog import NUM_HINTS, get_exercise, load_catalog
 from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import Workspace, find_workspace
+from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
 
 HINT_TITLES = ("the concept", "the invariant", "the first line that goes wrong")
 
@@ -65,14 +65,17 @@ def solution(name: str, *, confirm: bool = False, workspace: Workspace | None = 
             f'hint("{name}").\nTo see the solution all the same: solution("{name}", confirm=True). '
             "It will be remembered that you did.",
         )
-    text = workspace.solution(name).read_text(encoding="utf-8")
+    text = workspace.solution_text(name)
     progress.record("solution", name, after_a_pass=passed)
     return Note(f"The solution of {name}", text, is_code=True)
 
 
 def reset(name: str, *, workspace: Workspace | None = None) -> Note:
-    """Put the stub back; your file is kept as exercises/backups/<name>-<number>.py."""
-    workspace = workspace or find_workspace()
+    """Put the stub back; your file is kept as exercises/backups/<name>-<number>.py.
+
+    Raises UnknownExercise, and WorkspaceNotFound where there are no files of a learner.
+    """
+    workspace = find_learners_workspace(workspace)
     get_exercise(name, workspace)
     path, stub = workspace.exercise(name), stub_of(name, workspace).encode()
     shown = workspace.shown(path)

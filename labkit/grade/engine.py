@@ -32,7 +32,7 @@ from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Code, Submission, SubmissionLike
 from labkit.grade.unfinished import is_busy_machine
-from labkit.grade.workspace import Workspace, find_workspace
+from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
 from labkit.progress import graded as practised
@@ -64,6 +64,8 @@ def check(
     """
     workspace = workspace or find_workspace()
     exercise = get_exercise(name, workspace)
+    if submission is None:
+        workspace = find_learners_workspace(workspace)
     names = list(load_catalog(workspace))
     code = Submission.read(submission, name, functions_of(name), workspace)
     seed = secrets.randbelow(2**31) if seed is None else seed

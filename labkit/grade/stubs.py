@@ -62,8 +62,7 @@ def cut_stub(solution: str, name: str = "this solution") -> str:
 
 def stub_of(name: str, workspace: Workspace) -> str:
     """The stub of the exercise `name`, cut from its solution."""
-    path = workspace.solution(name)
-    return cut_stub(path.read_text(encoding="utf-8"), workspace.shown(path))
+    return cut_stub(workspace.solution_text(name), workspace.shown(workspace.solution(name)))
 
 
 def is_unattempted(source: str, function: str, stub: str) -> bool:

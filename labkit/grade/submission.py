@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from labkit.arguments import UserError
 from labkit.comm.operation import Site
 from labkit.comm.words import listed
 from labkit.grade.outcome import Finding, Outcome
@@ -61,7 +62,7 @@ class Code:
         return module
 
 
-class NothingToGrade(FileNotFoundError):
+class NothingToGrade(UserError, FileNotFoundError):
     """The file with the learner's code is not there, or cannot be read."""
 
 

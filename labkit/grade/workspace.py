@@ -1,20 +1,38 @@
-"""Where the exercises are on this machine."""
+"""Where the exercises are on this machine.
+
+A clone, or a folder that `labkit course` has written, has the learner's files. An installed package
+has what these are made of, labkit/course_files: enough to list exercises, to show hints and
+solutions and to grade a file from elsewhere. setup.py puts it there.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.arguments import UserError
+
 CATALOG = Path("exercises", "catalog.toml")
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_INSTALLED = Path(__file__).resolve().parents[1] / "course_files"
 
 
-class WorkspaceNotFound(FileNotFoundError):
+class WorkspaceNotFound(UserError, FileNotFoundError):
     """There is no exercises/catalog.toml where labkit looks for it."""
+
+
+class SolutionNotReadable(UserError, OSError):
+    """A solution that is missing, or is no text in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A folder with `exercises/` (the learner's files) and `solutions/`."""
+    """A folder with `exercises/` (the learner's files), `solutions/` and `notebooks/`."""
 
     root: Path
+
+    @property
+    def has_learners_files(self) -> bool:
+        """Not in an installed package."""
+        return self.root != _INSTALLED
 
     @property
     def catalog(self) -> Path:
@@ -34,6 +52,17 @@ class Workspace:
         """The tested solution, from which the stub is cut."""
         return self.root / "solutions" / f"{name}.py"
 
+    def solution_text(self, name: str) -> str:
+        """What stands in it. Raises SolutionNotReadable."""
+        path = self.solution(name)
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SolutionNotReadable(
+                f"{self.shown(path)} cannot be read: {error}; `git checkout {self.shown(path)}` in "
+                "a clone, or `labkit course .` in a folder that it has written, restores it"
+            ) from error
+
     def shown(self, path: Path) -> str:
         """`path` as the learner knows it: relative to the workspace where it lies inside."""
         return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
@@ -42,14 +71,30 @@ class Workspace:
 def find_workspace(start: Path | None = None) -> Workspace:
     """The nearest folder from `start` (the current one) upwards that has exercises/catalog.toml.
 
-    Failing that, the repository that this package is part of. Raises WorkspaceNotFound.
+    Failing that, what this package is part of: the repository, or what was installed with it.
+    Raises WorkspaceNotFound.
     """
     here = (start or Path.cwd()).resolve()
-    repository = Path(__file__).resolve().parents[2]
-    for folder in (here, *here.parents, repository):
+    for folder in (here, *here.parents, _REPOSITORY, _INSTALLED):
         if (folder / CATALOG).is_file():
             return Workspace(folder)
     raise WorkspaceNotFound(
-        f"found no {CATALOG} in {here} or any folder above it, nor in {repository}; "
+        f"found no {CATALOG} in {here} or any folder above it, nor in {_REPOSITORY}; "
         "change into the folder that you cloned the lab into and try again"
     )
+
+
+def find_packages_workspace() -> Workspace:
+    """What this package is part of: the repository, or what was installed with it."""
+    return Workspace(_INSTALLED if (_INSTALLED / CATALOG).is_file() else _REPOSITORY)
+
+
+def find_learners_workspace(workspace: Workspace | None = None) -> Workspace:
+    """`workspace`, or the nearest one, if it has the learner's files; WorkspaceNotFound if not."""
+    found = workspace or find_workspace()
+    if not found.has_learners_files:
+        raise WorkspaceNotFound(
+            f"found no exercises in {Path.cwd()} or any folder above it: change into your folder "
+            "of the course. To make one: `labkit course lab` writes it into the folder lab"
+        )
+    return found

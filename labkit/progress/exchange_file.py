@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from labkit.arguments import UserError
 from labkit.progress import clock, details, scheduling, states
 from labkit.progress.event import Event
 
@@ -13,7 +14,7 @@ _FIELDS = {"uid": str, "at_s": float, "kind": str, "subject": str, "detail": dic
 _UID = re.compile(r"[0-9a-z-]{1,64}")
 
 
-class ExchangeError(ValueError):
+class ExchangeError(UserError, ValueError):
     """A file of events that cannot be imported, or a place to which none can be written."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
-from labkit.cli import doctor
+from labkit.launch.machine import checkup
 from labkit.launch.machine.checkup import Finding, Level
 
 pytestmark = pytest.mark.clock
@@ -20,7 +20,7 @@ BROKEN = Finding("a run of 2 ranks", "OSError: no [red]room[/]", Level.ERROR, "a
 @pytest.fixture
 def run_doctor(monkeypatch, capsys):
     def call(findings, columns=80):
-        monkeypatch.setattr(doctor, "check_up", lambda: findings)
+        monkeypatch.setattr(checkup, "check_up", lambda: findings)
         monkeypatch.setattr(sys, "argv", ["labkit", "doctor"])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as end:
@@ -60,7 +60,7 @@ def test_nothing_is_cut_in_a_narrow_terminal(run_doctor):
 
 
 def test_the_command_judges_this_machine(run_doctor):
-    status, out = run_doctor(doctor.check_up())
+    status, out = run_doctor(checkup.check_up())
     assert status == 0, out
     assert "a run of 2 ranks" in out
 

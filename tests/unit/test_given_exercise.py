@@ -108,7 +108,7 @@ def test_the_page_says_so_first_and_takes_no_old_pass(workspace, monkeypatch):
 
 def test_the_terminal_says_so_first_and_takes_no_old_pass(workspace, monkeypatch, capsys):
     solve(workspace)
-    monkeypatch.setattr(cli_mock, "check", Passed)
+    monkeypatch.setattr("labkit.grade.engine.check", Passed)
     typed = iter(["", "s"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
     score, _ = cli_mock._exercise(ITEM, 1)

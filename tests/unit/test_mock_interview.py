@@ -269,7 +269,7 @@ def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
         def __str__(self):
             return f"it is {self.outcome.value}"
 
-    monkeypatch.setattr("labkit.cli.mock.check", Verdict)
+    monkeypatch.setattr("labkit.grade.engine.check", Verdict)
     typed = []
     for item in plan.items:
         typed += {"question": ["", "all"], "drill": [""], "exercise": ["", ""]}[item.kind]

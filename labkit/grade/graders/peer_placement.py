@@ -1,12 +1,11 @@
 """Grade peer_placement: racks of equal and other sizes, and all sets of failures by their bits."""
 
-from collections.abc import Sequence
 from typing import Any
 
+from labkit.calc.state_copies import fatal_share, groups, ring
 from labkit.grade import grader as g
 
 PLACE, LOSS = "place", "loss_probability"
-Holders = Sequence[Sequence[int]]
 NOT_OTHERS = "a host's list does not have m - 1 others"
 ONE_RACK = "puts two copies into one rack"
 RIGHT = "a right placement"
@@ -38,23 +37,6 @@ def cases(draw: g.Draw) -> list[g.Case]:
             share = fatal_share(holders, k)
             listed.append(g.Case(f"{label}, {k} fail", holders, k, function=LOSS, known=share))
     return listed
-
-
-def ring(n: int, m: int) -> Holders:
-    """Each host's state is with the next ones."""
-    return [[(host + step) % n for step in range(1, m)] for host in range(n)]
-
-
-def groups(n: int, m: int) -> Holders:
-    """Hosts of a group hold each other's states."""
-    return [[o for o in range(h - h % m, h - h % m + m) if o != h] for h in range(n)]
-
-
-def fatal_share(holders: Holders, k: int) -> float:
-    """Which part of all sets of k failures has all hosts of a state, by sets as bits."""
-    fatal = {sum(1 << each for each in {host, *its}) for host, its in enumerate(holders)}
-    failed = [bits for bits in range(1 << len(holders)) if bits.bit_count() == k]
-    return sum(any(bits & its == its for its in fatal) for bits in failed) / len(failed)
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labkit.arguments import UserError
 from labkit.grade.puzzles.puzzle import Puzzle
 from labkit.pipeline import Costs, Problem
 
@@ -9,7 +10,7 @@ _LINE_OF_2, _LINE_OF_3 = (0, 1), (0, 1, 2)
 _INTERLEAVED, _FOLDED = (0, 1, 0, 1), (0, 1, 1, 0)
 
 
-class UnknownPuzzle(LookupError):
+class UnknownPuzzle(UserError, LookupError):
     """No puzzle has that name. The message lists those there are."""
 
 

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
 from labkit import arguments
+from labkit.arguments import UserError
 from labkit.interview.cards.card import Card
 from labkit.interview.cards.read_cards import load_bank
 from labkit.interview.cards.topics import load_topics
@@ -31,7 +32,7 @@ _LEAST = (("easy", Fraction(1)), ("good", Fraction(2, 3)), ("hard", Fraction(1, 
 _HOW = "write the numbers of the points that you said, such as 1 3 4; all; or none"
 
 
-class UnknownCards(ValueError):
+class UnknownCards(UserError, ValueError):
     """There is no such card, topic or group of topics."""
 
 

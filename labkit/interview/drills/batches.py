@@ -7,7 +7,6 @@ from labkit.calc.traffic.blocked_traffic import num_blocks
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.numbers import billions
 from labkit.interview.drills.question import Solution, Trap
-from labkit.large_batch import scaled_learning_rate
 
 _NOTEBOOK = "03_data_parallel"
 
@@ -136,6 +135,8 @@ def accumulation_steps(batch: int, gpus: int, tp: int, micro: int) -> Solution:
 )
 def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solution:
     """rate times global batch / base batch."""
+    from labkit.large_batch import scaled_learning_rate  # it takes torch with it
+
     batch = gpus * each * k
     scaled = scaled_learning_rate(rate, batch, base)
     return Solution(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from labkit import arguments
+from labkit.arguments import UserError
 from labkit.interview.drills import (
     activations_drills,
     batches,
@@ -45,7 +46,7 @@ _MODULES = (
 )  # fmt: skip
 
 
-class UnknownDrill(ValueError):
+class UnknownDrill(UserError, ValueError):
     """A word that is no drill and no topic; the message says which are near."""
 
 

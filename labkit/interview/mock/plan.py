@@ -10,7 +10,8 @@ with a question or with a drill, of those that the level has something left in; 
 drawn on its own. Where no group whose turn it is has what comes next, or there is no time for that,
 the other kind comes. Within a group what is drawn is random.
 
-An exercise that was passed is drawn only where all of the level were.
+An exercise that was passed is drawn only where all of the level were. None is drawn where there
+are no files to write one in: outside a folder of the course, of an installed labkit.
 """
 
 import math
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from labkit import arguments
 from labkit.grade.catalog import load_catalog
 from labkit.grade.desk import is_passed, standings
+from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
@@ -30,7 +32,7 @@ from labkit.interview.subjects import group_of_exercise
 QUESTION, DRILL, CASE, EXERCISE = "question", "drill", "case", "exercise"
 MINUTES = {QUESTION: 4, DRILL: 2, CASE: 8, EXERCISE: 15}
 _QUESTIONS_FOR_A_DRILL = 2
-_WITH_EXERCISE, _WITH_CASE = 30, 60
+WITH_EXERCISE, _WITH_CASE = 30, 60
 SHORTEST, LONGEST = 6, 240
 
 LEVELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -96,7 +98,8 @@ def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = 
         seed = random.randrange(10**6)
     rng = random.Random(f"mock {seed}")
     of_questions, of_exercises = LEVELS[level]
-    exercises = [_exercise(rng, of_exercises)] if minutes >= _WITH_EXERCISE else []
+    has_exercise = minutes >= WITH_EXERCISE and find_workspace().has_learners_files
+    exercises = [_exercise(rng, of_exercises)] if has_exercise else []
     long = ([_case(rng, of_exercises)] if minutes >= _WITH_CASE else []) + exercises
     left = minutes - sum(each.minutes for each in long)
     return Plan(minutes, level, seed, (*_short_items(rng, of_questions, left), *long))
