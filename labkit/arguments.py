@@ -26,6 +26,13 @@ class UserError(Exception):
     """
 
 
+def printable(text: str) -> str:
+    """`text` with control characters, which a terminal would obey, as Python writes them."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
+    )
+
+
 def number(
     name: str,
     value: object,

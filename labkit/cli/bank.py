@@ -1,5 +1,6 @@
 """labkit bank: the question cards by topic, and whether their numbers are proved."""
 
+import difflib
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Annotated
@@ -30,11 +31,13 @@ def bank(
     """
     found, unreadable = cards.read_bank()
     chosen = [card for card in found if card.id.startswith(only)]
+    topics = [each for each in cards.coverage(chosen) if each.topic.id.startswith(only)]
+    if not topics:
+        raise typer.BadParameter(_nothing_begins_so(only))
     if pending:
         claims = [claim for claim in load_claims().values() if _is_about(claim, only)]
         _show_pending([*chosen, *claims])
         return
-    topics = [each for each in cards.coverage(chosen) if each.topic.id.startswith(only)]
     problems = [
         each for each in cards.validate() if each in unreadable or each.card.startswith(only)
     ]
@@ -44,6 +47,14 @@ def bank(
         console().print(Text(str(problem), style="red"), soft_wrap=True)
     if problems or not held:
         raise typer.Exit(1)
+
+
+def _nothing_begins_so(only: str) -> str:
+    topics = list(cards.load_topics())
+    near = difflib.get_close_matches(only, topics, n=3, cutoff=0.5)
+    begin = ", ".join(dict.fromkeys(f"{each.partition('-')[0]}-" for each in topics))
+    advice = f"near it: {', '.join(near)}; " if near else ""
+    return f"--only {only}: no card's id begins so; {advice}ids begin with {begin}"
 
 
 def _is_about(claim: Claim, only: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from labkit.arguments import UserError
+from labkit.arguments import UserError, printable
 
 
 class Entry(NamedTuple):
@@ -240,7 +240,7 @@ def _say(text: str) -> None:
 
     from labkit.cli.terminal import console
 
-    console(stderr=True).print(Text(text, style="red"), soft_wrap=True)
+    console(stderr=True).print(Text(printable(text), style="red"), soft_wrap=True)
 
 
 def _give_up_output() -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labkit.arguments import printable
 from labkit.cli.course import HOW_TO_MAKE_ONE
 from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.terminal import console
@@ -117,7 +118,7 @@ def show_list(out: Console) -> None:
     for name, exercise in catalog.load_catalog().items():
         notebook = exercise.notebook if is_wide else exercise.notebook.partition("_")[0]
         cells = [name, *[exercise.title] * is_wide, *[notebook] * has_notebook]
-        table.add_row(*cells, Text(standings[name]), str(exercise.difficulty))
+        table.add_row(*cells, Text(printable(standings[name])), str(exercise.difficulty))
     out.print(table)
     num_passed = sum(map(desk.is_passed, standings.values()))
     scale = ". Difficulty is 1 to 5." if has_notebook else ""

@@ -1,5 +1,6 @@
 """labkit new exercise NAME: its files, to fill in. docs/adding_an_exercise.md says how."""
 
+import keyword
 from typing import Annotated
 
 import typer
@@ -107,7 +108,7 @@ class CannotBegin(UserError, ValueError):
 def exercise(name: Annotated[str, typer.Argument(help="A name for a Python function.")]) -> None:
     """Write a solution, a stub, a grader and a catalog entry to fill in."""
     workspace = find_workspace()
-    if not name.isidentifier() or name != name.lower():
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise CannotBegin(f"{name!r} is no name for a function; try one such as my_exercise")
     if name in load_catalog(workspace):
         raise CannotBegin(f"there is an exercise {name} already; choose another name")

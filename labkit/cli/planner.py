@@ -1,5 +1,6 @@
 """labkit plan: the layouts of a training on a cluster, the fastest first, and why others lost."""
 
+import re
 from typing import Annotated
 
 import typer
@@ -37,12 +38,25 @@ def plan(
         )
         found = calc.plan.plan(job, top)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(_by_option(str(error))) from None
     _show(found)
     if not found.ranked:
         raise typer.Exit(1)
     if explain:
         console().print(Text(found.best.explain()), soft_wrap=True)
+
+
+def _by_option(text: str) -> str:
+    """What calc says of its arguments, in the words of the command line: `--gpus 0: give ...`."""
+    for kind, option in (("ModelConfig", "model"), ("Cluster", "cluster"), ("Recipe", "recipe")):
+        if f" is no {kind} " in text:
+            return f"--{option} {text}"
+    text = re.sub("^num_gpus=", "gpus=", text)
+    return re.sub(
+        r"^(gpus|global_batch|sequence|tokens)=",
+        lambda found: f"--{found[1].replace('_', '-')} ",
+        text,
+    )
 
 
 def _show(found: calc.plan.Plan) -> None:

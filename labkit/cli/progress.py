@@ -1,5 +1,6 @@
 """Commands about the learner's memory: progress, export, import."""
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,8 +11,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from labkit.cli.course import HOW_TO_MAKE_ONE
 from labkit.cli.terminal import console, counted
-from labkit.interview.anki import export_anki
+from labkit.grade.workspace import find_workspace
+from labkit.interview.anki import anki_text, export_anki
 from labkit.interview.cards import load_bank
 from labkit.interview.standing import Standing, Tally, notebooks_of, standing
 from labkit.progress import exchange
@@ -20,6 +23,7 @@ from labkit.progress.statistics import ExerciseRow
 
 _BAR_WIDTH = 10
 _MOST_INTERVIEWS = 5
+_OUTPUT = Path("-")
 
 
 def progress() -> None:
@@ -38,6 +42,8 @@ def progress() -> None:
         out.print(_exercise_table(begun))
     not_begun = len(found.exercises) - len(begun)
     out.print(Text(f"Exercises not begun: {not_begun}; `labkit list` shows them"))
+    if not find_workspace().has_learners_files:
+        out.print(Text(f"To work on them: {HOW_TO_MAKE_ONE}"))
     for what, tally in (("Predictions", found.predictions), ("Votes on claims", found.votes)):
         if tally.num_judged:
             out.print(Text(f"{what}: {_right(tally)}"))
@@ -50,28 +56,52 @@ def progress() -> None:
 
 
 def export(
-    json: Annotated[Path | None, typer.Option(help="Every event, as JSON, to this file.")] = None,
-    anki: Annotated[Path | None, typer.Option(help="The question cards, for Anki.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Every event, as JSON, to this file; - for standard output.")
+    ] = None,
+    anki: Annotated[
+        Path | None, typer.Option(help="The question cards, for Anki; - as well.")
+    ] = None,
 ) -> None:
     """Write your progress to a file, for a backup or another machine; or the cards, for Anki."""
     if json is None and anki is None:
         raise typer.BadParameter("say what to write: labkit export --json FILE, or --anki FILE")
-    if json is not None:
+    if json == anki == _OUTPUT:
+        raise typer.BadParameter("standard output takes one of them: --json - or --anki -")
+    if json == _OUTPUT:
+        text, num_events = exchange.exported()
+        sys.stdout.write(text)
+    elif json is not None:
         num_events = exchange.export_json(json)
-        console().print(Text(f"{counted(num_events, 'event')} in {json}"), soft_wrap=True)
+    if json is not None:
+        _tell_written(json, counted(num_events, "event"))
     if anki is not None:
+        cards = list(load_bank().values())
         try:
-            num_notes = export_anki(anki, load_bank().values())
+            if anki == _OUTPUT:
+                sys.stdout.write(anki_text(cards))
+            else:
+                export_anki(anki, cards)
         except OSError as error:
             raise typer.BadParameter(f"{anki} cannot be written: {error.strerror}") from None
-        console().print(Text(f"{counted(num_notes, 'card')} in {anki}"), soft_wrap=True)
+        _tell_written(anki, counted(len(cards), "card"))
+
+
+def _tell_written(path: Path, what: str) -> None:
+    """On standard error, where standard output is the file."""
+    if path == _OUTPUT:
+        console(stderr=True).print(Text(f"{what} written"))
+    else:
+        console().print(Text(f"{what} in {path}"), soft_wrap=True)
 
 
 def import_progress(
-    file: Annotated[Path, typer.Argument(help="What `labkit export --json` has written.")],
+    file: Annotated[
+        Path, typer.Argument(help="What `labkit export --json` has written; - for standard input.")
+    ],
 ) -> None:
     """Add the progress in a file to yours. What you have stays; nothing is added twice."""
-    done = exchange.import_json(file)
+    done = exchange.import_json(Path("/dev/stdin") if file == _OUTPUT else file)
     text = f"{counted(done.num_added, 'event')} added, {done.num_known} known already"
     console().print(Text(text))
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from labkit.arguments import printable
+
 
 def console(*, stderr: bool = False) -> Console:
     """Made anew for each use: sys.stdout may be another one by then."""
@@ -25,7 +27,7 @@ def progress_warnings_shown(out: Console) -> Iterator[None]:
         finally:
             found = (str(w.message) for w in caught if issubclass(w.category, ProgressWarning))
             for text in dict.fromkeys(found):
-                out.print(Text(f"labkit: {text}", style="yellow"))
+                out.print(Text(f"labkit: {printable(text)}", style="yellow"))
 
 
 def counted(number: int, noun: str) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from labkit import profile
 from labkit.calc.units import Quantity
+from labkit.comm import owned_folder
 from labkit.inject import CATALOGUE, Fault, Jitter, timed_run
 from labkit.interview.drills import Outcome, Question, Ruling
 from labkit.interview.drills.question import Exhibit
@@ -149,7 +150,8 @@ class Case(Question):
 def open_case(difficulty: int, seed: int) -> Case:
     """Draw a case, and run it with its fault and without. The same seed draws the same."""
     drawn = draw(difficulty, seed)
-    folder = Path(tempfile.mkdtemp(prefix="labkit-case-"))
+    # 11 MB, to be opened in a browser after the command has ended too: the next case removes it.
+    folder = owned_folder.make(Path(tempfile.gettempdir()), "case")
     for _ in range(_RUNS):
         slow, without = (
             _recorded(folder / name, drawn, faults)

@@ -37,6 +37,7 @@ def listen_to_the_end(
     echo: whether a line is printed when ranks have waited that long for a slow one, and for what
     they have left behind.
     """
+    __tracebackhide__ = True  # pytest shows the line that called it
     try:
         _listen(supervisor, deadline_s, timeout_s, watch, echo)
         if supervisor.has_failed:
@@ -56,6 +57,7 @@ def _listen(
     supervisor: Supervisor, deadline_s: float, timeout_s: float, watch: StallWatch, echo: bool
 ) -> None:
     """Return when every rank has returned, or one has failed."""
+    __tracebackhide__ = True  # pytest shows the line that called it
     has_told = not echo
     while not supervisor.is_over and not supervisor.has_failed:
         remaining_s = deadline_s - time.monotonic()

@@ -81,6 +81,7 @@ def run(
     call that cannot be made. No process is left behind in any case, but what a rank has put into a
     session of its own (setsid).
     """
+    __tracebackhide__ = True  # pytest shows the line that called it
     check_args(args)
     result = launch(
         fn,
@@ -117,6 +118,7 @@ def launch(
     them.
     on_start: called when all ranks begin the function, with their process ids.
     """
+    __tracebackhide__ = True  # pytest shows the line that called it
     started_s = time.monotonic()
     device = _checked(fn, world_size, args_by_rank, timeout, device, topology)
     stall = checked_stall(stall)

@@ -1,8 +1,8 @@
 """What those who read an event's detail count on, kind by kind.
 
-labkit writes nothing else. A file that was edited may hold something else: an import refuses it,
-and what reads the whole store leaves such an event out and says so. A field that a kind does not
-name here is for those who wrote it.
+labkit writes nothing else, and shows some of it in a terminal. A file that was edited may hold
+something else: an import refuses it, and what reads the whole store leaves such an event out and
+says so. A field that a kind does not name here is for those who wrote it.
 """
 
 from collections.abc import Iterable
@@ -24,6 +24,9 @@ _OPTIONAL: dict[str, dict[str, type]] = {
     "vote": {"verdict": str},
     states.ANSWER: {"scheduler": str, "outcome": str},
 }
+_WITH_OUTCOME = [kind for kind, fields in _OPTIONAL.items() if "outcome" in fields]
+# As in grade/outcome.py: how a check or a puzzle can end.
+OUTCOMES = ("not attempted", "wrong", "over budget", "crashed", "hung", "passed")
 
 
 def require(event: Event) -> None:
@@ -33,6 +36,11 @@ def require(event: Event) -> None:
     for field, wanted in _OPTIONAL.get(event.kind, {}).items():
         if event.detail.get(field) is not None:
             _require_type(event, field, wanted)
+    outcome = event.detail.get("outcome")
+    if event.kind in _WITH_OUTCOME and outcome is not None and outcome not in OUTCOMES:
+        raise ValueError(
+            f"{event.kind}'s outcome is {outcome!r:.40}; it is one of {', '.join(OUTCOMES)}"
+        )
     if event.kind == states.ANSWER:
         practice.check_subject(event.subject)
         practice.check_rating(event.detail.get("rating", ""))

@@ -42,6 +42,16 @@ def export_json(path: Path) -> int:
 
     Raises ExchangeError where the store cannot be read or the file not be written.
     """
+    text, num_events = exported()
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise ExchangeError(f"{path} could not be written: {error.strerror or error}") from error
+    return num_events
+
+
+def exported() -> tuple[str, int]:
+    """Every event as the text of a file, and how many. ExchangeError: they cannot be read."""
     events = _with_the_store(lambda: store.reading(select), "could not be read")
     document = {
         "format": FORMAT,
@@ -58,11 +68,7 @@ def export_json(path: Path) -> int:
             for event in events
         ],
     }
-    try:
-        write_whole(path, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise ExchangeError(f"{path} could not be written: {error.strerror or error}") from error
-    return len(events)
+    return json.dumps(document, indent=1) + "\n", len(events)
 
 
 def import_json(path: Path) -> Imported:

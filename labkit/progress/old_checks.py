@@ -11,6 +11,7 @@ before fsrs was installed it is scheduled with today's.
 
 import hashlib
 import sqlite3
+from typing import Any
 
 from labkit.progress import states
 from labkit.progress.event import Event, insert, select
@@ -23,13 +24,13 @@ def answer_old_checks(opened: sqlite3.Connection, name: str) -> int:
     subject = f"exercise/{name}"
     if select(opened, subject, states.ANSWER):
         return 0
-    events = select(opened, name)
+    attempt = _Attempt()
     num_made = 0
-    for number, check in enumerate(events):
-        outcome = check.detail.get("outcome")
-        if check.kind != "check" or outcome not in _OUTCOMES:
-            continue
-        rating = rating_of_check(events[:number], outcome == "passed")
+    for check in select(opened, name):
+        outcome, rating = check.detail.get("outcome"), None
+        if check.kind == "check" and outcome in _OUTCOMES:
+            rating = attempt.rating_of_check(outcome == "passed")
+        attempt.add(check)
         if rating is not None:
             detail = {"rating": rating, "outcome": outcome, "scheduler": None}
             uid = hashlib.sha256(f"answer to {check.uid}".encode()).hexdigest()[:32]
@@ -48,7 +49,15 @@ def answer_all_old_checks(opened: sqlite3.Connection) -> None:
 
 
 def rating_of_check(earlier: list[Event], passed: bool) -> str | None:
-    """What a check says, after the exercise's earlier events; None if it says nothing new.
+    """What a check says, after the exercise's earlier events; None if it says nothing new."""
+    attempt = _Attempt()
+    for event in earlier:
+        attempt.add(event)
+    return attempt.rating_of_check(passed)
+
+
+class _Attempt:
+    """What has happened in the attempt that is going on. One step per event: stores may be long.
 
     An exercise is practised in attempts. One begins with the stub (the first time, and after each
     `reset`) and ends with a pass. Within it
@@ -60,15 +69,30 @@ def rating_of_check(earlier: list[Event], passed: bool) -> str | None:
         a pass after the solution           again   that shows that it can be copied
         not attempted; all after the pass   -       the file is still there; no memory was asked
     """
-    resets = [number for number, event in enumerate(earlier) if event.kind == "reset"]
-    attempt = earlier[resets[-1] + 1 :] if resets else earlier
-    kinds = {event.kind for event in attempt}
-    outcomes = {event.detail.get("outcome") for event in attempt if event.kind == "check"}
-    went_wrong = bool(outcomes - {"passed", "not attempted"})
-    if "passed" in outcomes:
-        return None
-    if not passed:
-        return None if went_wrong else "again"
-    if "solution" in kinds:
-        return "again"
-    return "hard" if went_wrong or "hint" in kinds else "good"
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kinds: set[str] = set()
+        self._outcomes: set[Any] = set()
+
+    def add(self, event: Event) -> None:
+        """The next event of the exercise."""
+        if event.kind == "reset":
+            self._begin()
+            return
+        self._kinds.add(event.kind)
+        if event.kind == "check":
+            self._outcomes.add(event.detail.get("outcome"))
+
+    def rating_of_check(self, passed: bool) -> str | None:
+        """Of a check that comes next."""
+        went_wrong = bool(self._outcomes - {"passed", "not attempted"})
+        if "passed" in self._outcomes:
+            return None
+        if not passed:
+            return None if went_wrong else "again"
+        if "solution" in self._kinds:
+            return "again"
+        return "hard" if went_wrong or "hint" in self._kinds else "good"

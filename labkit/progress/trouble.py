@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
+from labkit.arguments import printable
 from labkit.progress.home import store_name
 
 Result = TypeVar("Result")
@@ -46,8 +47,8 @@ def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> 
 
 
 def warn(message: str, stacklevel: int = 3) -> None:
-    """A ProgressWarning."""
-    warnings.warn(message, ProgressWarning, stacklevel=stacklevel)
+    """A ProgressWarning. The message may have parts of an imported file."""
+    warnings.warn(printable(message), ProgressWarning, stacklevel=stacklevel)
 
 
 def _in_words(error: BaseException) -> str:
