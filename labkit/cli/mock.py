@@ -34,7 +34,7 @@ def mock(
     try:
         interview = Interview(plan_interview(minutes, level, seed))
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"--{str(error).replace('=', ' ', 1)}") from None
     console().print(Text(f"{asking.planned(interview.plan)}."))
     if minutes >= WITH_EXERCISE and not find_workspace().has_learners_files:
         told = "There is no exercise in it: for one, start it in a folder of the course."
