@@ -11,8 +11,6 @@ from pathlib import Path
 from labkit.arguments import UserError
 
 CATALOG = Path("exercises", "catalog.toml")
-_REPOSITORY = Path(__file__).resolve().parents[2]
-_INSTALLED = Path(__file__).resolve().parents[1] / "course_files"
 
 
 class WorkspaceNotFound(UserError, FileNotFoundError):
@@ -32,7 +30,7 @@ class Workspace:
     @property
     def has_learners_files(self) -> bool:
         """Not in an installed package."""
-        return self.root != _INSTALLED
+        return self.root != _installed()
 
     @property
     def catalog(self) -> Path:
@@ -75,18 +73,19 @@ def find_workspace(start: Path | None = None) -> Workspace:
     Raises WorkspaceNotFound.
     """
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, _REPOSITORY, _INSTALLED):
+    for folder in (here, *here.parents, _repository(), _installed()):
         if (folder / CATALOG).is_file():
             return Workspace(folder)
     raise WorkspaceNotFound(
-        f"found no {CATALOG} in {here} or any folder above it, nor in {_REPOSITORY}; "
+        f"found no {CATALOG} in {here} or any folder above it, nor in {_repository()}; "
         "change into the folder that you cloned the lab into and try again"
     )
 
 
 def find_packages_workspace() -> Workspace:
     """What this package is part of: the repository, or what was installed with it."""
-    return Workspace(_INSTALLED if (_INSTALLED / CATALOG).is_file() else _REPOSITORY)
+    installed = _installed()
+    return Workspace(installed if (installed / CATALOG).is_file() else _repository())
 
 
 def find_learners_workspace(workspace: Workspace | None = None) -> Workspace:
@@ -98,3 +97,11 @@ def find_learners_workspace(workspace: Workspace | None = None) -> Workspace:
             "of the course. To make one: `labkit course lab` writes it into the folder lab"
         )
     return found
+
+
+def _repository() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+def _installed() -> Path:
+    return Path(__file__).resolve().parents[1] / "course_files"

@@ -61,6 +61,29 @@ def test_without_a_name_all_are_checked_and_counted(labkit):
     assert f"{NAME}: passed" in out and f"{OTHER}: not attempted" in out
 
 
+def test_a_check_of_all_goes_on_after_a_file_that_cannot_be_read(labkit):
+    shutil.copy(f"solutions/{NAME}.py", f"exercises/{NAME}.py")
+    for content in (None, b"\xff\xfe"):
+        Path("exercises", f"{OTHER}.py").unlink(missing_ok=True)
+        if content is not None:
+            Path("exercises", f"{OTHER}.py").write_bytes(content)
+        status, out, err = labkit("check")
+        assert (status, err) == (1, "") and f"{NAME}: passed" in out
+        assert "1 of 2 passed" in out and f"Not checked: {OTHER}" in out
+
+
+def test_a_solution_that_is_gone_is_one_line(labkit):
+    Path("solutions", f"{NAME}.py").unlink()
+    for words in (["solution", NAME, "--yes"], ["reset", NAME]):
+        status, _, err = labkit(*words)
+        assert status == 2 and f"solutions/{NAME}.py" in err and "Traceback" not in err
+
+
+def test_the_list_has_difficulties_and_a_count(labkit):
+    out = labkit("list")[1]
+    assert "difficulty" in out and "0 of 2 passed" in out
+
+
 def test_another_file_is_graded_and_the_command_that_repeats_it_is_shown(labkit):
     Path("another.py").write_text(f"def {NAME}(*arguments):\n    return 1 / 0\n")
     status, out, _ = labkit("check", NAME, "--file", "another.py", "--seed", 7)
@@ -77,8 +100,8 @@ def test_hints_come_one_by_one(labkit):
 
 
 def test_the_solution_is_shown_on_confirmation_only(labkit):
-    status, out, _ = labkit("solution", NAME)
-    assert status == 1 and "BEGIN SOLUTION" not in out and f"labkit solution {NAME} --yes" in out
+    status, out, err = labkit("solution", NAME)
+    assert (status, out) == (1, "") and f"labkit solution {NAME} --yes" in err
     status, out, _ = labkit("solution", NAME, "--yes")
     assert status == 0 and "BEGIN SOLUTION" in out
 

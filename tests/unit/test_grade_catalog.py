@@ -76,6 +76,11 @@ def test_elsewhere_it_is_the_repository_of_the_package(tmp_path):
     assert find_workspace(tmp_path) == WORKSPACE
 
 
+def test_exercises_are_in_the_order_of_the_notebooks():
+    notebooks = [each.notebook for each in load_catalog(WORKSPACE).values()]
+    assert notebooks == sorted(notebooks)
+
+
 def test_without_either_the_error_says_where_it_looked(tmp_path, monkeypatch):
     monkeypatch.setattr("labkit.grade.workspace.__file__", str(tmp_path / "a" / "b" / "c.py"))
     with pytest.raises(WorkspaceNotFound, match="change into the folder"):
