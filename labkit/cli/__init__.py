@@ -48,6 +48,11 @@ def main() -> None:
         told = f"labkit: {package} is not installed: pip install 'labkit[{EXTRAS[package]}]'"
         print(told, file=sys.stderr)
         sys.exit(2)
+    except ImportError as error:
+        # torch's own code makes one of a Ctrl-C that comes while it is imported.
+        if "KeyboardInterrupt" not in str(error):
+            raise
+        sys.exit(130)
 
 
 def _start_fork_server() -> None:

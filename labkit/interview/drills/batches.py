@@ -135,10 +135,8 @@ def accumulation_steps(batch: int, gpus: int, tp: int, micro: int) -> Solution:
 )
 def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solution:
     """rate times global batch / base batch."""
-    from labkit.large_batch import scaled_learning_rate  # it takes torch with it
-
     batch = gpus * each * k
-    scaled = scaled_learning_rate(rate, batch, base)
+    scaled = rate * batch / base  # as scaled_learning_rate, which would take torch with it
     return Solution(
         scaled,
         [
@@ -149,7 +147,7 @@ def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solu
         [
             Trap(
                 "accumulation left out",
-                scaled_learning_rate(rate, batch // k, base),
+                rate * (batch // k) / base,
                 "What one step averages over is the batch: accumulated microbatches belong to it.",
             ),
             Trap(
@@ -164,7 +162,7 @@ def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solu
             ),
             Trap(
                 "the batch of one GPU",
-                scaled_learning_rate(rate, each * k, base),
+                rate * each * k / base,
                 "Gradients are averaged over all GPUs.",
             ),
         ],
