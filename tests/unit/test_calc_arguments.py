@@ -19,6 +19,7 @@ RIGHT = {
     "rank": 1,
     "root": 0,
     "ranks_per_host": 2,
+    "rings": 1,
     "alpha": 1e-6,
     "beta": 1e-9,
     "seconds": 1.0,
@@ -31,7 +32,7 @@ RIGHT = {
     "since_checkpoint_s": 1.0,
 }
 PAIRS = {"alpha": (1e-6, 1e-5), "beta": (1e-9, 1e-8)}
-WHOLE = "numel itemsize n world_size rank root ranks_per_host block_bytes num_gpus".split()
+WHOLE = "numel itemsize n world_size rank root ranks_per_host rings block_bytes num_gpus".split()
 NONSENSE = ["x", None, [1], True, math.nan, math.inf, -math.inf, -1, 10**400]
 FUNCTIONS = (
     calc.algbw,
@@ -80,7 +81,7 @@ def test_a_formula_takes_what_is_right(formula):
 def test_nonsense_is_refused_and_named_with_a_reason(formula, name):
     function, right = FORMULAS[formula]
     for value in NONSENSE + [2.5] * (name in WHOLE):
-        if value is None and name in ("rank", "root", "block_bytes", "ranks_per_host"):
+        if value is None and name in ("rank", "root", "block_bytes", "ranks_per_host", "rings"):
             continue  # nothing is said
         with pytest.raises((TypeError, ValueError)) as refused:
             function(**{**right, name: value})
