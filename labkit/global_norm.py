@@ -63,6 +63,12 @@ class PartOfGradient(Tensor):
         return copy.deepcopy(self.as_subclass(Tensor), memo)
 
 
+def as_part(parameter: Tensor) -> None:
+    """Make the gradient of this parameter a PartOfGradient: other ranks have other parts."""
+    if type(parameter.grad) is Tensor:
+        parameter.grad = parameter.grad.as_subclass(PartOfGradient)
+
+
 _LOOKS_FOR_INF = "_amp_foreach_non_finite_check_and_unscale_"
 _NORMS = ("_foreach_norm", "linalg_vector_norm", "vector_norm")
 _CLIPPING = "torch.nn.utils.clip_grad"
@@ -74,7 +80,8 @@ _NO_SCALER = (
 _NO_CLIPPING = (
     "torch's clip_grad_norm_ takes the norm of this rank's part for that of the whole gradient, "
     "and would scale each rank's part by another factor. Call model.clip_gradients(max_norm) "
-    "instead, on every rank"
+    "instead, on every rank; without a sharded module clip_gradients of labkit.tensor_parallel, "
+    "moe or combined, or labkit.global_norm.clip"
 )
 
 

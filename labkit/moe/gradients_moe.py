@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from labkit import arguments, global_norm
 from labkit.comm import Group
 from labkit.data_parallel.flattening import flattened, parts_of
+from labkit.global_norm import as_part
 from labkit.mesh import Mesh
 from labkit.moe.expert_mlps import Experts
 from labkit.moe.moe_layer import ExpertParallelMoE, MoE
@@ -70,6 +71,9 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
         )
     _reduce(shared.values(), everyone, everyone.size, "shared gradients")
     _reduce(experts.values(), mesh.dp, everyone.size, "gradients of experts")
+    if mesh.ep.size > 1:
+        for parameter in experts.values():
+            as_part(parameter)
 
 
 def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:

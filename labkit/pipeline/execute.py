@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.global_norm import as_part
 from labkit.pipeline import pipeline_checks as checks
 from labkit.pipeline.op import Kind, Schedule, consumer
 from labkit.pipeline.tied import set_aside, sum_tied_gradients
@@ -119,6 +120,10 @@ class Pipeline:
         self._wires.end()
         if self.tied is not None:
             sum_tied_gradients(self.tied, before, self.schedule, self.group)
+        if self.group.size > 1:
+            for stage in self.stages.values():
+                for parameter in stage.parameters():
+                    as_part(parameter)
         self._is_whole = True
         return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
 

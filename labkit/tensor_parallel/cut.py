@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from labkit import arguments
 from labkit.comm import Group
+from labkit.global_norm import as_part
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ class Cut:
     def parameter(self, whole: Tensor, rank: int) -> nn.Parameter:
         """This rank's part as a parameter of its own; frozen as the whole is."""
         share = self.share(whole.detach(), rank).clone(memory_format=torch.contiguous_format)
-        return nn.Parameter(share, whole.requires_grad)
+        parameter = nn.Parameter(share, whole.requires_grad)
+        if self.dim is not None and len(self.held) > 1 and whole.requires_grad:
+            parameter.register_post_accumulate_grad_hook(as_part)
+        return parameter
 
     def whole_shape(self, share: Tensor) -> torch.Size:
         """Of the tensor that a share is part of."""

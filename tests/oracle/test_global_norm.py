@@ -1,13 +1,18 @@
 """The norm of gradients that ranks hold alone, or the same as others, and clipping by it."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from labkit import RankError, run
 from labkit.global_norm import clip, global_norm
 from labkit.memory import Meter
+from labkit.pipeline import Pipeline, one_f_one_b, plan
+from labkit.tensor_parallel import ColumnLinear, RowLinear
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64, torch.complex128]
 
@@ -62,3 +67,41 @@ def test_it_takes_no_room_besides_the_gradients():
 def test_a_norm_that_gradients_cannot_have_is_refused(max_norm):
     with pytest.raises(RankError, match="max_norm=.*a norm above 0"):
         run(lambda world: clip([(torch.ones(3), 1)], max_norm, world), 1)
+
+
+def asks_torch(world):
+    """What torch's own clipping and GradScaler say about a stage, and about a share of a layer."""
+    x = torch.ones(4, 3)
+    stage = nn.Linear(3, 3)
+    schedule = plan(one_f_one_b, world.size, 2)
+    for _ in range(2):  # gradients add up
+        Pipeline(schedule, {world.rank: stage}, F.mse_loss, world).step(x, x)
+    torch.manual_seed(0)
+    layer = nn.Sequential(
+        ColumnLinear(nn.Linear(3, 4), world), nn.Tanh(), RowLinear(nn.Linear(4, 3), world)
+    )
+    for _ in range(2):
+        layer(x).sum().backward()
+    told = []
+    for module in (stage, layer):
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.ones(1))
+        for ask in (
+            partial(nn.utils.clip_grad_norm_, module.parameters(), 1.0),
+            partial(scaler.step, optimizer),
+        ):
+            try:
+                ask()
+                told.append("")
+            except RuntimeError as why:
+                told.append(str(why))
+        optimizer.step()
+    return told
+
+
+def test_parts_of_a_model_refuse_torchs_own_clipping_and_scaling():
+    assert run(asks_torch, 1).values == [[""] * 4]
+    for told in run(asks_torch, 2).values:
+        assert ["clip_gradients" in text for text in told] == [True, False] * 2
+        assert ["GradScaler" in text for text in told] == [False, True] * 2
