@@ -102,7 +102,8 @@ class Finding:
 
     def __str__(self) -> str:
         where = "" if self.rank is None else f" on rank {self.rank}"
-        return f"{self.cause}{where}: {self.share:.0%} of the time. {self.evidence}"
+        unless = " A rank without a trace may be later." if self.verdict == "possible" else ""
+        return f"{self.cause}{where}: {self.share:.0%} of the time. {self.evidence}{unless}"
 
 
 def diagnose(trace: Trace) -> list[Finding]:

@@ -17,8 +17,9 @@ At each moment the first of these that holds is the term:
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from labkit.profile.step_trace import COMPUTE, COPY, DATA, Exchange, RankTrace, Trace
@@ -63,8 +64,21 @@ def breakdown(trace: Trace) -> dict[int, list[Terms]]:
     for rank, own in trace.ranks.items():
         moments = sorted(_moments(own, arrivals))
         windows = own.steps or [(own.start_s, own.end_s)]
-        found[rank] = [_terms(moments, *window) for window in windows]
+        found[rank] = list(_of_windows(moments, windows))
     return found
+
+
+def _of_windows(moments: list[_Moment], windows: Iterable[tuple[float, float]]) -> Iterator[Terms]:
+    """The terms of each window, in order of their starts: a long trace has thousands of them."""
+    open_now: Counter[tuple[str, int]] = Counter()
+    first = 0
+    for start_s, end_s in windows:
+        while first < len(moments) and moments[first][0] < start_s:
+            _, change, term, rank = moments[first]
+            open_now[term, rank] += change
+            first += 1
+        last = bisect.bisect_left(moments, end_s, lo=first, key=lambda moment: moment[0])
+        yield _terms(moments[first:last], start_s, end_s, open_now)
 
 
 def last_arrivals(trace: Trace) -> dict[tuple, tuple[float, int]]:
@@ -96,11 +110,16 @@ def _span(start_s: float, end_s: float, term: str, rank: int = -1) -> Iterator[_
         yield end_s, -1, term, rank
 
 
-def _terms(moments: list[_Moment], start_s: float, end_s: float) -> Terms:
+def _terms(
+    moments: list[_Moment],
+    start_s: float,
+    end_s: float,
+    open_before: Mapping[tuple[str, int], int] | None = None,
+) -> Terms:
     """One pass over all beginnings and ends, with a count of what is open in between."""
     seconds = dict.fromkeys(TERMS, 0.0)
     waited_for: dict[int, float] = defaultdict(float)
-    open_now: Counter[tuple[str, int]] = Counter()
+    open_now: Counter[tuple[str, int]] = Counter(open_before)
     in_flight = hidden = 0.0
     before_s = start_s
     for at_s, change, term, rank in [*moments, (end_s, 0, "", -1)]:

@@ -65,9 +65,8 @@ from labkit.profile.step_trace import (
     with_waits,
 )
 from labkit.profile.trace_file import MAX_BYTES, Event, TraceFile, load
-from labkit.profile.trace_notes import Notes
+from labkit.profile.trace_notes import STEP, Notes
 
-_STEP = "ProfilerStep#"
 _LOADER = "enumerate(DataLoader)"
 _HOST_LIBRARIES = ("gloo", "mpi", "ucc")
 # Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
@@ -195,7 +194,7 @@ class _Own:
 
 
 def _of_cpu(events: list[Event], rank: int) -> _Own:
-    steps = [each for each in events if each.name.startswith(_STEP)]
+    steps = [each for each in events if each.name.startswith(STEP)]
     operators = [each for each in events if each.category == "cpu_op"]
     threads = Counter(each.thread for each in steps or operators)
     main = threads.most_common(1)[0][0] if threads else None
@@ -316,7 +315,7 @@ def _device_steps(events: list[Event], on_device: list[Event]) -> list[tuple[flo
 
     Where no launch is recorded: the step's own range on the device, if that is.
     """
-    found = [each for each in events if each.name.startswith(_STEP)]
+    found = [each for each in events if each.name.startswith(STEP)]
     marks = [each for each in found if each.category != "gpu_user_annotation"]
     begins_us = [each.start_us for each in marks]
     launched_us = launch_times(events)

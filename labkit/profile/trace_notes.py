@@ -11,6 +11,7 @@ from labkit.profile.launches import DEVICE
 from labkit.profile.step_trace import Trace
 from labkit.profile.trace_file import Event, TraceFile, printable
 
+STEP = "ProfilerStep#"
 _HOST = (
     "cpu_op user_annotation python_function cpu_instant_event fwdbwd ac2g overhead trace "
     "gpu_user_annotation cuda_sync cuda_event external_correlation async_cpu_to_gpu "
@@ -48,10 +49,11 @@ class Notes:
                 file.num_malformed,
             )
         if not has_steps:
-            self._say(
-                "no ProfilerStep in FILES: the whole trace is taken as one step; call prof.step()",
-                file,
-            )
+            is_marked = any(each.name.startswith(STEP) for each in file.events)
+            why = "no ProfilerStep in FILES: the whole trace is taken as one step; call prof.step()"
+            if is_marked:
+                why = "no kernel in FILES has a launch in a ProfilerStep: the whole is one step"
+            self._say(why, file)
         for category, count in _unknown(file, rank in self.on_device).items():
             self._say(
                 f"events of the unknown category '{printable(category)}' in FILES are left out "
@@ -128,7 +130,8 @@ class Notes:
 
     def _sentence(self, sentence: str) -> str:
         files = self._files[sentence]
-        more = f" and {len(files) - 1} other files" if len(files) > 1 else ""
+        others = "another file" if len(files) == 2 else f"{len(files) - 1} other files"
+        more = f" and {others}" if len(files) > 1 else ""
         return sentence.replace("COUNT", str(self._counts[sentence])).replace(
             "FILES", f"{files[0]}{more}"
         )
