@@ -1,14 +1,18 @@
 """Why a step takes as long as it takes: from a run, or from PyTorch Profiler's traces of any job.
 
     trace = profile.of_run(run)                        # a labkit run
-    trace = profile.read(["rank0.json", "rank1.json"])  # traces of gloo or nccl ranks
+    trace = profile.read(["rank0.json", "rank1.json"])  # traces of CPU or GPU ranks
     profile.breakdown(trace)[0]                        # the steps of rank 0, by term
     profile.report(trace).words()                      # the critical path, and what to do
 
 Read in this order:
 
     step_trace      the model: work and exchanges of each rank, on one clock
-    of_run, kineto  where it comes from; activity: what a journal says about each moment
+    of_run, kineto  where it comes from; activity: what a journal says about each moment;
+                    recorder: record a loop
+    trace_file      a file from anywhere: its fields are checked here, and nowhere else
+    communication_kernels, launches     which kernels communicate, and who launched them
+    meetings, trace_notes               what belongs together, and what is not known
     breakdown       a step's terms, which add up
     dependencies    what waits for what: replay, critical path, slack
     what_if         a replay with one thing changed

@@ -241,6 +241,22 @@ def test_groups_of_one_name_and_other_ranks_are_not_one_collective(tmp_path):
     assert us(profile.breakdown(trace)[2][0])["straggler"] == 10
 
 
+@pytest.mark.parametrize("meets", [True, False])
+def test_clocks_of_hosts_are_compared_by_all_to_alls_or_that_is_said_of_the_other_rank(
+    tmp_path, meets
+):
+    for rank in range(2):
+        events = all_to_all(10, 1000, meets) if meets else [kernel("gemm", 0, 50)]
+        for each in events:
+            each["ts"] += 5_000_000 * rank
+        document = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document | {"host_name": str(rank)}))
+    (note,) = [each for each in profile.read([tmp_path]).notes if "clock" in each]
+    assert "clock of rank 1" in note
+    assert ("moved by -5 s" in note) == meets
+    assert ("not compared" in note) != meets
+
+
 def test_messages_are_matched_by_the_ends_in_the_name_of_their_call(tmp_path):
     ranks = []
     for rank, name in enumerate(("nccl:send 0->1", "nccl:recv 1<-0")):
