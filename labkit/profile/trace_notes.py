@@ -100,7 +100,7 @@ class Notes:
         if cut_us > _CUT * whole_us:
             self._say(
                 "kernels of one stream overlap in FILES: they are cut off where the next one "
-                f"begins, {cut_us / 1000:.1f} ms on rank {rank}",
+                f"begins, {cut_us / 1000:.3g} ms on rank {rank}",
                 file,
             )
         total = sum(computing.values()) or 1
