@@ -167,6 +167,27 @@ class Block(nn.Module):
         return x_BTD + self.mlp(self.mlp_norm(x_BTD))
 
 
+def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter of a GPT by its name, without making one; the head is tied."""
+    D, F, G = config.hidden, config.ffn_hidden, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"embedding.token.weight": (config.vocab, D)}
+    if not config.rotary:
+        shapes["embedding.position.weight"] = (config.context, D)
+    of_block = {
+        "attention_norm": (D,),
+        "attention.query": (D, D),
+        "attention.key": (G, D),
+        "attention.value": (G, D),
+        "attention.out": (D, D),
+        "mlp_norm": (D,),
+        "mlp.up": (F, D),
+        "mlp.down": (D, F),
+    }
+    for layer in range(config.num_layers):
+        shapes |= {f"blocks.{layer}.{name}.weight": shape for name, shape in of_block.items()}
+    return {**shapes, "norm.weight": (D,)}
+
+
 class GPT(nn.Module):
     """The whole model: tokens_BT (int64) -> logits_BTV of the next token at each position.
 

@@ -35,6 +35,7 @@ from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
     DoesNotFit,
+    Found,
     Loaded,
     empty_shard,
     fill,
@@ -42,13 +43,12 @@ from labkit.checkpoint.loading import (
     fitting_shards,
     verify,
 )
-from labkit.checkpoint.manifest import Manifest, finished_saves, step_of
+from labkit.checkpoint.manifest import Manifest, file_of, finished_saves, step_of
 from labkit.checkpoint.plain_data import agreed, gather_plain, result_or_error
 from labkit.checkpoint.saving import (
     Commit,
     Plan,
     ShardSpec,
-    file_of,
     layout_of,
     make_plan,
     remove_folders,
@@ -170,12 +170,11 @@ class Checkpointer:
         verified = verify(found, self.group)
         extra = result_or_error(lambda: self._load_extra(manifest))
         agreed(extra, DoesNotFit, self.group)
-        rng = self._random_shards(manifest) if is_same_layout else {}
-        bytes_read = fill(found, [*shards, *rng.values()], self.group)
+        bytes_read = self._load_random_states(found) if is_same_layout else 0
+        bytes_read += fill(found, shards, self.group)
         if manifest.values["optimizer"] is not None:
             contents.load_states([{key: _value(x) for key, x in each.items()} for each in states])
             contents.load_settings(manifest.values["settings"])
-        load_random_states({name: x.tensor for name, x in rng.items()}, self.group.device)
         self._owns_later_steps = True
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
@@ -243,20 +242,35 @@ class Checkpointer:
             names = ", ".join(sorted(missing))
             raise DoesNotFit(f"the checkpoint of step {manifest.step} has no extra {names}")
         for name, each in self.extra.items():
-            each.load_state_dict(manifest.values["extra"][name])
+            try:
+                each.load_state_dict(manifest.values["extra"][name])
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                raise DoesNotFit(
+                    f"extra {name!r} cannot go on from its state in the checkpoint of step "
+                    f"{manifest.step}, {text}"
+                ) from error
 
     def _is_kept(self, step: int, steps: Sequence[int]) -> bool:
         is_milestone = self._keep_every is not None and step % self._keep_every == 0
         return is_milestone or step in steps[: self._keep_last]
 
-    def _random_shards(self, manifest: Manifest) -> dict[str, TensorShard]:
-        """This rank's random states, to be filled."""
+    def _load_random_states(self, found: Found) -> int:
+        """This rank's random states, before anything else has changed; returns the bytes read.
+
+        DoesNotFit, on every rank, where one's are none.
+        """
         prefix = f"rng.{self.group.rank}."
-        return {
-            name.removeprefix(prefix): empty_shard(name, record)
-            for name, record in manifest.tensors.items()
+        shards = [
+            empty_shard(name, record)
+            for name, record in found.manifest.tensors.items()
             if name.startswith(prefix)
-        }
+        ]
+        bytes_read = fill(found, shards, self.group)
+        states = {shard.name.removeprefix(prefix): shard.tensor for shard in shards}
+        done = result_or_error(lambda: load_random_states(states, self.group.device))
+        agreed(done, DoesNotFit, self.group)
+        return bytes_read
 
 
 def _plain(name: str, stateful: Stateful) -> dict[str, Any]:

@@ -120,6 +120,14 @@ class Contents:
         groups = _groups_of(self.optimizer)
         return not groups or not settings or len(groups) == len(settings)
 
+    def setting_of_another_kind(self, settings: Sequence[Values]) -> str:
+        """A saved setting that this optimizer cannot have, with both values; "" for none."""
+        for group, saved in zip(_groups_of(self.optimizer), settings):
+            for key in sorted(_keys_of_settings(group) & saved.keys()):
+                if not _is_of_kind(group[key], saved[key]):
+                    return f"{key}={saved[key]!r:.80}, and this optimizer has {key}={group[key]!r}"
+        return ""
+
     def load_settings(self, settings: Sequence[Values]) -> None:
         """Give the optimizer these settings, group by group."""
         for group, saved in zip(_groups_of(self.optimizer), settings):
@@ -285,6 +293,16 @@ def _keys_of_settings(group: Values) -> set[str]:
     }
 
 
+def _is_of_kind(own: Any, saved: Any) -> bool:
+    """Whether a saved setting is of the kind of an optimizer's own: a number for a number."""
+    if isinstance(own, tuple):
+        is_list = isinstance(saved, list | tuple) and len(own) == len(saved)
+        return is_list and all(map(_is_of_kind, own, saved))
+    number = (int, float)
+    is_number = isinstance(own, number) and isinstance(saved, number)
+    return own is None or type(own) is type(saved) or (is_number and not isinstance(saved, bool))
+
+
 _PYTHON_BYTES = 8192
 """Longer than Python's random state as text, so that it has the same length in each save."""
 
@@ -303,11 +321,20 @@ def random_states(rank: int, device: torch.device) -> list[TensorShard]:
 
 
 def load_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on from these random states, by the last part of their names."""
-    if "torch" in states:
-        torch.set_rng_state(states["torch"])
-    if "cuda" in states and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], device)
-    if "python" in states:
+    """Go on from these random states, by the last part of their names.
+
+    ValueError, before any has changed, for what is no such state.
+    """
+    try:
         version, numbers, gauss = json.loads(bytes(memory_of(states["python"])))
-        random.setstate((version, tuple(numbers), gauss))
+        of_python = (version, tuple(numbers), gauss)
+        random.Random().setstate(of_python)
+        torch.Generator().set_state(states["torch"])
+        if "cuda" in states and device.type == "cuda":
+            torch.cuda.set_rng_state(states["cuda"], device)
+    except (KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
+        # RecursionError is a RuntimeError, and torch's messages are of several lines.
+        text = str(error).partition("\n")[0]
+        raise ValueError(f"the random states are none ({text:.200})") from None
+    torch.set_rng_state(states["torch"])
+    random.setstate(of_python)

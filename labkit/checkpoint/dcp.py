@@ -20,14 +20,21 @@ with, one at a time, and keeps what it needs:
     a shard of ZeRO-3   elements 7 to 13                        x  x x x x  x x
     copied              elements 7 to 11                        x  x x x x
 
-Not imported with labkit.checkpoint, since DCP takes a second to load. Unpickling runs code: load
-folders of jobs that you trust.
+Unpickling runs code. `.metadata` is a pickle, and torch unpickles it, and the optimizer's settings:
+a folder of strangers can run any program here. load_dcp does not unpickle. It reads both as plain
+data (dcp_metadata.py, weights_only=True), and refuses what torch itself does not write there.
+`trust=True` lets torch unpickle `.metadata`, for a folder whose writer you know.
+
+Not imported with labkit.checkpoint, since DCP takes a second to load.
 """
 
 from __future__ import annotations
 
+import io
 import math
+import pickle
 import re
+import stat
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,12 +46,13 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
+from labkit.checkpoint import dcp_metadata, torch_optimizers
 from labkit.checkpoint.contents import KERNEL_SETTINGS, Contents, Kind, TensorShard
+from labkit.checkpoint.dcp_metadata import UntrustedMetadata as UntrustedMetadata
 from labkit.checkpoint.extent import Extent, Overlap
 from labkit.checkpoint.loading import DoesNotFit, copy_back, fitting_shards, flat_on_cpu
-from labkit.checkpoint.manifest import Damaged, Manifest, TensorRecord
+from labkit.checkpoint.manifest import DTYPES, TORCH_DTYPES, Damaged, Manifest, TensorRecord
 from labkit.checkpoint.plain_data import agreed, result_or_error
-from labkit.checkpoint.saving import DTYPES, TORCH_DTYPES
 from labkit.checkpoint.whole_tensors import complete_here, whole_tensors
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -54,32 +62,75 @@ _SETTING = re.compile(r"optim\.param_groups\.\d+\.\w+")
 
 
 def load_dcp(
-    folder: str | Path, model: nn.Module, optimizer: Any = None, group: Group | None = None
+    folder: str | Path,
+    model: nn.Module,
+    optimizer: Any = None,
+    group: Group | None = None,
+    *,
+    trust: bool = False,
 ) -> None:
     """Load a folder that torch.distributed.checkpoint has saved. Every rank calls it.
 
     model, optimizer: of any strategy and world size, as for Checkpointer. folder: seen by all
     ranks. An optimizer's groups of parameters are those of the save, in the same order; where the
-    folder has no optimizer, it stays as it is.
+    folder has no optimizer, it stays as it is. A setting that an older torch did not have yet gets
+    the value that torch's load_state_dict gives it.
+    trust: unpickle `.metadata`, which can run any code. It is needed for folders in which another
+    program than torch has left objects. Say True only where you know who wrote the folder.
 
-    DoesNotFit, on every rank, before anything has changed: for another model or optimizer, and for
-    a name that is not in the table above. OSError for a folder without `.metadata`. Damaged where a
-    file cannot be read.
+    UntrustedMetadata, on every rank, where only unpickling restores `.metadata`. DoesNotFit, on
+    every rank, before anything has changed: for another model or optimizer, and for a name that is
+    not in the table above. OSError for a folder without `.metadata`. Damaged where a file cannot be
+    read, or says of itself what is not so.
     """
-    group, contents = chosen(group), Contents(model, optimizer)
+    group, contents, folder = chosen(group), Contents(model, optimizer), Path(folder)
+    data = agreed(result_or_error(lambda: _metadata_bytes(folder)), OSError, group)
     reader = dcp.FileSystemReader(folder)
-    metadata = agreed(result_or_error(reader.read_metadata), OSError, group)
-    settings = agreed(result_or_error(lambda: _read_settings(folder, metadata)), Damaged, group)
+
+    def read() -> tuple[dcp.Metadata, list[dict[str, Any]]]:
+        metadata = reader.read_metadata() if trust else dcp_metadata.read_metadata(folder, data)
+        reader.set_up_storage_reader(metadata, is_coordinator=False)
+        return metadata, _read_settings(folder, reader, metadata)
+
+    metadata, settings = agreed(result_or_error(read), Damaged, group, UntrustedMetadata)
     mapped = result_or_error(lambda: _manifest_of(metadata, settings, folder, contents))
     manifest, names = agreed(mapped, DoesNotFit, group)
     shards, states = fitting_shards(manifest, contents, group)
-    reader.set_up_storage_reader(metadata, is_coordinator=False)
-    chunks = _Chunks({names[shard.name]: shard for shard in shards}, metadata)
-    agreed(result_or_error(lambda: reader.read_data(chunks.plan, chunks).wait()), Damaged, group)
+
+    def plan() -> _Chunks:
+        chunks = _Chunks({names[shard.name]: shard for shard in shards}, metadata)
+        chunks.require_whole(folder, metadata)
+        return chunks
+
+    chunks = agreed(result_or_error(plan), Damaged, group)
+    agreed(result_or_error(lambda: _read(folder, reader, chunks)), Damaged, group)
     copy_back(shards, list(chunks.buffers.values()))
     if manifest.values["optimizer"] is not None:
         contents.load_states([{key: x.tensor for key, x in each.items()} for each in states])
         contents.load_settings(manifest.values["settings"])
+
+
+def _metadata_bytes(folder: Path) -> bytes:
+    path = folder / ".metadata"
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path} is no file")
+    with path.open("rb") as file:
+        return file.read(dcp_metadata.MOST_BYTES + 1)
+
+
+def _read(folder: Path, reader: dcp.FileSystemReader, planner: Any) -> None:
+    """Read all that a planner asks for. Damaged, in one line: torch's own errors are pages."""
+    try:
+        reader.read_data(planner.plan, planner).wait()
+    except pickle.UnpicklingError:
+        raise Damaged(
+            f"{folder} has objects where tensors and plain values belong, which are not unpickled"
+        ) from None
+    except OSError as error:
+        raise Damaged(str(error)) from None
+    except Exception as error:
+        text = str(error).partition("\n")[0]
+        raise Damaged(f"{folder} cannot be read: {type(error).__name__}: {text:.200}") from None
 
 
 def _manifest_of(
@@ -108,11 +159,11 @@ def _manifest_of(
             f"{folder} is of an optimizer of torch.optim, and this one is {optimizer}: "
             "take torch's, or load the model alone"
         )
-    for ours, theirs in zip(contents.settings(), settings):
-        if optimizer and (missing := sorted(ours.keys() - theirs.keys())):
-            raise DoesNotFit(
-                f"{folder} has no setting {missing[0]!r} of {optimizer}: it is of another optimizer"
-            )
+    if optimizer:
+        of_states = {name for name in tensors if name.startswith("optimizer.")}
+        states = {name.rpartition(".")[2] for name in of_states}
+        own = contents.settings()
+        settings = torch_optimizers.as_torch_loads(str(folder), optimizer, own, settings, states)
     values = {"optimizer": optimizer, "settings": settings}
     return Manifest(0, "", 0, {}, tensors, values), names
 
@@ -134,16 +185,42 @@ def _labkit_name(name: str) -> str:
     return re.sub(r"^optim\.state\.", "optimizer.", name)
 
 
-def _read_settings(folder: str | Path, metadata: dcp.Metadata) -> list[dict[str, Any]]:
-    """The optimizer's settings by group; [] where the folder has no optimizer."""
-    values: dict[str, Any] = dict.fromkeys(filter(_SETTING.fullmatch, metadata.state_dict_metadata))
-    if values:
-        _alone(dcp.load, values, checkpoint_id=folder)
+def _read_settings(
+    folder: Path, reader: dcp.FileSystemReader, metadata: dcp.Metadata
+) -> list[dict[str, Any]]:
+    """The optimizer's settings by group; [] where the folder has no optimizer. Damaged."""
+    planner = _Settings(folder, metadata)
+    _read(folder, reader, planner)
     groups: dict[int, dict[str, Any]] = {}
-    for name, value in values.items():
+    for name, value in planner.found.items():
         _, _, index, key = name.split(".")
         groups.setdefault(int(index), {})[key] = value
     return [group for _, group in sorted(groups.items())]
+
+
+class _Settings(dcp.DefaultLoadPlanner):
+    """Reads an optimizer's settings, which DCP stores with torch.save, and runs none of it."""
+
+    def __init__(self, folder: Path, metadata: dcp.Metadata) -> None:
+        super().__init__()
+        self.found: dict[str, Any] = {}
+        self.plan = LoadPlan([])
+        none = torch.Size([])
+        for name in filter(_SETTING.fullmatch, metadata.state_dict_metadata):
+            index = MetadataIndex(name)
+            info = dcp_metadata.kept(metadata.storage_data, index)
+            dcp_metadata.require_in_folder(folder, info, least=1)
+            item = ReadItem(LoadItemType.BYTE_IO, index, none, index, none, none)
+            self.plan.items.append(item)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Take one setting. torch's own planner unpickles it."""
+        loaded = torch.load(value, weights_only=True)
+        each = loaded if isinstance(loaded, tuple | list) else [loaded]
+        if not all(isinstance(one, bool | int | float | str | None) for one in each):
+            name = read_item.storage_index.fqn
+            raise Damaged(f"{name} is {loaded!r:.80}, where a number, a text or a tuple belongs")
+        self.found[read_item.storage_index.fqn] = loaded
 
 
 def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
@@ -170,6 +247,7 @@ class _Chunks(dcp.DefaultLoadPlanner):
         super().__init__()
         self.buffers = {name: flat_on_cpu(shard.tensor) for name, shard in shards.items()}
         self.plan = LoadPlan([])
+        self._shards = dict(shards)
         self._overlaps: dict[MetadataIndex, list[Overlap]] = {}
         for name, shard in shards.items():
             row = metadata.state_dict_metadata[name]
@@ -183,6 +261,20 @@ class _Chunks(dcp.DefaultLoadPlanner):
                     self._overlaps[index] = overlaps
                     item = ReadItem(LoadItemType.TENSOR, index, first, index, first, sizes)
                     self.plan.items.append(item)
+
+    def require_whole(self, folder: Path, metadata: dcp.Metadata) -> None:
+        """Damaged where the chunks lack an element, or are not where the metadata says."""
+        runs: dict[str, list[tuple[int, int]]] = {name: [] for name in self._shards}
+        for item in self.plan.items:
+            index = item.storage_index
+            row = metadata.state_dict_metadata[index.fqn]
+            assert isinstance(row, TensorStorageMetadata)
+            info = dcp_metadata.kept(metadata.storage_data, index)
+            least = dcp_metadata.bytes_of(row, item.lengths)
+            dcp_metadata.require_in_folder(folder, info, least)
+            runs[index.fqn] += [(here, numel) for here, _, numel in self._overlaps[index]]
+        for name, shard in self._shards.items():
+            dcp_metadata.require_each_element_once(name, runs[name], shard.extent.numel)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
         """Memory for a chunk."""

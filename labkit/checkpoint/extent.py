@@ -85,22 +85,30 @@ class Extent:
 
         int64, (runs,) each, in ascending order.
         """
+        if not self.numel:
+            none = torch.empty(0, dtype=torch.int64, device="cpu")
+            return none, none, none
         sizes, strides = self.box_shape, _strides(self.shape)
         # Dims from `inner` on are complete, so with the dim before them they make one run.
         inner = len(sizes)
         while inner and sizes[inner - 1] == self.shape[inner - 1]:
             inner -= 1
         length = math.prod(sizes[max(inner - 1, 0) :])
-        begin = sum(a * s for (a, _), s in zip(self.box, strides, strict=True))
-        begins = torch.tensor([begin], device="cpu")
-        for size, stride in list(zip(sizes, strides, strict=True))[: max(inner - 1, 0)]:
-            begins = (begins[:, None] + stride * torch.arange(size, device="cpu")).flatten()
-        if not self.numel:
-            begins = begins[:0]
-        here = length * torch.arange(len(begins), device="cpu")
+        # Those of the box that `start` to `stop` reaches, by number: each has a place in the dims
+        # before the run's own.
+        rest = torch.arange(self.start // length, -(-self.stop // length), device="cpu")
+        here = length * rest
+        begins = torch.full_like(rest, self._first_of_box(strides))
+        for dim in reversed(range(max(inner - 1, 0))):
+            begins += strides[dim] * (rest % sizes[dim])
+            rest = rest.div(sizes[dim], rounding_mode="floor")
         first, last = here.clamp(min=self.start), (here + length).clamp(max=self.stop)
         some = first < last
         return (begins + first - here)[some], (first - self.start)[some], (last - first)[some]
+
+    def _first_of_box(self, strides: Sequence[int]) -> int:
+        """The first element of the box, counted in the whole tensor."""
+        return sum(first * stride for (first, _), stride in zip(self.box, strides, strict=True))
 
     def meets(self, other: Extent) -> bool:
         """Whether both have an element in common."""

@@ -29,15 +29,16 @@ from labkit.checkpoint.contents import Contents, StateOf, TensorShard
 from labkit.checkpoint.disk import checksum_of, read_into
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
+    TORCH_DTYPES,
     Damaged,
     Manifest,
     TensorRecord,
     files_here,
     finished_saves,
+    require_each_element_once,
     step_of,
 )
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
-from labkit.checkpoint.saving import TORCH_DTYPES
 from labkit.comm import Group
 from labkit.zero.sharded_states import MASTER
 
@@ -186,6 +187,7 @@ def _verify_share(found: Found, group: Group) -> int:
                 load[rank] += stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
                 mine += [stored] * (rank == group.rank)
             try:
+                require_each_element_once(found.path, name, record)
                 require_as_saved(files, name, replace(record, shards=mine))
             except Damaged as error:
                 raise Damaged(f"{error}; {_instead(found.earlier)}") from None
@@ -196,7 +198,11 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
     """Damaged, with file and tensor, where the bytes of a shard are not those that were saved."""
     for stored in record.shards:
         nbytes = stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
-        if checksum_of(files[stored.file], stored.offset, nbytes) != stored.checksum:
+        try:
+            checksum = checksum_of(files[stored.file], stored.offset, nbytes)
+        except EOFError as error:  # it had this length when the manifest was read
+            raise Damaged(f"{name}: {files.folder / stored.file}: {error}") from None
+        if checksum != stored.checksum:
             raise Damaged(
                 f"{name} has other bytes than were saved, in {files.folder / stored.file}"
             )
@@ -241,6 +247,8 @@ def wanted_shards(
             f"the checkpoint has {len(manifest.values['settings'])} groups of parameters, and this "
             "optimizer another number: make it with the same groups"
         )
+    if other := contents.setting_of_another_kind(manifest.values["settings"]):
+        raise DoesNotFit(f"the checkpoint has the setting {other}")
     states = []
     by_parameter = _states_by_parameter(manifest)
     for state in contents.states():

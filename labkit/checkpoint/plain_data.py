@@ -41,16 +41,23 @@ def result_or_error(act: Callable[[], T]) -> T | Exception:
         return error
 
 
-def agreed(result: T | Exception, kind: type[Exception], group: Group) -> T:
+def agreed(
+    result: T | Exception, kind: type[Exception], group: Group, *others: type[Exception]
+) -> T:
     """The result; or `kind`, on every rank, where one has an error. Every rank calls it.
+
+    others: kinds of errors that stay what they are on the lowest rank that has one.
 
     An error of one rank alone would leave the others waiting in the next collective.
     Wire: `gather_plain`.
     """
-    error = result if isinstance(result, Exception) else None
-    texts = gather_plain(None if error is None else _text(error, kind), group)
-    if failed := [f"rank {rank}: {text}" for rank, text in enumerate(texts) if text]:
-        raise kind("; ".join(failed)) from error
+    error, kinds = result if isinstance(result, Exception) else None, (kind, *others)
+    number = next((i for i, each in enumerate(kinds) if isinstance(error, each)), 0)
+    mine = None if error is None else [number, _text(error, kinds[number])]
+    failed = [(rank, *each) for rank, each in enumerate(gather_plain(mine, group)) if each]
+    if failed:
+        text = "; ".join(f"rank {rank}: {text}" for rank, _, text in failed)
+        raise kinds[failed[0][1]](text) from error
     assert not isinstance(result, Exception)
     return result
 

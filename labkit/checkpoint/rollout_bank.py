@@ -117,12 +117,13 @@ class RolloutBank:
 
         ValueError where the log has fewer rollouts: it is another one.
         """
-        if state["consumed"] > len(self):
+        consumed = arguments.whole("consumed", state["consumed"], "0 or more rollouts", least=0)
+        if consumed > len(self):
             raise ValueError(
-                f"the checkpoint has consumed {state['consumed']} rollouts, and {self.path} has "
+                f"the checkpoint has consumed {consumed} rollouts, and {self.path} has "
                 f"{len(self)}: give the log that belongs to this checkpoint"
             )
-        self.consumed = state["consumed"]
+        self.consumed = consumed
 
     def _cut_off(self) -> None:
         """Remove what is behind the last whole record."""

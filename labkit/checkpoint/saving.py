@@ -25,19 +25,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from labkit.checkpoint.contents import Kind, TensorShard
 from labkit.checkpoint.disk import Disk, Entry, Written, write_rank_file
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
+    DTYPES,
     MANIFEST,
+    MOST_BYTES,
     PARTIAL,
     REMOVED,
+    TORCH_DTYPES,
     Manifest,
     StoredShard,
     TensorRecord,
+    file_of,
     finished_saves,
     leftovers,
     step_of,
@@ -47,22 +50,6 @@ from labkit.comm import Group
 
 SPLIT_BYTES = 1 << 20
 """Replicas share the writing of tensors from this size on; smaller ones are one rank's."""
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""safetensors' names."""
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class ShardSpec(NamedTuple):
@@ -187,11 +174,6 @@ def tensors_to_write(
     return found
 
 
-def file_of(rank: int) -> str:
-    """The name of a rank's file."""
-    return f"rank-{rank:04d}.safetensors"
-
-
 def make_room(disk: Disk, path: Path) -> None:
     """Before a rank writes its file: remove what interrupted saves have left of it."""
     for other in path.parent.parent.glob(f"step-*/{path.name}"):
@@ -268,7 +250,13 @@ class Commit:
         return not any((self.partial / file_of(rank)).exists() for rank in range(group.rank))
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        self.disk.write_whole(self.partial / MANIFEST, manifest.to_text().encode())
+        text = manifest.to_text().encode()
+        if len(text) > MOST_BYTES:
+            raise ValueError(
+                f"the manifest has {len(text)} bytes, and a load reads {MOST_BYTES} at most: there "
+                "are too many shards, or an extra state is too large"
+            )
+        self.disk.write_whole(self.partial / MANIFEST, text)
         self.disk.sync_folder(self.partial)
 
     def _rename(self, manifest: Manifest) -> None:

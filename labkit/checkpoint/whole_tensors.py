@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from labkit.checkpoint.contents import Contents
@@ -32,17 +33,26 @@ from labkit.checkpoint.loading import (
     require_as_saved,
 )
 from labkit.checkpoint.manifest import (
+    MOST_BYTES,
+    TORCH_DTYPES,
+    Damaged,
     Manifest,
     StoredShard,
     TensorRecord,
     files_here,
     finished_saves,
+    require_each_element_once,
+    require_own_bytes,
+    require_shape,
     step_of,
 )
 from labkit.checkpoint.plain_data import agreed, memory_of, result_or_error
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.model import GPT, GPTConfig
+from labkit.model import GPT, GPTConfig, parameter_shapes
+
+MOST_CONTEXT = 1 << 24
+"""Tokens: with rotary positions no parameter bounds a context."""
 
 
 def read_tensors(
@@ -67,54 +77,129 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
     heads. DoesNotFit where the sizes were not saved, or are of another kind of model; other errors
     as of `read_tensors`.
     """
-    _, manifest = complete_here(folder, step)
+    path, manifest = complete_here(folder, step)
     sizes = manifest.values["extra"].get("config")
     if sizes is None:
         raise DoesNotFit(
             f"{folder} has no sizes of a GPT beside its tensors; save it with "
             'Checkpointer(..., extra={"config": config})'
         )
+    try:
+        config = GPTConfig(**sizes)
+    except (TypeError, ValueError) as error:
+        raise DoesNotFit(f"{path} has sizes {sizes!r:.200}, which are of no GPT: {error}") from None
+    dtype = _require_gpt(path, manifest, config)
     tensors = read_tensors(folder, manifest.step, prefix="model.")
-    model = GPT(GPTConfig(**sizes), dtype=next(iter(tensors.values())).dtype)
-    parameters = dict(model.named_parameters())  # without the head, which is tied
-    if tensors.keys() != parameters.keys():
-        raise DoesNotFit(f"{folder} is of no GPT: {sorted(tensors.keys() ^ parameters.keys())}")
-    model.load_state_dict(tensors, strict=False)
+    model = GPT(config, dtype=dtype)
+    model.load_state_dict(tensors, strict=False)  # without the head, which is tied
     return model
+
+
+def _require_gpt(path: Path, manifest: Manifest, config: GPTConfig) -> torch.dtype:
+    """The dtype of all parameters. DoesNotFit where they are not those of such a GPT.
+
+    No module is made for it: sizes that a stranger wrote may be of any length.
+    """
+    prefix = "model."
+    saved = {
+        name.removeprefix(prefix): record
+        for name, record in manifest.tensors.items()
+        if name.startswith(prefix)
+    }
+    num_layers, longest = config.num_layers, len(saved)
+    if num_layers > longest:
+        raise DoesNotFit(f"{path} has num_layers={num_layers} and {longest} tensors of a model")
+    if config.context > MOST_CONTEXT:
+        raise DoesNotFit(f"{path} has context={config.context}, more than {MOST_CONTEXT}")
+    shapes = parameter_shapes(config)
+    if other := sorted(saved.keys() ^ shapes.keys()):
+        raise DoesNotFit(f"{path} is of no GPT: of {config}, {other[0]} is too many or missing")
+    for name, record in saved.items():
+        if record.shape != shapes[name]:
+            raise DoesNotFit(
+                f"{path} has {name} of shape {record.shape}, and {config} has {shapes[name]}"
+            )
+    dtypes = {TORCH_DTYPES[record.dtype] for record in saved.values()}
+    if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
+        raise DoesNotFit(f"{path} has parameters of {', '.join(sorted(map(str, dtypes)))}")
+    return dtypes.pop()
 
 
 def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -> None:
     """Load one safetensors file of a whole model into a model of any layout. Every rank calls it.
 
-    Each rank reads the bytes of its own shards. DoesNotFit, on every rank, for another model, and
-    OSError for a file that is not there or not whole; then the model is as before.
+    Each rank reads the bytes of its own shards. DoesNotFit, on every rank, for another model,
+    OSError for a file that is not there or not whole, and Damaged for one whose header names other
+    bytes than it has; then the model is as before.
     """
     path, group, contents = Path(path), chosen(group), Contents(model, None)
-    manifest = agreed(result_or_error(lambda: _manifest_of_file(path)), OSError, group)
+    header = agreed(result_or_error(lambda: _header_of(path)), OSError, group)
+    agreed(result_or_error(lambda: _require_dtypes(path, header[1])), DoesNotFit, group)
+    manifest = agreed(result_or_error(lambda: _manifest_of_file(path, *header)), Damaged, group)
     shards, _ = fitting_shards(manifest, contents, group)
     found = Found(manifest, path.parent, {path.name: list(range(group.size))}, [], [])
     fill(found, shards, group)
 
 
-def _manifest_of_file(path: Path) -> Manifest:
-    """One shard for each tensor of a safetensors file, without a checksum. OSError."""
-    nbytes, header = path.stat().st_size, dict[str, Any]()
-    with path.open("rb") as file, suppress(ValueError):
+def _header_of(path: Path) -> tuple[int, dict[str, Any]]:
+    """Where the tensors of a safetensors file begin, and its header. OSError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is {'no file' if path.exists() else 'not there'}")
+    nbytes, length, header = path.stat().st_size, 0, None
+    with path.open("rb") as file, suppress(ValueError, RecursionError):
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(min(length, nbytes)))
-    header.pop("__metadata__", None)
-    expected = max((8 + length + row["data_offsets"][1] for row in header.values()), default=0)
-    if not 0 < expected <= nbytes:
+        if length <= min(nbytes - 8, MOST_BYTES):
+            header = json.loads(file.read(length))
+    rows = header.values() if isinstance(header, dict) else []
+    offsets = [row.get("data_offsets") for row in rows if isinstance(row, dict)]
+    ends = [each[1] for each in offsets if isinstance(each, list) and len(each) == 2]
+    end = max((each for each in ends if type(each) is int), default=0)
+    if not isinstance(header, dict) or header.keys() <= {"__metadata__"}:
+        end = nbytes
+    if 8 + length + end > nbytes:
         raise OSError(
-            f"{path} has {nbytes} bytes, and its header tells of {expected or 'no tensors'}: it is "
+            f"{path} has {nbytes} bytes, and the {length} of its header tell of {end} more: it is "
             "no safetensors file, or a part of one; copy it again"
         )
-    tensors = {}
+    assert isinstance(header, dict)
+    header.pop("__metadata__", None)
+    return 8 + length, header
+
+
+def _require_dtypes(path: Path, header: dict[str, Any]) -> None:
+    """DoesNotFit for a dtype that safetensors has and this lab does not."""
     for name, row in header.items():
-        extent = Extent.whole(tuple(row["shape"]))
-        stored = StoredShard(path.name, extent, 8 + length + row["data_offsets"][0], 0)
-        record = TensorRecord(row["dtype"], "elements", extent.shape, [stored])
-        tensors[f"model.{name}"] = record
+        dtype = row.get("dtype") if isinstance(row, dict) else None
+        if isinstance(dtype, str) and dtype not in TORCH_DTYPES:
+            raise DoesNotFit(f"{path}: {name!r:.200} is {dtype:.80}, not {', '.join(TORCH_DTYPES)}")
+
+
+def _manifest_of_file(path: Path, begin: int, header: dict[str, Any]) -> Manifest:
+    """One shard for each tensor of a safetensors file, without a checksum. Damaged, with the row.
+
+    As the format says, tensors share no bytes.
+    """
+    nbytes, tensors = path.stat().st_size, {}
+    for name, row in header.items():
+        where = f"{path}: {name!r:.200}"
+        try:
+            dtype, shape, (first, last) = row["dtype"], row["shape"], row["data_offsets"]
+        except (KeyError, TypeError, ValueError):
+            raise Damaged(f"{where} is {row!r:.200}, not dtype, shape and data_offsets") from None
+        require_shape(f"{where}, its shape,", shape)
+        if not isinstance(dtype, str):
+            raise Damaged(f"{where} has dtype {dtype!r:.80}, not {', '.join(TORCH_DTYPES)}")
+        extent = Extent.whole(tuple(shape))
+        needed = extent.numel * TORCH_DTYPES[dtype].itemsize
+        is_range = type(first) is int and type(last) is int and 0 <= first <= last
+        if not is_range or last - first != needed or begin + last > nbytes:
+            raise Damaged(
+                f"{where} has data_offsets {[first, last]!r:.200}; its {needed} bytes must be "
+                f"within the {nbytes - begin} that the file has behind its header"
+            )
+        stored = StoredShard(path.name, extent, begin + first, 0)
+        tensors[f"model.{name}"] = TensorRecord(dtype, "elements", extent.shape, [stored])
+    require_own_bytes(tensors)
     return Manifest(0, "", 1, {}, tensors, {"optimizer": None, "settings": []})
 
 
@@ -136,6 +221,7 @@ def whole_tensors(path: Path, manifest: Manifest, names: Sequence[str]) -> list[
     memory = [memory_of(shard.tensor) for shard in shards]
     with OpenFiles(path) as files:
         for name in names:
+            require_each_element_once(path, name, manifest.tensors[name])
             require_as_saved(files, name, manifest.tensors[name])
         for read in plan_reads(manifest, shards):
             place = memory[read.shard][read.at : read.at + read.nbytes]

@@ -40,9 +40,9 @@ from labkit.checkpoint import Checkpointer, Damaged, Disk, Loaded, SaveFailed
 from labkit.checkpoint.checkpointer import Stateful
 from labkit.checkpoint.disk import OpenFile
 from labkit.checkpoint.loading import find
-from labkit.checkpoint.manifest import REMOVED, Manifest, finished_saves, step_of
+from labkit.checkpoint.manifest import REMOVED, Manifest, file_of, finished_saves, step_of
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
-from labkit.checkpoint.saving import file_of, remove_folders
+from labkit.checkpoint.saving import remove_folders
 from labkit.comm import Group
 
 

@@ -1,0 +1,311 @@
+"""The table of contents of a DCP folder, read without running anything from it.
+
+`.metadata` is a pickle, and unpickling runs what the pickle says: whoever wrote the folder can run
+any program on the reader's machine. A pickle is a list of operations for a machine with a stack:
+
+    STACK_GLOBAL  torch Size     find a class or a function by its name
+    TUPLE         (5, 4)
+    REDUCE                       call it with these arguments
+
+This reader has such a stack, and it finds nothing and calls nothing. A name stays a name, and a
+call stays a note of what was to be called. The names are a short list, those that torch itself
+writes into this file. Any other name or operation is UntrustedMetadata. What was noted is then
+checked field by field, and torch's objects are made of it here.
+
+torch.load(..., weights_only=True) works in the same way, for files of torch.save.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from labkit.checkpoint.manifest import Damaged, require_shape
+
+MOST_BYTES = 32 << 20
+"""Of `.metadata`: each byte can become an object of 64."""
+
+_OF_METADATA = "torch.distributed.checkpoint.metadata"
+_OF_FILES = "torch.distributed.checkpoint.filesystem"
+_OF_SHARDS = "torch.distributed._shard.sharded_tensor.metadata"  # before torch 2.3
+_NAMES = {
+    *(
+        (_OF_METADATA, name)
+        for name in (
+            "Metadata",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "MetadataIndex",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ),
+    *((_OF_FILES, name) for name in ("_StorageInfo", "_StoragePrefix")),
+    *((_OF_SHARDS, name) for name in ("TensorProperties", "MEM_FORMAT_ENCODING")),
+    ("torch", "Size"),
+    ("torch", "strided"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    *(
+        (module, name)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
+    ),
+}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_ARGUMENTS = {
+    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+}
+_EMPTY: dict[str, Any] = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
+_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+class UntrustedMetadata(ValueError):
+    """A `.metadata` that only unpickling restores, in a folder that the reader does not trust."""
+
+
+@dataclass(frozen=True)
+class _Name:
+    """Of a class or a function, which is not looked up."""
+
+    module: str
+    name: str
+
+
+@dataclass(eq=False)
+class _Call:
+    """What was to be called, with which arguments, and the state that the result was to have."""
+
+    of: _Name
+    arguments: tuple[Any, ...]
+    state: Any = field(default=None)
+
+
+def read_metadata(folder: Path, data: bytes) -> dcp.Metadata:
+    """The metadata in the bytes of `.metadata`. UntrustedMetadata; Damaged for what is none."""
+    path = folder / ".metadata"
+    if len(data) > MOST_BYTES:
+        _refuse(path, f"it has {len(data)} bytes, more than {MOST_BYTES}")
+    try:
+        found = _noted(path, data)
+        return _Metadata(found).made()
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, Damaged) as error:
+        if isinstance(error, UntrustedMetadata):
+            raise
+        text = str(error) if isinstance(error, Damaged) else f"{type(error).__name__}: {error}"
+        raise Damaged(f"{path} is no metadata of DCP, or not all of it: {text:.200}") from None
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise UntrustedMetadata(
+        f"{path}: {why}. Unpickling it can run any program on this machine. If you know who wrote "
+        "the folder, give load_dcp(..., trust=True); else load it where nothing can be lost, and "
+        "save it anew with dcp.save"
+    )
+
+
+def _noted(path: Path, data: bytes) -> Any:
+    """What a pickle says, as plain data, names and calls. Nothing is called."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+
+    def behind_mark() -> list[Any]:
+        at = marks.pop()
+        items = stack[at:]
+        del stack[at:]
+        return items
+
+    argument: Any
+    for operation, argument, _ in pickletools.genops(data):
+        name = operation.name
+        if name in ("PROTO", "FRAME"):
+            continue
+        if name in _ARGUMENTS:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name == "TUPLE":
+            items = behind_mark()
+            stack.append(tuple(items))
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            count = int(name[-1])
+            stack[-count:] = [tuple(stack[-count:])]
+        elif name in ("APPEND", "APPENDS"):
+            items = [stack.pop()] if name == "APPEND" else behind_mark()
+            _of_kind(stack[-1], list).extend(items)
+        elif name in ("SETITEM", "SETITEMS"):
+            items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else behind_mark()
+            _of_kind(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        elif name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
+            memo[len(memo) if argument is None else int(argument)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[int(argument)])
+        elif name in ("GLOBAL", "STACK_GLOBAL"):
+            pair = argument.split(" ") if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
+            stack.append(_name(path, *pair))
+        elif name in ("REDUCE", "NEWOBJ"):
+            called, arguments = stack.pop(-2), stack.pop()
+            stack.append(_Call(_of_kind(called, _Name), _of_kind(arguments, tuple)))
+        elif name == "BUILD":
+            state = stack.pop()
+            _of_kind(stack[-1], _Call).state = state
+        elif name == "STOP":
+            return stack.pop()
+        else:
+            _refuse(path, f"it has the operation {name}, which torch does not write there")
+    raise ValueError("it has no end")
+
+
+def _name(path: Path, module: str, name: str) -> _Name:
+    is_dtype = module == "torch" and isinstance(vars(torch).get(name), torch.dtype)
+    if not is_dtype and (module, name) not in _NAMES:
+        shown = reprlib.repr(f"{module}.{name}")
+        _refuse(path, f"it names {shown}, which torch does not write there")
+    return _Name(module, name)
+
+
+def _of_kind(value: Any, kind: type[Any]) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{reprlib.repr(value)} is no {kind.__name__.strip('_').lower()}")
+    return value
+
+
+class _Metadata:
+    """torch's objects, from what `_noted` has found. Each shared part is made once."""
+
+    def __init__(self, found: Any) -> None:
+        self._state = _state_of(found, "Metadata")
+        self._chunks: dict[tuple[int, torch.Size], list[ChunkStorageMetadata]] = {}
+
+    def made(self) -> dcp.Metadata:
+        """All that a load looks at. Damaged, or the error of an item that is not there."""
+        rows = _of_kind(self._state["state_dict_metadata"], dict)
+        files = _of_kind(self._state["storage_data"], dict)
+        return dcp.Metadata(
+            {_text(name): self._row(name, row) for name, row in rows.items()},
+            storage_data={_index(key): _place(info) for key, info in files.items()},
+        )
+
+    def _row(self, name: str, row: Any) -> TensorStorageMetadata | BytesStorageMetadata:
+        if _of_kind(row, _Call).of.name == "BytesStorageMetadata":
+            return BytesStorageMetadata()
+        state = _state_of(row, "TensorStorageMetadata")
+        properties = _state_of(state["properties"], "TensorProperties")
+        dtype = vars(torch)[_of_kind(properties[0], _Name).name]
+        if not isinstance(dtype, torch.dtype):
+            raise Damaged(f"the dtype of {name!r:.80} is {dtype!r:.80}")
+        size, chunks = _size(state["size"]), _of_kind(state["chunks"], list)
+        key = id(chunks), size
+        if key not in self._chunks:
+            self._chunks[key] = [_chunk(name, each, size) for each in chunks]
+        return TensorStorageMetadata(TensorProperties(dtype), size, self._chunks[key])
+
+
+def _state_of(call: Any, name: str) -> Any:
+    if _of_kind(call, _Call).of.name != name:
+        raise Damaged(f"there is a {call.of.name} where a {name} belongs")
+    return call.state
+
+
+def _text(value: Any) -> str:
+    text: str = _of_kind(value, str)
+    if len(text) > 1000 or not text.isprintable():
+        raise Damaged(f"{reprlib.repr(text)} is no name of a tensor")
+    return text
+
+
+def _size(value: Any) -> torch.Size:
+    if _of_kind(value, _Call).of != _Name("torch", "Size") or len(value.arguments) != 1:
+        raise Damaged(f"{reprlib.repr(value)} is no torch.Size")
+    sizes = list(_of_kind(value.arguments[0], tuple))
+    require_shape("a size", sizes)
+    return torch.Size(sizes)
+
+
+def _chunk(name: str, call: Any, size: torch.Size) -> ChunkStorageMetadata:
+    state = _state_of(call, "ChunkStorageMetadata")
+    offsets, sizes = _size(state["offsets"]), _size(state["sizes"])
+    is_inside = len(offsets) == len(sizes) == len(size)
+    if not is_inside or any(
+        a + n > whole for a, n, whole in zip(offsets, sizes, size, strict=True)
+    ):
+        raise Damaged(f"a chunk of {name!r:.80}, {offsets} {sizes}, is not inside of {size}")
+    return ChunkStorageMetadata(offsets, sizes)
+
+
+def _index(call: Any) -> MetadataIndex:
+    state = _state_of(call, "MetadataIndex")
+    offset = state.get("offset")
+    return MetadataIndex(_text(state["fqn"]), None if offset is None else _size(offset))
+
+
+def _place(call: Any) -> _StorageInfo:
+    state: dict[str, Any] = _state_of(call, "_StorageInfo")
+    path, offset, length = state["relative_path"], state["offset"], state["length"]
+    if state.get("transform_descriptors"):
+        raise Damaged("its files are compressed or encrypted")
+    return _StorageInfo(_of_kind(path, str), _of_kind(offset, int), _of_kind(length, int))
+
+
+def require_in_folder(folder: Path, info: Any, least: int) -> None:
+    """Damaged where a value's place is not in a file of the folder itself. least: its bytes."""
+    name = info.relative_path
+    path = folder / name
+    if not _FILE.fullmatch(name) or path.is_symlink() or not path.is_file():
+        raise Damaged(f"{folder / '.metadata'} names {name!r:.200}, which is no file of its folder")
+    nbytes = path.stat().st_size
+    if not (least <= info.length and 0 <= info.offset <= nbytes - info.length):
+        raise Damaged(
+            f"{folder / '.metadata'} has {info.length} bytes from {info.offset} on in {name}, "
+            f"which has {nbytes}; this value needs {least} of them"
+        )
+
+
+def require_each_element_once(name: str, runs: list[tuple[int, int]], numel: int) -> None:
+    """Damaged where chunks do not have each of a shard's elements once; runs: begin and length."""
+    end = 0
+    for begin, length in sorted(runs):
+        if begin != end:
+            raise Damaged(
+                f"element {min(begin, end)} of a shard of {name} is in no chunk or in two"
+            )
+        end += length
+    if end != numel:
+        raise Damaged(f"element {end} of a shard of {name} is in no chunk")
+
+
+def bytes_of(row: TensorStorageMetadata, sizes: torch.Size) -> int:
+    """The bytes of a chunk."""
+    return math.prod(sizes) * row.properties.dtype.itemsize
+
+
+def kept(mapping: Mapping[Any, Any], index: MetadataIndex) -> Any:
+    """Where a value is. Damaged where the metadata does not say it."""
+    if index not in mapping:
+        raise Damaged(f"the metadata does not say in which file {index.fqn} is")
+    return mapping[index]

@@ -1,0 +1,114 @@
+"""What torch's optimizers keep, as seen from a checkpoint of another torch version.
+
+    an AdamW of torch 2.6      lr, betas, eps, weight_decay, amsgrad, maximize
+    the AdamW of torch 2.7     the same, and decoupled_weight_decay
+
+A setting may be missing in the file. torch's load_state_dict gives it the value that the older
+version had, in the optimizer's `__setstate__`. Here the same method is asked. A setting that this
+torch does not know is left out: it has no effect in torch either.
+
+Which optimizer a file is of stands in no DCP folder. So its settings and states are compared with
+those of the classes of torch.optim, each made once for one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from labkit.checkpoint.contents import KERNEL_SETTINGS, Values
+from labkit.checkpoint.loading import DoesNotFit
+
+
+class _Kept(NamedTuple):
+    """The names of a class's settings, and of its states after a step."""
+
+    settings: frozenset[str]
+    states: frozenset[str]
+
+
+def as_torch_loads(
+    where: str,
+    name: str,
+    own: Sequence[Values],
+    saved: Sequence[Values],
+    states: Collection[str],
+) -> list[Values]:
+    """The saved settings by group, with what this torch's class adds to those of another version.
+
+    where: of the save, for errors. name: of the class, such as torch.optim.adamw.AdamW. own: the
+    settings of this optimizer. states: the names of the saved states, of all parameters.
+    DoesNotFit for the settings or the states of another class.
+    """
+    kind = getattr(torch.optim, name.rpartition(".")[2])
+    completed = [_completed(kind, group) for group in saved]
+    for ours, theirs, group in zip(own, completed, saved, strict=False):
+        if missing := sorted(ours.keys() - theirs.keys()):
+            raise DoesNotFit(
+                f"{where} has no setting {missing[0]!r} of {name}: it is of another optimizer"
+            )
+        if other := sorted(key for key in group.keys() & theirs if group[key] != theirs[key]):
+            raise DoesNotFit(
+                f"{where} has {other[0]}={group[other[0]]!r:.80}, and {name} always has "
+                f"{theirs[other[0]]!r}: it is of another optimizer"
+            )
+        if ours.keys() != group.keys() - KERNEL_SETTINGS:
+            _require_no_other(where, kind, ours, group, states)
+    if lacking := missing_states(name, states):
+        raise DoesNotFit(
+            f"{where} has no state {lacking[0]!r} of {name}: it is of another optimizer"
+        )
+    return completed
+
+
+def _completed(kind: Any, group: Values) -> Values:
+    """A group's settings after torch's load_state_dict."""
+    shadow = object.__new__(kind)
+    state = {"state": {}, "defaults": {}, "param_groups": [{**group, "params": []}]}
+    shadow.__setstate__(state)
+    (loaded,) = shadow.param_groups
+    return {key: value for key, value in loaded.items() if key != "params"}
+
+
+def _require_no_other(
+    where: str, kind: Any, own: Values, group: Values, states: Collection[str]
+) -> None:
+    """DoesNotFit where exactly these settings and states are those of another class."""
+    found = group.keys() - KERNEL_SETTINGS
+    for other in vars(torch.optim).values():
+        if not isinstance(other, type) or other is kind:
+            continue
+        kept = _kept(other)
+        if kept and kept.settings == found and (not states or kept.states == set(states)):
+            differs = ", ".join(map(repr, sorted(found ^ own.keys())))
+            raise DoesNotFit(
+                f"{where} has the settings of torch.optim.{other.__name__}, which differ from "
+                f"those of {kind.__name__} in {differs}: take that class. If another torch's "
+                f"{kind.__name__} wrote them, save them with the settings of this one"
+            )
+
+
+def missing_states(name: str, states: Collection[str]) -> list[str]:
+    """Which states of a class of torch.optim are not among those saved, if there are any."""
+    kept = _kept(getattr(torch.optim, name.rpartition(".")[2]))
+    return sorted(kept.states - set(states)) if kept and states else []
+
+
+@cache
+def _kept(kind: type) -> _Kept | None:
+    """What an optimizer with its defaults keeps; None for what is none, or has other arguments."""
+    if not issubclass(kind, torch.optim.Optimizer):
+        return None
+    parameter = torch.zeros(1, 1, requires_grad=True)
+    parameter.grad = torch.zeros(1, 1)
+    try:
+        optimizer = kind([parameter])  # type: ignore[call-arg]
+        optimizer.step()
+    except (TypeError, ValueError, RuntimeError):  # a closure, sparse gradients, no defaults
+        return None
+    (group,) = optimizer.param_groups
+    settings = group.keys() - KERNEL_SETTINGS - {"params"}
+    return _Kept(frozenset(settings), frozenset(optimizer.state[parameter]))
