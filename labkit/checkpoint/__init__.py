@@ -13,6 +13,8 @@ Read in this order:
     async_save.py      saving while training goes on
     whole_tensors.py   a checkpoint without ranks; one plain file of a model
     dcp.py             checkpoints of torch's DCP, both ways; imported by itself
+    dcp_metadata.py    DCP's table of contents, read without unpickling
+    kept_by_torch.py, torch_optimizers.py     settings and states of torch's optimizers, by version
 
 Beside these:
 
@@ -26,9 +28,9 @@ Beside these:
 from labkit.checkpoint.announced_end import AnnouncedEnd
 from labkit.checkpoint.checkpointer import Checkpointer
 from labkit.checkpoint.disk import Disk
-from labkit.checkpoint.loading import DoesNotFit, Loaded
+from labkit.checkpoint.loading import Loaded
 from labkit.checkpoint.loss_guard import Diverged, LossGuard
-from labkit.checkpoint.manifest import Damaged
+from labkit.checkpoint.manifest import Damaged, DoesNotFit
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
 from labkit.checkpoint.saving import SaveFailed

@@ -34,7 +34,6 @@ from labkit.checkpoint.contents import (
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
-    DoesNotFit,
     Found,
     Loaded,
     empty_shard,
@@ -43,7 +42,7 @@ from labkit.checkpoint.loading import (
     fitting_shards,
     verify,
 )
-from labkit.checkpoint.manifest import Manifest, file_of, finished_saves, step_of
+from labkit.checkpoint.manifest import DoesNotFit, Manifest, file_of, finished_saves, step_of
 from labkit.checkpoint.plain_data import agreed, gather_plain, result_or_error
 from labkit.checkpoint.saving import (
     Commit,

@@ -20,17 +20,19 @@ import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from labkit.checkpoint.extent import Extent
+from labkit.checkpoint.kept_by_torch import KERNEL_SETTINGS as KERNEL_SETTINGS
+from labkit.checkpoint.kept_by_torch import kept_by
 from labkit.checkpoint.plain_data import memory_of
 from labkit.combined import CombinedGPT
 from labkit.data_parallel.naive import Replica
-from labkit.optimizer import load_states, states_of
+from labkit.optimizer import AdamState, AdamW, load_states, states_of
 from labkit.pipeline import PipelineGPT
 from labkit.precision import MasterWeights
 from labkit.tensor_parallel import REPLICATED, Cut
@@ -144,6 +146,22 @@ class Contents:
         if isinstance(inner, MasterWeights):
             inner = inner.optimizer
         return None if inner is None else f"{type(inner).__module__}.{type(inner).__qualname__}"
+
+    @property
+    def required_states(self) -> frozenset[str]:
+        """The states without which the optimizer could not make its next step, where that is known.
+
+        A parameter has all of them after its first step, or none before it.
+        """
+        inner = self.optimizer
+        if isinstance(inner, MasterWeights):
+            inner = inner.optimizer
+        if isinstance(inner, AdamW):
+            return frozenset(field.name for field in fields(AdamState))
+        name = self.optimizer_name or ""
+        kind = vars(torch.optim).get(name.rpartition(".")[2])
+        kept = kept_by(kind) if name.startswith("torch.optim.") and kind else None
+        return kept.states if kept else frozenset()
 
     @property
     def has_steps_on_device(self) -> bool:
@@ -274,10 +292,6 @@ def _groups_of(optimizer: Any) -> list[Values]:
     if optimizer is None:
         return []
     return optimizer.param_groups if hasattr(optimizer, "param_groups") else [vars(optimizer)]
-
-
-KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-"""How torch's optimizers compute a step, and not what: each program's own, here with defaults."""
 
 
 def _keys_of_settings(group: Values) -> set[str]:

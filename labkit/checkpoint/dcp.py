@@ -50,8 +50,15 @@ from labkit.checkpoint import dcp_metadata, torch_optimizers
 from labkit.checkpoint.contents import KERNEL_SETTINGS, Contents, Kind, TensorShard
 from labkit.checkpoint.dcp_metadata import UntrustedMetadata as UntrustedMetadata
 from labkit.checkpoint.extent import Extent, Overlap
-from labkit.checkpoint.loading import DoesNotFit, copy_back, fitting_shards, flat_on_cpu
-from labkit.checkpoint.manifest import DTYPES, TORCH_DTYPES, Damaged, Manifest, TensorRecord
+from labkit.checkpoint.loading import copy_back, fitting_shards, flat_on_cpu
+from labkit.checkpoint.manifest import (
+    DTYPES,
+    TORCH_DTYPES,
+    Damaged,
+    DoesNotFit,
+    Manifest,
+    TensorRecord,
+)
 from labkit.checkpoint.plain_data import agreed, result_or_error
 from labkit.checkpoint.whole_tensors import complete_here, whole_tensors
 from labkit.comm import Group

@@ -31,6 +31,7 @@ from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
     TORCH_DTYPES,
     Damaged,
+    DoesNotFit,
     Manifest,
     TensorRecord,
     files_here,
@@ -41,10 +42,6 @@ from labkit.checkpoint.manifest import (
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
 from labkit.comm import Group
 from labkit.zero.sharded_states import MASTER
-
-
-class DoesNotFit(ValueError):
-    """A checkpoint of another model. Nothing was loaded."""
 
 
 @dataclass(frozen=True)
@@ -259,10 +256,12 @@ def wanted_shards(
                 f"{state.parameter} was trained {which} a master in float32, and this optimizer is "
                 "the other way: make it as it was"
             )
-        found = {
-            key: _empty_state(state, key, record, contents.has_steps_on_device)
-            for key, record in saved.items()
-        }
+        if lacking := contents.required_states - saved.keys() if saved else ():
+            raise DoesNotFit(
+                f"the checkpoint has no state {min(lacking)} of {state.parameter}, which {here} "
+                "needs"
+            )
+        found = {key: _empty_state(state, key, record, contents) for key, record in saved.items()}
         shards += found.values()
         states.append(found)
     return shards, states
@@ -284,18 +283,23 @@ def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, TensorRecord
     return found
 
 
-def _empty_state(
-    state: StateOf, key: str, record: TensorRecord, has_steps_on_device: bool
-) -> TensorShard:
+def _empty_state(state: StateOf, key: str, record: TensorRecord, contents: Contents) -> TensorShard:
     name, dtype = f"optimizer.{state.parameter}.{key}", TORCH_DTYPES[record.dtype]
     is_count = key == "step" and not record.shape
-    device = "cpu" if is_count and not has_steps_on_device else state.target.device
+    device = "cpu" if is_count and not contents.has_steps_on_device else state.target.device
     shape, extent = record.shape, Extent.whole(record.shape)
     if record.kind == "elements":
         shape, extent = tuple(state.target.shape), state.extent
     tensor = torch.empty(shape, dtype=dtype, device=device)
     shard = TensorShard(name, extent, tensor, record.kind)
     _require_fits(shard, record)
+    if (
+        key in contents.required_states
+        and not is_count
+        and record.kind != "int"
+        and not dtype.is_floating_point
+    ):
+        raise DoesNotFit(f"{name} is {dtype} in the checkpoint, and no floating-point number")
     return shard
 
 

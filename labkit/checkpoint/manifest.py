@@ -69,6 +69,10 @@ class Damaged(RuntimeError):
     """A checkpoint whose bytes are not those that were saved."""
 
 
+class DoesNotFit(ValueError):
+    """A checkpoint of another model. Nothing was loaded."""
+
+
 @dataclass(frozen=True)
 class StoredShard:
     """A shard in a file: which elements of the tensor, and where."""

@@ -8,35 +8,29 @@ version had, in the optimizer's `__setstate__`. Here the same method is asked. A
 torch does not know is left out: it has no effect in torch either.
 
 Which optimizer a file is of stands in no DCP folder. So its settings and states are compared with
-those of the classes of torch.optim, each made once for one number.
+those of the classes of torch.optim (kept_by_torch.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from labkit.checkpoint.contents import KERNEL_SETTINGS, Values
-from labkit.checkpoint.loading import DoesNotFit
+from labkit.checkpoint.kept_by_torch import KERNEL_SETTINGS, kept_by
+from labkit.checkpoint.manifest import DoesNotFit
 
-
-class _Kept(NamedTuple):
-    """The names of a class's settings, and of its states after a step."""
-
-    settings: frozenset[str]
-    states: frozenset[str]
+Settings = dict[str, Any]
 
 
 def as_torch_loads(
     where: str,
     name: str,
-    own: Sequence[Values],
-    saved: Sequence[Values],
+    own: Sequence[Settings],
+    saved: Sequence[Settings],
     states: Collection[str],
-) -> list[Values]:
+) -> list[Settings]:
     """The saved settings by group, with what this torch's class adds to those of another version.
 
     where: of the save, for errors. name: of the class, such as torch.optim.adamw.AdamW. own: the
@@ -64,7 +58,7 @@ def as_torch_loads(
     return completed
 
 
-def _completed(kind: Any, group: Values) -> Values:
+def _completed(kind: Any, group: Settings) -> Settings:
     """A group's settings after torch's load_state_dict."""
     shadow = object.__new__(kind)
     state = {"state": {}, "defaults": {}, "param_groups": [{**group, "params": []}]}
@@ -74,14 +68,14 @@ def _completed(kind: Any, group: Values) -> Values:
 
 
 def _require_no_other(
-    where: str, kind: Any, own: Values, group: Values, states: Collection[str]
+    where: str, kind: Any, own: Settings, group: Settings, states: Collection[str]
 ) -> None:
     """DoesNotFit where exactly these settings and states are those of another class."""
     found = group.keys() - KERNEL_SETTINGS
     for other in vars(torch.optim).values():
         if not isinstance(other, type) or other is kind:
             continue
-        kept = _kept(other)
+        kept = kept_by(other)
         if kept and kept.settings == found and (not states or kept.states == set(states)):
             differs = ", ".join(map(repr, sorted(found ^ own.keys())))
             raise DoesNotFit(
@@ -93,22 +87,5 @@ def _require_no_other(
 
 def missing_states(name: str, states: Collection[str]) -> list[str]:
     """Which states of a class of torch.optim are not among those saved, if there are any."""
-    kept = _kept(getattr(torch.optim, name.rpartition(".")[2]))
+    kept = kept_by(getattr(torch.optim, name.rpartition(".")[2]))
     return sorted(kept.states - set(states)) if kept and states else []
-
-
-@cache
-def _kept(kind: type) -> _Kept | None:
-    """What an optimizer with its defaults keeps; None for what is none, or has other arguments."""
-    if not issubclass(kind, torch.optim.Optimizer):
-        return None
-    parameter = torch.zeros(1, 1, requires_grad=True)
-    parameter.grad = torch.zeros(1, 1)
-    try:
-        optimizer = kind([parameter])  # type: ignore[call-arg]
-        optimizer.step()
-    except (TypeError, ValueError, RuntimeError):  # a closure, sparse gradients, no defaults
-        return None
-    (group,) = optimizer.param_groups
-    settings = group.keys() - KERNEL_SETTINGS - {"params"}
-    return _Kept(frozenset(settings), frozenset(optimizer.state[parameter]))

@@ -23,7 +23,6 @@ from labkit.checkpoint.contents import Contents
 from labkit.checkpoint.disk import read_into
 from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
-    DoesNotFit,
     Found,
     OpenFiles,
     empty_shard,
@@ -36,6 +35,7 @@ from labkit.checkpoint.manifest import (
     MOST_BYTES,
     TORCH_DTYPES,
     Damaged,
+    DoesNotFit,
     Manifest,
     StoredShard,
     TensorRecord,

@@ -22,7 +22,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Where to listen. There are no passwords: mind who can reach it.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
     tp: Annotated[int, typer.Option(min=1, help="Ranks that share each layer.")] = 1,
     replicas: Annotated[int, typer.Option(min=1, help="Of the model; each restarts alone.")] = 1,
 ) -> None:

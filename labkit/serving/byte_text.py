@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 END = 0xFF  # of a text or of a turn: answers stop here
 ROLES = {"system": 0xF8, "developer": 0xF8, "user": 0xF9, "assistant": 0xFA}
@@ -44,27 +45,65 @@ class TextStream:
                       text     a    -    -    ENT  -    -    stopped
 
     The parts together are the text, in a stream and otherwise. Bytes that are no UTF-8 become
-    U+FFFD, as everywhere.
+    U+FFFD, as everywhere. Work: a few steps for each letter of the text and of a stop string.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._stops, self._held = stops, ""
+        self._searches, self._held = [_Search(stop, borders(stop)) for stop in stops], ""
         self.is_stopped = False
 
     def push(self, token: int, is_last: bool) -> str:
         """The text that this token completes. is_last: nothing is held back any more."""
         content = b"" if token == END else bytes([token])
-        text = self._held + self._decoder.decode(content, is_last)
-        ends = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        if ends:
+        new = self._decoder.decode(content, is_last)
+        text = self._held + new
+        begins = [len(self._held) + at for each in self._searches for at in each.push(new)]
+        if begins:
             self.is_stopped = True
-            return text[: min(ends)]
-        num_held = 0 if is_last else max((_overlap(text, stop) for stop in self._stops), default=0)
+            return text[: min(begins)]
+        num_held = 0 if is_last else max((each.num_matched for each in self._searches), default=0)
         self._held = text[len(text) - num_held :]
         return text[: len(text) - num_held]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """How many letters at the end of the text are the beginning of the stop string."""
-    return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)
+class _Search:
+    """Looks for one stop string in a text that comes letter by letter.
+
+    num_matched: how many letters at the end of the text are the beginning of the stop string. The
+    next letter makes it one longer, or it falls back to a shorter beginning, by the borders:
+
+        stop "aab"    text  a a a b     matched  1 2 2 3
+
+    Knuth, Morris and Pratt, "Fast Pattern Matching in Strings", 1977.
+    """
+
+    def __init__(self, stop: str, borders: Sequence[int]) -> None:
+        self._stop, self._borders, self.num_matched = stop, borders, 0
+
+    def push(self, text: str) -> list[int]:
+        """Where the first match that ends in this text begins, counted from its first letter."""
+        for at, letter in enumerate(text):
+            self.num_matched = _extended(self._stop, self._borders, self.num_matched, letter)
+            if self.num_matched == len(self._stop):
+                return [at + 1 - len(self._stop)]
+        return []
+
+
+def _extended(stop: str, borders: Sequence[int], matched: int, letter: str) -> int:
+    """How many letters match after one more."""
+    while matched and stop[matched] != letter:
+        matched = borders[matched - 1]
+    return matched + (stop[matched] == letter)
+
+
+@lru_cache(maxsize=64)
+def borders(stop: str) -> tuple[int, ...]:
+    """For each beginning of a stop string: the longest shorter one that it ends with.
+
+    All answers to one request share them.
+    """
+    found = [0]
+    for letter in stop[1:]:
+        found.append(_extended(stop, found, found[-1], letter))
+    return tuple(found)

@@ -20,7 +20,7 @@ from labkit.serving.pages import PagedCache
 from labkit.serving.parallel_decoders import TensorParallelDecoder
 from labkit.serving.replicas import Replicas
 from labkit.serving.request_router import Router, by_prefix
-from labkit.serving.scheduler import chunked_prefill
+from labkit.serving.scheduler import Chunk, Plan, State, preempting
 from labkit.serving.serving_engine import Engine, EngineClient
 from labkit.tensor_parallel import HeadShares, parallelize
 
@@ -57,8 +57,41 @@ def _on_rank(world: Group, model: GPT) -> Engine:
 def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Engine:
     num_pages = MAX_RUNNING * -(-model.config.context // 16)
     weight = next(model.parameters())
-    cache = PagedCache(
-        decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
-    )
-    scheduler = partial(chunked_prefill, max_running=MAX_RUNNING, token_budget=256)
+    try:
+        cache = PagedCache(
+            decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
+        )
+    except RuntimeError as error:  # of the allocator
+        raise ValueError(
+            f"there is no memory for {MAX_RUNNING} sequences of context={model.config.context}, "
+            f"{num_pages} pages: {str(error):.100}"
+        ) from None
+    scheduler = partial(short_prompts_too, max_running=MAX_RUNNING, token_budget=128)
     return Engine(decoder, cache, scheduler, max_waiting=max_waiting)
+
+
+def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> Plan:
+    """As chunked_prefill, but a short prompt does not wait behind long ones of another client.
+
+    Of what single tokens leave of the budget, the oldest prompt has half, so that it comes to its
+    end. The others have the rest, the shortest first.
+    """
+    plan = preempting(state, max_running=max_running)
+    running = set(map(id, state.running))
+    is_single = [each.num_tokens == 1 and id(each.generation) in running for each in plan.chunks]
+    singles = [each for each, single in zip(plan.chunks, is_single, strict=True) if single]
+    prompts = [each for each, single in zip(plan.chunks, is_single, strict=True) if not single]
+    left = max(0, token_budget - len(singles))
+    oldest, others = prompts[:1], sorted(prompts[1:], key=lambda each: each.num_tokens)
+    # The oldest comes twice: for its half, and for what the others leave.
+    given: dict[int, Chunk] = {}
+    for chunk, most in [*((each, -(-left // 2)) for each in oldest), *((x, left) for x in others)]:
+        num_tokens = min(chunk.num_tokens, most, left)
+        left -= num_tokens
+        given[id(chunk)] = chunk._replace(num_tokens=num_tokens)
+    for chunk in oldest:
+        num_tokens = given[id(chunk)].num_tokens
+        more = min(chunk.num_tokens - num_tokens, left)
+        given[id(chunk)] = chunk._replace(num_tokens=num_tokens + more)
+    chunks = [given[id(each)] for each in prompts if given[id(each)].num_tokens]
+    return Plan([*singles[:token_budget], *chunks], plan.preempt)

@@ -10,6 +10,9 @@ meanwhile. Only the engine's thread uses the engine, so the engine needs no lock
 client has gone closes its iterator, and the request's pages are free before the next pass.
 
 The thread also turns tokens into text. A request that reaches a stop string ends in that pass.
+
+One call can ask for many answers. The engine has at most 8 of them at a time, a quarter of what
+`labkit serve` runs, and the others wait here: another client's request does not wait for all.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,8 +33,9 @@ from labkit.serving.byte_text import TextStream
 from labkit.serving.metrics import Timing
 from labkit.serving.prometheus import ServerMetrics
 from labkit.serving.requests import Request
-from labkit.serving.serving_engine import EngineClient, Output, QueueFull
+from labkit.serving.serving_engine import EngineClient, Output, QueueFull, require_servable
 
+_MOST_OF_A_CALL = 8
 _BEAT_S = 0.5
 """How often an engine without work makes a step."""
 
@@ -71,6 +76,7 @@ class EngineThread:
         self.ended: str | None = None  # why no request is served any more
         self._is_open = True
         self._answers: dict[int, _Answer] = {}
+        self._later: list[list[_Answer]] = []  # by call, those that the engine does not have yet
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -118,6 +124,7 @@ class EngineThread:
             try:
                 self._make_calls()
                 if self.ended is None:
+                    self._add_later()
                     self._deliver(self.engine.step())
                     self.metrics.look_at(self.engine)
             except Exception as error:
@@ -129,7 +136,7 @@ class EngineThread:
 
         The engine makes a step afterwards, also without work: it finds ranks that have died.
         """
-        wait_s = 0.0 if self._answers else _BEAT_S
+        wait_s = 0.0 if self._answers or self._later else _BEAT_S
         with suppress(Empty):
             while True:
                 self._calls.get(timeout=wait_s)()
@@ -141,11 +148,11 @@ class EngineThread:
             if self.ended is not None:
                 raise EngineEnded(self.ended)
             for answer in answers:
+                require_servable(answer.request, self.engine.config, self.engine.capacity)
+            for answer in answers[:_MOST_OF_A_CALL]:
                 ids.append(self.engine.add(answer.request))
         except (EngineEnded, QueueFull, ValueError) as error:
             self.metrics.ends["refused"] += len(answers)
-            if isinstance(error, QueueFull) and not self._answers:
-                error = ValueError(f"{len(answers)} answers are more than may wait: {error}")
             answers[0].send(error)
             for id in ids:
                 self.engine.cancel(id)
@@ -153,12 +160,30 @@ class EngineThread:
         except Exception as error:
             answers[0].send(EngineEnded(str(error)))
             raise
-        for answer, id in zip(answers, ids, strict=True):
-            answer.id = id
-            self._answers[id] = answer
-            self.metrics.num_prompt_tokens += len(answer.request.prompt)
+        for answer, id in zip(answers, ids, strict=False):
+            self._begin(answer, id)
+        if len(answers) > len(ids):
+            self._later.append([*answers[len(ids) :]])
+
+    def _begin(self, answer: _Answer, id: int) -> None:
+        answer.id = id
+        self._answers[id] = answer
+        self.metrics.num_prompt_tokens += len(answer.request.prompt)
+
+    def _add_later(self) -> None:
+        """Give the engine the next answers of calls that have room for more, if it takes them."""
+        num_begun = Counter(answer.send for answer in self._answers.values())
+        for waiting in self._later:
+            with suppress(QueueFull):
+                while waiting and num_begun[waiting[0].send] < _MOST_OF_A_CALL:
+                    self._begin(waiting[0], self.engine.add(waiting[0].request))
+                    num_begun[waiting[0].send] += 1
+                    del waiting[0]
+        self._later = [waiting for waiting in self._later if waiting]
 
     def _cancel(self, answers: Sequence[_Answer], end: str = "cancelled") -> None:
+        gone = answers[0].send
+        self._later = [waiting for waiting in self._later if waiting[0].send is not gone]
         for answer in answers:
             if self._answers.pop(answer.id, None) is not None:
                 self.engine.cancel(answer.id)
@@ -167,6 +192,7 @@ class EngineThread:
     def _end(self, why: str) -> None:
         self.ended = self.ended or why
         answers, self._answers = self._answers, {}
+        self._later = []
         for answer in answers.values():
             answer.send(EngineEnded(self.ended))
             self.metrics.ends["error"] += 1

@@ -12,7 +12,8 @@
     POST /v1/completions, /v1/chat/completions     GET /v1/models, /metrics, /health
 
 The server listens on 127.0.0.1 only, unless you give another host. It knows no passwords and no
-users: on another host, everyone who reaches the port can use the model.
+users: on another host, everyone who reaches the port can use the model. What a request may be is
+bounded (guard.py, openai_api.py), so that one client cannot keep the others waiting.
 
 It needs the extra `serve` (fastapi, uvicorn). Ranks do not: they use an Engine directly.
 """
@@ -20,6 +21,7 @@ It needs the extra `serve` (fastapi, uvicorn). Ranks do not: they use an Engine 
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import secrets
 import socket
@@ -37,11 +39,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from labkit import arguments
 from labkit.model import GPT
 from labkit.serving.byte_text import END
 from labkit.serving.default_engine import engine_of
 from labkit.serving.engine_thread import EngineThread
+from labkit.serving.guard import Guard
 from labkit.serving.openai_api import (
+    MOST_ANSWERS,
     ApiError,
     ChatBody,
     CompletionBody,
@@ -54,6 +59,7 @@ from labkit.serving.serving_engine import EngineClient
 
 T = TypeVar("T")
 DEFAULT_CHAT_TOKENS = 1024  # or fewer, where the model ends before
+MOST_HEADER_BYTES = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -74,18 +80,22 @@ def serve(
     name: what clients give as `model`. port: 0 for any that is free.
 
     At the end of the block, answers that are not complete end with an error.
-    ValueError: a model of another vocabulary. OSError: the port is taken.
+    ValueError: a model of another vocabulary, or no port. OSError: the port is taken.
     """
+    arguments.whole("port", port, "0 to 65535; 0 is any that is free", least=0, most=65535)
     if model.config.vocab != 256:
         raise ValueError(
             f"the model has {model.config.vocab} tokens, and the server's are bytes; "
             "use GPTConfig(vocab=256)"
         )
-    with socket.create_server((host, port), backlog=2048) as listener:
+    with _listener(host, port) as listener:
         engine = EngineThread(engine_of(model) if isinstance(model, GPT) else model)
         server = uvicorn.Server(
             uvicorn.Config(
-                make_app(engine, name),
+                Guard(make_app(engine, name), host),
+                http="h11",
+                h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+                ws="none",
                 lifespan="off",
                 log_level="warning",
                 timeout_graceful_shutdown=5,  # a client may have stopped reading
@@ -94,12 +104,25 @@ def serve(
         thread = Thread(target=server.run, args=([listener],), name="server", daemon=True)
         thread.start()
         try:
-            yield Server(f"http://{host}:{listener.getsockname()[1]}")
+            shown = f"[{host}]" if ":" in host else host
+            yield Server(f"http://{shown}:{listener.getsockname()[1]}")
         finally:
             engine.end("the server is closing")
             server.should_exit = True
             thread.join()
             engine.close()
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """OSError that says what to do where the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        text = f"port {port} of {host} is in use: give another one; --port 0 takes any that is free"
+        raise OSError(error.errno, text) from None
 
 
 def make_app(engine: EngineThread, name: str) -> FastAPI:
@@ -116,7 +139,7 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
 
     def require_model(id: str) -> None:
         if id != name:
-            message = f"The model `{id}` does not exist; this server has `{name}`"
+            message = f"The model `{id:.100}` does not exist; this server has `{name}`"
             raise ApiError(404, message, "model", "model_not_found")
 
     @app.post("/v1/completions")
@@ -179,6 +202,8 @@ async def answer(
 ) -> Response:
     """The answers to one call. If its client goes away, they are cancelled."""
     seed = secrets.randbits(62) if body.seed is None else body.seed
+    prompts = body.prompts()
+    _require_few(len(prompts), body.n, engine.engine.most_unfinished)
     requests = [
         Request(
             prompt,
@@ -187,7 +212,7 @@ async def answer(
             Sampling(body.temperature, body.top_k, max(body.top_p, 1e-9), seed + i),
             frozenset([END]),
         )
-        for prompt in body.prompts()
+        for prompt in prompts
         for i in range(body.n)
     ]
     parts = engine.ask(requests, body.stop)
@@ -199,8 +224,22 @@ async def answer(
         # part. And a generator that has not started would not be closed.
         first = await unless_gone(http, anext(parts))
     except (RuntimeError, ValueError) as error:
-        raise api_error(error) from error
+        is_chat = isinstance(body, ChatBody) and body.max_completion_tokens is not None
+        limit = "max_completion_tokens" if is_chat else "max_tokens"
+        raise api_error(error, limit) from error
     return StreamingResponse(reply.events(first, parts), media_type="text/event-stream")
+
+
+def _require_few(num_prompts: int, n: int, limit: int | None) -> None:
+    """400 for more answers to one call than may be unfinished at all, before any is made."""
+    most = MOST_ANSWERS if limit is None else limit
+    if num_prompts > most:
+        message = f"prompt has {num_prompts} prompts, and this server takes {most} at once"
+        raise ApiError(400, message, "prompt")
+    if n * num_prompts > most:
+        which = f" for {num_prompts} prompts" if num_prompts > 1 else ""
+        message = f"n={n}, and this server takes n up to {most // num_prompts}{which}"
+        raise ApiError(400, message, "n")
 
 
 async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:

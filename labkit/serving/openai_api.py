@@ -12,7 +12,11 @@ Errors are {"error": {"message", "type", "param", "code"}} with these statuses, 
 has begun an event:
 
     400  a field that is wrong, or not supported      404  another model, another URL
-    429  too many requests wait: Retry-After          503  the engine has failed or is closing
+    413  a body above 1 MiB (guard.py)                503  the engine has failed or is closing
+    429  too many requests wait: Retry-After
+
+Every field is bounded, and a list is checked up to its first wrong item: a body of 1 MiB can have
+300,000 of them. What an error repeats of a body is short.
 
 A client that goes away cancels its requests. Reference: https://platform.openai.com/docs/api-reference
 """
@@ -27,12 +31,26 @@ from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from labkit.serving.byte_text import encode, encode_chat
 from labkit.serving.engine_thread import EngineEnded, Part
 from labkit.serving.requests import Request
 from labkit.serving.serving_engine import QueueFull, TooLong
+
+MOST_STOP_LETTERS = 1024
+MOST_ANSWERS = 1024
+"""Of one call, where the engine has no bound of its own."""
+MOST_MESSAGES = 1024
+"""Of one chat, with the parts of messages that have several."""
+_MOST_TOKENS = 2**31 - 1
+_MOST_FIELDS = 64
 
 
 class _Body(BaseModel):
@@ -41,8 +59,11 @@ class _Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_the_default(cls, body: Any) -> Any:
-        is_object = isinstance(body, dict)
-        return {k: v for k, v in body.items() if v is not None} if is_object else body
+        if not isinstance(body, dict):
+            return body
+        if len(body) > _MOST_FIELDS:
+            raise ValueError(f"{len(body)} fields, more than {_MOST_FIELDS}")
+        return {k: v for k, v in body.items() if v is not None}
 
 
 class StreamOptions(_Body):
@@ -56,28 +77,58 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Stops = Annotated[
-    list[Annotated[str, Field(min_length=1)]], Field(max_length=4), BeforeValidator(_as_list)
-]
+def _as_few(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+        raise ValueError(f"{len(value)} entries, more than {_MOST_FIELDS}")
+    return value
+
+
+def _as_few_prompts(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > MOST_ANSWERS and not isinstance(value[0], int):
+        raise ValueError(f"{len(value)} prompts, more than {MOST_ANSWERS}")
+    return value
+
+
+def _as_few_messages(value: Any) -> Any:
+    if isinstance(value, list):
+        contents = [each.get("content") for each in value if isinstance(each, dict)]
+        num_parts = sum(len(each) for each in contents if isinstance(each, list))
+        if len(value) + num_parts > MOST_MESSAGES:
+            raise ValueError(
+                f"{len(value)} messages and {num_parts} parts of them, more than {MOST_MESSAGES}"
+            )
+    return value
+
+
+# A bounded text also has no half of a pair of surrogates, which JSON can have: pydantic counts it.
+Name = Annotated[str, Field(max_length=1000)]
+Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_LETTERS)]
+Stops = Annotated[list[Stop], Field(max_length=4), BeforeValidator(_as_list)]
+NumTokens = Annotated[int, Field(ge=1, le=_MOST_TOKENS)]
+Tokens = Annotated[list[int], Field(fail_fast=True)]
+Prompts = (
+    Annotated[list[str], Field(fail_fast=True)] | Annotated[list[Tokens], Field(fail_fast=True)]
+)
+Prompt = Annotated[str | Tokens | Prompts, BeforeValidator(_as_few_prompts)]
 
 
 class Body(_Body):
     """What both calls have. A Literal: only the value that changes nothing is supported."""
 
-    model: str
+    model: Name
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1, le=128)
+    n: int = Field(1, ge=1)  # up to what the engine takes: local_server.py
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
-    top_k: int | None = Field(None, ge=1)  # not OpenAI's; as in vLLM
+    top_k: NumTokens | None = None  # not OpenAI's; as in vLLM
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stops = []
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: NumTokens | None = None
     user: str | None = None
     frequency_penalty: Literal[0] = 0
     presence_penalty: Literal[0] = 0
-    logit_bias: dict[str, Literal[0]] = {}
+    logit_bias: Annotated[dict[str, Literal[0]], BeforeValidator(_as_few)] = {}
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Body:
@@ -89,7 +140,7 @@ class Body(_Body):
 class CompletionBody(Body):
     """Of /v1/completions. A list of prompts gives as many answers, times n."""
 
-    prompt: str | list[int] | list[str] | list[list[int]] = ""
+    prompt: Prompt = ""
     best_of: Literal[1] = 1
     echo: Literal[False] = False
     suffix: Literal[""] = ""
@@ -113,14 +164,16 @@ class Message(_Body):
     """A turn of a chat."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] = ""
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] = ""
 
 
 class ChatBody(Body):
     """Of /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    messages: Annotated[
+        list[Message], Field(min_length=1, fail_fast=True), BeforeValidator(_as_few_messages)
+    ]
+    max_completion_tokens: NumTokens | None = None
     logprobs: Literal[False] = False
 
     def prompts(self) -> list[list[int]]:
@@ -205,6 +258,7 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
     ) -> None:
+        message, param = _shown(message, 1000), param and _shown(param, 100)
         super().__init__(message)
         kind = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
         self.status = status
@@ -218,9 +272,15 @@ class ApiError(Exception):
         }
 
 
-def api_error(error: RuntimeError | ValueError) -> ApiError:
-    """The error of an engine, as a client gets it."""
-    message = str(error)
+def _shown(text: str, most: int) -> str:
+    """A text of a client's, to be repeated: short, and of letters that UTF-8 has."""
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def api_error(error: RuntimeError | ValueError, limit: str = "max_tokens") -> ApiError:
+    """The error of an engine, as a client gets it. limit: its field for `max_new_tokens`."""
+    message = str(error).replace("max_new_tokens", limit)
     if isinstance(error, QueueFull):
         return ApiError(429, message, code="rate_limit_exceeded")
     if isinstance(error, TooLong):
@@ -238,6 +298,6 @@ def field_error(error: RequestValidationError) -> ApiError:
     names = [str(each) for each in first["loc"][1:]]
     param = names[0] if names else None
     if first["type"] == "extra_forbidden":
-        message = f"{'.'.join(names)} is unknown, or this server does not support it"
+        message = f"{'.'.join(names):.200} is unknown, or this server does not support it"
         return ApiError(400, message, param, "unknown_parameter")
-    return ApiError(400, f"{'.'.join(names) or 'the body'}: {first['msg']}", param)
+    return ApiError(400, f"{'.'.join(names)[:200] or 'the body'}: {first['msg']}", param)

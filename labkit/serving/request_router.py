@@ -117,7 +117,8 @@ class Router(EngineClient):
         self, replicas: Replicas, policy: Policy, *, max_unfinished: int | None = None
     ) -> None:
         """max_unfinished: `add` refuses a request while it has so many. None: it never does."""
-        self.replicas, self.policy, self.max_unfinished = replicas, policy, max_unfinished
+        self.replicas, self.policy = replicas, policy
+        self.max_unfinished = self.most_unfinished = max_unfinished
         self.config, self.capacity = replicas.config, replicas.capacity
         self.counts = replicas.counts
         self.waiting: list[Routed] = []  # for a replica that is ready

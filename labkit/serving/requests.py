@@ -155,7 +155,7 @@ def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
     weights_XV = (above_XV / sampling.temperature).softmax(-1)
     weights_XV, tokens_XV = weights_XV.sort(descending=True, stable=True)
     if sampling.top_k is not None:
-        weights_XV[..., sampling.top_k :] = 0
+        weights_XV[..., min(sampling.top_k, weights_XV.shape[-1]) :] = 0
     weights_XV /= weights_XV.sum(-1, keepdim=True)
     # A token counts if those that are more likely do not reach top_p by themselves.
     weights_XV[weights_XV.cumsum(-1) - weights_XV >= sampling.top_p] = 0

@@ -66,12 +66,14 @@ class EngineClient(ABC):
     """What a caller uses of an engine: one in this process, or those of a Router in others.
 
     config: the model's sizes. capacity: how many tokens one request can have that is alone in the
-    cache. waiting, running: the requests that have not ended. counts: since the start, of
+    cache. most_unfinished: how many requests at once it takes for sure when it has none; None: any
+    number. waiting, running: the requests that have not ended. counts: since the start, of
     "preemptions", and of "prompt_tokens_cached", which were found in the cache and not computed.
     """
 
     config: GPTConfig
     capacity: float
+    most_unfinished: int | None = None
     counts: Counter[str]
     waiting: list[Any]
     running: list[Any]
@@ -137,7 +139,8 @@ class Engine(EngineClient):
         """max_waiting: `add` refuses a request while so many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
         self.config, self.capacity = decoder.model.config, cache.capacity
-        self.max_waiting, self.counts = max_waiting, Counter()
+        self.max_waiting = self.most_unfinished = max_waiting
+        self.counts = Counter()
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []
         self._ids = itertools.count()

@@ -230,7 +230,7 @@ def test_the_token_that_ends_a_text_is_not_in_it():
         ({"prompt": [256]}, None, None),
         ({"prompt": "a" * 190, "max_tokens": 11}, None, "context_length_exceeded"),
         ({"prompt": "a" * 190, "max_tokens": 11, "stream": True}, None, "context_length_exceeded"),
-        ({"n": 65}, None, None),  # more than may wait
+        ({"n": 65}, "n", None),  # more than may wait
     ],
 )
 def test_a_wrong_field_is_named(gpt, fields, param, code):

@@ -1,0 +1,47 @@
+"""What each class of torch.optim keeps: the names of its settings and of its states.
+
+torch has no list of them. So a class is made once, with its defaults, and makes a step with a
+gradient of 0 for one number. States are those of a parameter of any number of dims.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+"""How torch's optimizers compute a step, and not what: each program's own, here with defaults."""
+
+
+class Kept(NamedTuple):
+    """The names of a class's settings, and of its states after a step."""
+
+    settings: frozenset[str]
+    states: frozenset[str]
+
+
+@cache
+def kept_by(kind: type) -> Kept | None:
+    """What an optimizer with its defaults keeps; None for what is none, or has other arguments."""
+    if not issubclass(kind, torch.optim.Optimizer):
+        return None
+    found = [each for dims in (2, 1) if (each := _after_a_step(kind, dims))]
+    if not found:
+        return None
+    states = frozenset.intersection(*(each.states for each in found))  # Adafactor's differ by dims
+    return Kept(found[0].settings, states)
+
+
+def _after_a_step(kind: type, dims: int) -> Kept | None:
+    parameter = torch.zeros([1] * dims, requires_grad=True)
+    parameter.grad = torch.zeros_like(parameter)
+    try:
+        optimizer = kind([parameter])
+        optimizer.step()
+    except (TypeError, ValueError, RuntimeError):  # a closure, sparse gradients, other dims
+        return None
+    (group,) = optimizer.param_groups
+    settings = group.keys() - KERNEL_SETTINGS - {"params"}
+    return Kept(frozenset(settings), frozenset(optimizer.state[parameter]))
