@@ -65,6 +65,15 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 """safetensors' names."""
 
 
+_REPR = reprlib.Repr()
+_REPR.maxlevel, _REPR.maxdict, _REPR.maxstring = 2, 3, 120
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: short, and on one line."""
+    return _REPR.repr(value)
+
+
 class Damaged(RuntimeError):
     """A checkpoint whose bytes are not those that were saved."""
 
@@ -135,9 +144,7 @@ class Manifest:
         if not expected or expected[1] != str(zlib.crc32(body.encode())):
             raise Damaged("other bytes than were saved")
         if f'"format": "{_FORMAT}"' not in head:
-            raise Damaged(
-                f"its first line is {reprlib.repr(head)}, and this labkit reads {_FORMAT}"
-            )
+            raise Damaged(f"its first line is {_shown(head)}, and this labkit reads {_FORMAT}")
         try:
             plain = json.loads(body)
         except RecursionError:
@@ -185,7 +192,7 @@ def _size_of(path: Path) -> int:
 
 def _require(is_right: bool, where: str, value: Any, belongs: str) -> None:
     if not is_right:
-        raise Damaged(f"{where} is {reprlib.repr(value)}, where {belongs} belongs")
+        raise Damaged(f"{where} is {_shown(value)}, where {belongs} belongs")
 
 
 def _is_name(value: Any) -> bool:
@@ -227,7 +234,7 @@ def _by_length(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def _record(name: str, row: Any, files: Mapping[str, int]) -> TensorRecord:
-    where = f"tensors[{reprlib.repr(name)}]"
+    where = f"tensors[{_shown(name)}]"
     is_row = isinstance(row, list) and len(row) == 4
     _require(is_row, where, row, "a list of dtype, kind, shape and shards")
     dtype, kind, shape, rows = row
@@ -267,10 +274,9 @@ def _shard(
     is_file = isinstance(file, str) and file in files
     _require(is_file, f"the file of {where}", file, "one of the manifest's files")
     found = _extent(f"the extent of {where}", extent, shape)
-    is_offset = _is_whole(offset) and offset + found.numel * itemsize <= files[file]
-    inside = (
-        f"a byte of {file}, which has {files[file]}, and {found.numel * itemsize} from there on,"
-    )
+    nbytes = found.numel * itemsize
+    is_offset = _is_whole(offset) and offset + nbytes <= files[file]
+    inside = f"a place for {nbytes} bytes in the {files[file]} of {file}"
     _require(is_offset, f"the offset of {where}", offset, inside)
     _require(_is_whole(checksum, most=2**32 - 1), f"the checksum of {where}", checksum, "a CRC-32")
     return StoredShard(file, found, offset, checksum)
@@ -309,7 +315,7 @@ def require_own_bytes(tensors: Mapping[str, TensorRecord]) -> None:
     )
     for one, other in zip(ranges, ranges[1:], strict=False):
         if one[0] == other[0] and other[1] < one[2]:
-            names = f"{reprlib.repr(one[3])} and {reprlib.repr(other[3])}"
+            names = f"{_shown(one[3])} and {_shown(other[3])}"
             raise Damaged(f"{names} both have byte {other[1]} of {one[0]}")
 
 

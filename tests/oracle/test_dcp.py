@@ -1,5 +1,10 @@
 """Checkpoints between labkit and torch's Distributed Checkpoint (DCP), equal in every bit."""
 
+import copy
+import io
+import pickle
+import shutil
+
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -14,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from labkit import run
 from labkit.checkpoint import Checkpointer, Damaged, DoesNotFit, read_tensors
 from labkit.checkpoint.contents import TensorShard
-from labkit.checkpoint.dcp import _Chunks, load_dcp, save_as_dcp
+from labkit.checkpoint.dcp import UntrustedMetadata, _Chunks, load_dcp, save_as_dcp
 from labkit.checkpoint.extent import Extent
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
@@ -257,7 +262,7 @@ def saves_sgd(world, folder):
 
 def loads_sgd(world, folder):
     model, optimizer = plain_sgd(1, 7.0)
-    with pytest.raises(DoesNotFit, match="'amsgrad'"):
+    with pytest.raises(DoesNotFit, match="'betas'"):
         load_dcp(folder / "torch", model, adam(model), world)
     load_dcp(folder / "torch", model, optimizer, world)
     loaded, optimizer_of_torch = plain_sgd(2, 7.0)
@@ -319,3 +324,149 @@ def saves_and_loads_tied_weights(world, folder):
 
 def test_tied_weights_of_fsdp2_have_one_name(tmp_path):
     run(saves_and_loads_tied_weights, 2, (tmp_path,))
+
+
+def saves_versions(world, folder):
+    """Folders of AdamW as other versions of torch write them, and of other optimizers."""
+    model, optimizer = net(0), None
+    for name in ("AdamW", "Adam", "RAdam", "NAdam", "Adamax", "SGD"):
+        model = net(0)
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.05)
+        train(model, optimizer)
+        state = of_torch(model, optimizer)
+        dcp.save(state, checkpoint_id=folder / name)
+        if name == "AdamW":
+            (group,) = state["optim"]["param_groups"]
+            dcp.save(without(state, "decoupled_weight_decay"), checkpoint_id=folder / "torch 2.6")
+            dcp.save(without(state, "maximize"), checkpoint_id=folder / "torch 1")
+            dcp.save(without(state, "amsgrad"), checkpoint_id=folder / "no amsgrad")
+            newer = {**group, "of_torch_9": 5}
+            optim = {**state["optim"], "param_groups": [newer]}
+            dcp.save({**state, "optim": optim}, checkpoint_id=folder / "torch 9")
+
+
+def without(state, key):
+    groups = [{k: x for k, x in g.items() if k != key} for g in state["optim"]["param_groups"]]
+    return {**state, "optim": {**state["optim"], "param_groups": groups}}
+
+
+def loads_versions(world, folder):
+    """What the folder says of each: the parameters after one more step, or the error."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        model = net(1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=7.0)
+        try:
+            load_dcp(path, model, optimizer, world)
+        except DoesNotFit as error:
+            found[path.name] = str(error)
+            continue
+        train(model, optimizer)
+        found[path.name] = optimizer.param_groups[0], [p.detach() for p in model.parameters()]
+    return found
+
+
+def test_a_setting_of_another_version_is_what_torch_makes_it_and_another_class_is_refused(tmp_path):
+    run(saves_versions, 1, (tmp_path,))
+    (found,) = run(loads_versions, 1, (tmp_path,)).values
+    group, expected = found.pop("AdamW")
+    for name in ("torch 2.6", "torch 1", "torch 9"):
+        its_group, parameters = found.pop(name)
+        assert its_group["decoupled_weight_decay"] and its_group["lr"] == 0.05
+        assert its_group["maximize"] is False and "of_torch_9" not in its_group
+        assert all(map(torch.equal, parameters, expected))
+    assert "'amsgrad'" in found["no amsgrad"] and "another optimizer" not in found["no amsgrad"]
+    assert "decoupled_weight_decay=False" in found["Adam"]
+    assert "torch.optim.RAdam" in found["RAdam"]
+    assert found.keys() == {"no amsgrad", "Adam", "RAdam", "NAdam", "Adamax", "SGD"}
+    assert all(isinstance(text, str) for text in found.values())
+
+
+class Planted:
+    """As a pickle, it makes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def saves_one(world, folder):
+    model, optimizer = plain_sgd(0, 0.5)
+    train(model, optimizer)
+    dcp.save(of_torch(model, optimizer), checkpoint_id=folder / "good")
+    dcp.save({**of_torch(model, optimizer)}, checkpoint_id=folder / "setting")
+
+
+def loads_planted(world, folder):
+    """The errors by folder; of those that are loaded, ""."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        model, optimizer = plain_sgd(1, 7.0)
+        before = [p.clone() for p in model.parameters()]
+        try:
+            load_dcp(path, model, optimizer, world)
+            found[path.name] = ""
+        except (UntrustedMetadata, Damaged) as error:
+            assert all(map(torch.equal, before, model.parameters()))
+            found[path.name] = f"{type(error).__name__}: {error}"
+    model, optimizer = plain_sgd(1, 7.0)
+    load_dcp(folder / "with a plan", model, optimizer, world, trust=True)
+    return found
+
+
+def test_a_folder_of_strangers_runs_nothing_and_reads_no_other_file(tmp_path):
+    folder, trace = tmp_path / "folders", tmp_path / "trace"
+    run(saves_one, 1, (folder,))
+    good = folder / "good"
+    metadata = dcp.FileSystemReader(good).read_metadata()
+
+    def planted(name, change):
+        shutil.copytree(good, folder / name)
+        copied = copy.deepcopy(metadata)
+        (folder / name / ".metadata").write_bytes(pickle.dumps(change(copied) or copied))
+
+    def place(copied, fqn):
+        return next(info for index, info in copied.storage_data.items() if index.fqn == fqn)
+
+    weight, rate = "model.0.weight", "optim.param_groups.0.lr"
+    planted("the whole", lambda copied: Planted(trace))
+    planted("with a plan", lambda copied: setattr(copied, "planner_data", print))
+    planted("a name", lambda copied: copied.state_dict_metadata.update(x=Planted(trace)))
+    planted("no metadata", lambda copied: [1])
+    for name, changes in {
+        "another file": {"relative_path": "/etc/passwd"},
+        "a file above": {"relative_path": "../good/__0_0.distcp"},
+        "too long": {"length": 10**9},
+        "too short": {"length": 8},
+    }.items():
+        planted(name, lambda copied: vars(place(copied, weight)).update(changes))
+    planted("a large size", lambda copied: set_size(copied.state_dict_metadata[weight], 10**18))
+    planted("no chunk", lambda copied: copied.state_dict_metadata[weight].chunks.clear())
+    for name, data in {"cut off": (good / ".metadata").read_bytes()[:-20], "empty": b""}.items():
+        shutil.copytree(good, folder / name)
+        (folder / name / ".metadata").write_bytes(data)
+    # torch's own planner unpickles settings.
+    info = place(metadata, rate)
+    data = bytearray((folder / "setting" / info.relative_path).read_bytes())
+    buffer = io.BytesIO()
+    torch.save(Planted(trace), buffer)
+    setting = copy.deepcopy(metadata)
+    vars(place(setting, rate)).update(offset=len(data), length=len(buffer.getvalue()))
+    (folder / "setting" / info.relative_path).write_bytes(data + buffer.getvalue())
+    (folder / "setting" / ".metadata").write_bytes(pickle.dumps(setting))
+
+    (found,) = run(loads_planted, 1, (folder,)).values
+    assert not trace.exists()
+    assert found.pop("good") == ""
+    for name in ("the whole", "with a plan", "a name"):
+        text = found.pop(name)
+        assert text.startswith("UntrustedMetadata") and "trust=True" in text
+    assert all(text.startswith("Damaged") and "\n" not in text for text in found.values()), found
+    assert "/etc/passwd" in found["another file"] and "not unpickled" in found["setting"]
+
+
+def set_size(row, numel):
+    row.size = torch.Size([numel])
+    row.chunks[0].sizes, row.chunks[0].offsets = row.size, torch.Size([0])
