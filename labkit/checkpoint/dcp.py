@@ -96,6 +96,7 @@ def load_dcp(
 
     def read() -> tuple[dcp.Metadata, list[dict[str, Any]]]:
         metadata = reader.read_metadata() if trust else dcp_metadata.read_metadata(folder, data)
+        dcp_metadata.require_sizes(folder, metadata)
         reader.set_up_storage_reader(metadata, is_coordinator=False)
         return metadata, _read_settings(folder, reader, metadata)
 

@@ -272,6 +272,19 @@ def _place(call: Any) -> _StorageInfo:
     return _StorageInfo(_of_kind(path, str), _of_kind(offset, int), _of_kind(length, int))
 
 
+def require_sizes(folder: Path, metadata: dcp.Metadata) -> None:
+    """Damaged where all tensors together have more bytes than the folder: none is made of them."""
+    rows = metadata.state_dict_metadata.values()
+    tensors = [row for row in rows if isinstance(row, TensorStorageMetadata)]
+    expected = sum(bytes_of(row, row.size) for row in tensors)
+    found = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    if expected > found:
+        raise Damaged(
+            f"{folder / '.metadata'} tells of {expected} bytes of tensors, and the files beside it "
+            f"have {found}"
+        )
+
+
 def require_in_folder(folder: Path, info: Any, least: int) -> None:
     """Damaged where a value's place is not in a file of the folder itself. least: its bytes."""
     name = info.relative_path

@@ -38,6 +38,7 @@ def as_torch_loads(
     DoesNotFit for the settings or the states of another class.
     """
     kind = getattr(torch.optim, name.rpartition(".")[2])
+    saved = [{key: x for key, x in group.items() if key != "params"} for group in saved]
     completed = [_completed(kind, group) for group in saved]
     for ours, theirs, group in zip(own, completed, saved, strict=False):
         if missing := sorted(ours.keys() - theirs.keys()):

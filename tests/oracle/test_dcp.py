@@ -441,7 +441,7 @@ def test_a_folder_of_strangers_runs_nothing_and_reads_no_other_file(tmp_path):
         "too long": {"length": 10**9},
         "too short": {"length": 8},
     }.items():
-        planted(name, lambda copied: vars(place(copied, weight)).update(changes))
+        planted(name, lambda copied, of=changes: vars(place(copied, weight)).update(of))
     planted("a large size", lambda copied: set_size(copied.state_dict_metadata[weight], 10**18))
     planted("no chunk", lambda copied: copied.state_dict_metadata[weight].chunks.clear())
     for name, data in {"cut off": (good / ".metadata").read_bytes()[:-20], "empty": b""}.items():
