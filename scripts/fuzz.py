@@ -2,6 +2,7 @@
 
     python -m scripts.fuzz traces --count 2000          # those in the package and in the tests
     python -m scripts.fuzz traces --count 200 FILE ...  # other traces
+    python -m scripts.fuzz manifests --count 2000       # checkpoints: fuzz_manifests.py
 
 A mutation is small: a field that is missing or of another type, a number that is none, bytes that
 are cut off or changed. The same seed makes the same files. The exit status is 1 if a file led to
@@ -223,10 +224,18 @@ def main() -> None:
     of_traces.add_argument("paths", nargs="*", type=Path, help="traces to mutate")
     of_traces.add_argument("--count", type=arguments.count, default=2000)
     of_traces.add_argument("--seed", type=int, default=0)
+    of_manifests = kinds.add_parser(
+        "manifests", prog=parser.prog, help="checkpoints, as labkit serve and Checkpointer read them"
+    )
+    of_manifests.add_argument("--count", type=arguments.count, default=2000)
+    of_manifests.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     began_s = time.monotonic()
     try:
-        ended, wrong = traces(given.count, given.seed, given.paths)
+        if given.kind == "traces":
+            ended, wrong = traces(given.count, given.seed, given.paths)
+        else:
+            ended, wrong = fuzz_manifests.manifests(given.count, given.seed)
     except OSError as error:
         of_traces.error(str(error))
     print("\n".join(wrong))

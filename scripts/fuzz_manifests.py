@@ -1,6 +1,6 @@
 """Checkpoints that strangers may send: mutated ones of several layouts, each to be loaded.
 
-    python -m scripts.fuzz_manifests --count 2000
+    python -m scripts.fuzz manifests --count 2000
 
 A mutation is a value of the manifest that is missing, odd or moved; bytes of the manifest that are
 cut off or changed, mostly with a right checksum behind them; or a file that is cut off, no file, or
@@ -11,13 +11,11 @@ or an error of one line (Damaged, DoesNotFit, or no complete checkpoint), or too
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 import zlib
@@ -207,21 +205,3 @@ def manifests(count: int, seed: int = 0) -> tuple[Counter[str], list[str]]:
         (found,) = run(_loads, 1, (Path(name), count, seed), timeout=30 + 2 * count).values
     ended, wrong = found
     return ended, wrong
-
-
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    began_s = time.monotonic()
-    ended, wrong = manifests(given.count, given.seed)
-    print("\n".join(wrong))
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in ended.most_common())
-    print(f"{given.count} mutations in {time.monotonic() - began_s:.0f} s: {outcomes}")
-    sys.exit(1 if wrong else 0)
-
-
-if __name__ == "__main__":
-    main()
