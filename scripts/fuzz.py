@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import arguments, profile
+from scripts import fuzz_manifests
 
 _FOLDERS = (
     Path(profile.__file__).with_name("traces"),
@@ -225,7 +226,9 @@ def main() -> None:
     of_traces.add_argument("--count", type=arguments.count, default=2000)
     of_traces.add_argument("--seed", type=int, default=0)
     of_manifests = kinds.add_parser(
-        "manifests", prog=parser.prog, help="checkpoints, as labkit serve and Checkpointer read them"
+        "manifests",
+        prog=parser.prog,
+        help="checkpoints, as labkit serve and Checkpointer read them",
     )
     of_manifests.add_argument("--count", type=arguments.count, default=2000)
     of_manifests.add_argument("--seed", type=int, default=0)

@@ -136,7 +136,7 @@ SHARD = ("tensors", NORM, 3, 0)
         (put("tensors", NORM, 1, "half"), "kind .*'half'"),
         (put("tensors", NORM, 1, "int"), "I64"),
         (put("tensors", NORM, 2, "ab"), "shape .*'ab'"),
-        (shape_of([10**18]), "1000000000000000000"),
+        (shape_of([10**18]), "4000000000000000000 bytes"),
         (shape_of([2**62, 2**62]), "shape"),
         (shape_of([0, 2**40, 2**40]), "shape"),
         (put(*SHARD, 2, 10**9), "1000000000"),
