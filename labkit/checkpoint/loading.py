@@ -256,7 +256,9 @@ def wanted_shards(
                 f"{state.parameter} was trained {which} a master in float32, and this optimizer is "
                 "the other way: make it as it was"
             )
-        if lacking := contents.required_states - saved.keys() if saved else ():
+        has_stepped = saved.keys() > {MASTER} if MASTER in saved else bool(saved)
+        lacking = contents.required_states - saved.keys() if has_stepped else None
+        if lacking:
             raise DoesNotFit(
                 f"the checkpoint has no state {min(lacking)} of {state.parameter}, which {here} "
                 "needs"
