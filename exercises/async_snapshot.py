@@ -28,8 +28,9 @@ Contract
     wait     returns when no write is under way
     errors   what `write` raises is raised by the next save or wait, once. A save that raises has
              started no write; the save after it goes on as if nothing had been
-    memory   a tensor of the copy is as large as its elements are. Where a tensor of this name had
-             the same shape and dtype in the copy before, its memory is used again
+    memory   the storage of a copied tensor has no more bytes than its elements. Where the copy
+             before had a tensor of the same shape and dtype at the same place (the names from the
+             outer dict inwards), its memory is used again
 """
 
 from collections.abc import Callable

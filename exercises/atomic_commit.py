@@ -27,9 +27,11 @@ Contract
              the folder, also where an earlier save was interrupted
     load_newest(folder)
              (step, data) of the newest state that is whole, or None where none was saved. It
-             changes nothing. After a save that did not return: its state, or what a load would
-             have given before that save. Where both are whole, either is right
-    The next run calls load_newest, and goes on to save in the same folder, with what is left there
+             changes nothing. After saves that did not return: the state of one of them, or the
+             newest state whose save has returned. Where several are whole, any of them is right
+    The next run calls load_newest, and goes on to save in the same folder, with what is left there.
+    It can be killed or cut, too: of what the earlier process did, changes that were not synced may
+    still be lost
 
 Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.
 """

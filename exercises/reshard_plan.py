@@ -22,7 +22,8 @@ In a file, and in a rank's memory, the elements of a part follow each other: a b
              pieces    a list of (file, offset, part): `file` has the elements of `part`, the first
                        one at byte `offset`. Together the pieces have every element. Some may be
                        replicas: two pieces have the same elements, or none in common
-    wanted   a dict: wanted[name] = part, what this rank holds of the tensor. It can be empty
+    wanted   a dict: wanted[name] = part, what this rank holds of the tensor. A part can
+             be empty
 
 Contract
     returns  a list of reads (name, file, offset, length, place): copy `length` bytes of `file`,

@@ -13,7 +13,7 @@ Contract
             are differs by rank: a rank knows only its own. Frozen parameters (requires_grad=False)
             have grad None. At least one parameter is trained, and no two modules share one
     group   `group.rank`, `group.size`, and `group.all_reduce(tensor)`, which returns the sum; it
-            takes op="max", "min" or "mean", and `out=tensor`
+            takes op="max", "min" or "mean", and `out=tensor`. Flags may be uint8, int64 or float32
     returns nothing. Afterwards, for each trained parameter, on every rank:
             if at least one rank had a gradient, grad is the sum of the ranks' gradients divided by
             group.size. A rank with grad None counts as zeros, and gets this mean too

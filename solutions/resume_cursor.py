@@ -21,17 +21,18 @@ Write the class `ResumableBatches`. Each rank makes one, and uses it like this:
                  a function without arguments, which waits for the samples and returns their list
 
 Contract
-    epoch     has each sample once, in a random order. Each epoch and each seed has another order.
-              It depends on the seed and the epoch, and on nothing else: all ranks make the same
-              one, with any batch and size, also after a restart
+    epoch     has each sample once, in a random order. It depends on the seed and the epoch alone:
+              all ranks make the same one, with any batch and size, also after a restart in another
+              process. For one seed each epoch has another order, and for one epoch each seed.
+              (seed + epoch is fine, as in DistributedSampler)
     step      the shares of all ranks together are the next `batch` samples of the epoch's order. If
               the epoch has fewer left, they are these few, and the next step begins the next epoch
     share     the ranks' numbers of samples differ by at most 1, and may be 0. It is up to you which
               rank gets which samples of the step
     next_batch()  returns this rank's share of the next step, as the function of `load` returns it.
               By then it has begun to load its share of the step after this one
-    state_dict()  returns a dict of plain data, as JSON has it. Later steps leave it as it is. Call
-              it after any step
+    state_dict()  returns a dict of plain data, as JSON has it. Nothing that is called later changes
+              it. Call it after any step
     load_state_dict(state)  goes on behind the steps that were made when state_dict was called. All
               ranks get the dict of one rank, whichever it is. The batch and the size may be others
               than at that time. It is called before the first step, or behind a later one: then

@@ -132,6 +132,11 @@ class PowerCut:
         assert isinstance(node, _File)
         return node
 
+    def left(self, data: random.Random | bool, names: random.Random | bool) -> dict[str, bytes]:
+        """The files that are left in `root` itself, by name; see `leave`."""
+        nodes = self._top.after(names).items()
+        return {name: node.after(data) for name, node in nodes if isinstance(node, _File)}
+
     def leave(self, into: Path, data: random.Random | bool, names: random.Random | bool) -> None:
         """Write what is left into the folder `into`, which must not exist.
 

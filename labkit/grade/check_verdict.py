@@ -22,6 +22,11 @@ _FAILED_COLOUR = "#b3261e"
 _FONT = "font-family:monospace"
 
 
+def _ended(text: str) -> str:
+    """A text with a full stop at its end, but for one inside its last bracket."""
+    return text if text.rstrip(")").endswith(".") else f"{text}."
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """The end of one check. True where the exercise is passed: `assert check("scan")`."""
@@ -63,22 +68,22 @@ class Verdict:
         finding, name = self.finding, self.exercise.name
         if finding is None:
             return [
-                ("Shown", f"{self.shown}."),
+                ("Shown", _ended(self.shown)),
                 ("Say it", self.exercise.say),
                 ("They may ask next", "\n".join(f"- {q}" for q in self.exercise.follow_ups)),
                 *([("Next exercise", self.next_name)] if self.next_name else []),
             ]
         if finding.outcome is Outcome.NOT_ATTEMPTED:
-            return [("Next", f"{finding.explanation}."), ("Stuck", f'hint("{name}")')]
+            return [("Next", _ended(finding.explanation)), ("Stuck", f'hint("{name}")')]
         where = "" if finding.where is None else sources.place(finding.where)
         found = [
-            ("Why", f"{finding.explanation.rstrip('.')}."),
+            ("Why", _ended(finding.explanation)),
             ("Line", where),
             ("First seen", finding.first_seen),
             ("Picture", finding.picture),
             ("Printed", finding.printed),
             ("Details", finding.details),
-            ("Read next", f'hint("{name}", {finding.hint})'),
+            ("Read next", f'hint("{name}", {finding.hint})' if finding.hint else ""),
             ("Repeat", self.call),
         ]
         return [(label, text) for label, text in found if text]

@@ -21,7 +21,7 @@ def form_of(got: Any, right: Any) -> tuple[str, str]:
 
 def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
     """(name, why) of one place of a result; None where the form is the right one."""
-    what = "a part of the result" if path else "the result"
+    what = f"the result at {path}" if path else "the result"
     if got is None and right is not None and not path:
         return "returns nothing", "the function ends without a return, so its value is None"
     if isinstance(right, torch.Tensor):
@@ -34,15 +34,26 @@ def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
         if got.dtype != right.dtype:
             return "returns another dtype", f"{what} is {got.dtype}; it should be {right.dtype}"
     elif isinstance(right, dict) and isinstance(got, dict):
-        keys, wanted = (sorted(map(str, each)) for each in (got, right))
-        return "returns other keys", f"{what} has the keys {keys}; they should be {wanted}"
+        missing, extra = right.keys() - got.keys(), got.keys() - right.keys()
+        told = [f"lacks the key{'s' * (len(missing) > 1)} {_in_order(missing)}"] * bool(missing)
+        told += [f"has {_in_order(extra)}, which it should not have"] * bool(extra)
+        return "returns other keys", f"{what} {' and '.join(told)}"
     elif isinstance(right, list | tuple) and isinstance(got, list | tuple):
-        lengths = f"{len(got)} entries; there should be {len(right)}"
+        lengths = f"{len(got)} entr{'y' if len(got) == 1 else 'ies'}; there should be {len(right)}"
         return "returns another number of values", f"{what} has {lengths}"
     elif _kind(got) != (kind := _kind(right)):
         why = f"{what} is {shown(got)}, a {type(got).__name__}; it should be {kind}"
         return "returns another type", why + (_TO_NUMBER if kind == "a number" else "")
     return None
+
+
+def _in_order(keys: Iterable[Any]) -> str:
+    """Keys as they are written in Python, sorted where they have an order."""
+    try:
+        keys = sorted(keys)
+    except TypeError:
+        keys = sorted(keys, key=repr)
+    return cut(", ".join(map(repr, keys)))
 
 
 _TO_NUMBER = ". float(x) makes a plain number of a tensor of one, or of a Fraction"
@@ -119,16 +130,17 @@ def shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         if value.numel() == 1:
             return shown(value.item())
-        return f"{str(value.dtype).removeprefix('torch.')} {_cut(str(value.tolist()))}"
+        return f"{str(value.dtype).removeprefix('torch.')} {cut(str(value.tolist()))}"
     if isinstance(value, dict):
-        return _cut("{" + ", ".join(f"{k!r}: {shown(v)}" for k, v in value.items()) + "}")
+        return cut("{" + ", ".join(f"{k!r}: {shown(v)}" for k, v in value.items()) + "}")
     if isinstance(value, list | tuple):
         inside = ", ".join(map(shown, value))
-        return _cut(f"[{inside}]" if isinstance(value, list) else f"({inside})")
+        return cut(f"[{inside}]" if isinstance(value, list) else f"({inside})")
     if type(value) is float:
         return f"{value:,.0f}" if value.is_integer() else f"{value:,.10g}"
-    return f"{value:,}" if type(value) is int else _cut(repr(value))
+    return f"{value:,}" if type(value) is int else cut(repr(value))
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """A text of 100 characters at most; a longer one ends with three dots."""
     return text if len(text) <= 100 else f"{text[:97]}..."

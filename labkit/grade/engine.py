@@ -111,9 +111,9 @@ def _graded(
 
 def _tried(part: Grader, num_cases: int) -> str:
     if isinstance(part, Questions):
-        return f"{num_cases} questions"
+        return f"{num_cases} question{'s' * (num_cases != 1)}"
     ranks = ", ".join(map(str, sorted(part.world_sizes)))
-    return f"{num_cases} cases on {ranks} rank{'' if ranks == '1' else 's'}"
+    return f"{num_cases} case{'s' * (num_cases != 1)} on {ranks} rank{'' if ranks == '1' else 's'}"
 
 
 def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: float) -> Observation:

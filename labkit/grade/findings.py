@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from labkit.grade.differences import common_factor, difference, form_of, shown
-from labkit.grade.grader import Grader, Mistake, Patch, close
+from labkit.grade.grader import Grader, Mistake, Patch, Predicate, close
 from labkit.grade.observed import Observation, Observed, pairs, tensors_in
 from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.unfinished import how_it_ended
@@ -211,7 +211,7 @@ def _agree(one: Observed, other: Observed | None) -> bool:
     )
 
 
-def _is_seen(predicate: Callable[[Observed], bool], observed: Observed) -> bool:
+def _is_seen(predicate: Predicate, observed: Observed) -> bool:
     try:
         return bool(predicate(observed))
     except Exception:  # results of any form reach a predicate
@@ -222,8 +222,11 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
     seen = observed.label
     if observed.wrong_ranks or grader.describe:
         seen = _got_and_expected(grader, observed)
-    elif mistake.over_budget and (excess := _excess(grader, observed)):
-        seen = f"{seen}: {excess[2]}"
+    elif mistake.over_budget:
+        told = mistake.over_budget(observed)
+        if not isinstance(told, str):
+            told = (_excess(grader, observed) or [""])[-1]
+        seen = f"{seen}: {told}" if told else seen
     picture = grader.picture(observed)
     return Finding(mistake.outcome, mistake.name, mistake.why, seen, mistake.hint, picture=picture)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.comm.words import listed
+from labkit.grade.differences import shown
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Patch, Questions
 from labkit.grade.outcome import Finding, Outcome
 
@@ -176,7 +177,7 @@ class Rules:
         stage = r"@(\d+)" if self.names_stages else r"(?:@(\d+))?"
         for rank, row in enumerate(rows):
             if not isinstance(row, list) or any(isinstance(cell, list | tuple) for cell in row):
-                seen = f"for rank {rank} the function returns {row!r:.60}"
+                seen = f"for rank {rank} the function returns {shown(row)}"
                 return "returns something else than a list of cells", seen, {}
             for index, cell in enumerate(row):
                 written = re.fullmatch(rf"[{self.kinds}]\d+{stage}", str(cell))

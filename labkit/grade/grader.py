@@ -59,7 +59,7 @@ def program(text: str) -> Patch:
     return Patch(text=text)
 
 
-Predicate = Callable[[Observed], bool]
+Predicate = Callable[[Observed], bool | str]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Mistake:
     seen: Predicate | None = None
     """Asked of cases with something wrong in them."""
     over_budget: Predicate | None = None
-    """Asked of cases with right results."""
+    """Asked of cases with right results. It may say yes with a text that has the numbers."""
     hung: Predicate | None = None
     """Asked of the case that did not end."""
     crashed: Predicate | None = None

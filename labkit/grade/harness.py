@@ -86,7 +86,8 @@ def _attempt(
     except BaseException as raised:
         error = raised
     if error is not None:
-        seen.error = f"{type(error).__name__}: {error}"
+        notes = getattr(error, "__notes__", [])
+        seen.error = ", ".join([f"{type(error).__name__}: {error}", *notes])
     seen.events = watch.events
     seen.peak_bytes, seen.largest = watch.peak_bytes, watch.largest
     return seen, error

@@ -29,7 +29,7 @@ class Finding:
     first_seen: str = ""
     """The first case that shows it: world size, input, rank, and got against expected."""
     hint: int = 1
-    """Which of the exercise's three hints to read next."""
+    """Which of the exercise's three hints to read next; 0: the mistake is not about the subject."""
     where: Site | None = None
     """The learner's line, where one line is to blame."""
     picture: str = ""

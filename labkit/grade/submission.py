@@ -131,12 +131,41 @@ class Submission:
             what = listed(self.functions)
             return Finding(Outcome.NOT_ATTEMPTED, "still the stub", f"write {what} and check again")
         try:
-            ast.parse(self.code.source, self.code.filename)
+            tree = ast.parse(self.code.source, self.code.filename)
         except SyntaxError as error:
             line, text = error.lineno or 1, (error.text or "").strip()
             why = f"{error.msg}, in line {line}{text and f': {text}'}"
             where = Site(self.code.filename, line, "<module>")
-            return Finding(Outcome.CRASHED, "is not valid Python", why, where=where)
+            return Finding(Outcome.CRASHED, "is not valid Python", why, hint=0, where=where)
         except ValueError as error:  # a null byte, before Python 3.12
-            return Finding(Outcome.CRASHED, "is not valid Python", str(error))
+            return Finding(Outcome.CRASHED, "is not valid Python", str(error), hint=0)
+        if self.code.pickled:
+            return None
+        if not tree.body:
+            why = f"write {listed(self.functions)}, or put the stub back with reset"
+            return Finding(Outcome.NOT_ATTEMPTED, "the file is empty", why)
+        bound = _names_bound_in(tree)
+        missing = [name for name in self.functions if not {name, "*"} & bound]
+        if missing:
+            others = [node.name for node in tree.body if isinstance(node, _DEFINITIONS)]
+            why = f"the file has no {listed(missing)}; keep the names of the stub"
+            why += f". It defines {listed(others)}" * bool(others)
+            return Finding(Outcome.CRASHED, f"defines no {missing[0]}", why, hint=0)
         return None
+
+
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _names_bound_in(tree: ast.AST) -> set[str]:
+    """All names that a program defines, assigns or imports anywhere; `*` for what it cannot say."""
+    bound = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                bound.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                bound.add(node.id)
+            case ast.alias():
+                bound.add(node.asname or node.name)
+    return bound

@@ -9,7 +9,7 @@ import re
 
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.operation import Operation, Site
-from labkit.comm.words import ranks_named, verb
+from labkit.comm.words import named, ranks_named, verb
 from labkit.doctor import sources
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import blocked_in
@@ -54,11 +54,24 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
         kind = kinds.pop()
         if kind in _OTHER_END:
             name = f"every rank is in {kind}: nobody {_OTHER_END[kind]}"
-    details = "\n".join(f"rank {r} {place}" for r, place in enumerate(failure.positions))
+    text, positions = str(verdict), [*failure.positions]
+    # The operations with which the harness lets ranks meet between two calls are not the learner's.
+    met = [rank for rank, each in enumerate(operations) if each and each[-1].label == MEETING]
+    through = [rank for rank in met if blocked[rank]]
+    for rank in met:
+        after = f" after {named(operations[rank][-1])}"
+        text, positions[rank] = text.replace(after, ""), positions[rank].replace(after, "")
+    for rank in through:
+        positions[rank] = "has returned"
+    if through and not waits:
+        others = [rank for rank in range(observed.n) if rank not in through]
+        text = f"{ranks_named(others)} {verb(others, 'has')} not returned from this call"
+        text += f"; {ranks_named(through)} {verb(through, 'has')}"
+    details = "\n".join(f"rank {r} {place}" for r, place in enumerate(positions))
     return Finding(
         outcome,
         name,
-        _unnumbered(str(verdict)),
+        _unnumbered(text),
         observed.label,
         3,
         where,
@@ -88,21 +101,31 @@ def _unnumbered(text: str) -> str:
 def _crash(failure: RankError, observed: Observed) -> Finding:
     error, trace = failure.exception_type, own_frames(failure.traceback)
     site = own_site(failure.traceback)
-    _, _, message = observed.ranks[failure.rank].error.partition(": ")
+    message = observed.ranks[failure.rank].error.partition(": ")[2].removeprefix(", ")
     said = f": {message}" if message else ""
     seen = observed.label if observed.n == 1 else f"{observed.label}: rank {failure.rank}"
     if error == "NotImplementedError" and f"raise {error}" in failure.traceback:
         name, why = "a part is still to be written", f"the code raised {error}{said}"
         return Finding(Outcome.NOT_ATTEMPTED, name, why, seen, where=site, details=trace)
+    place = ", where it is called or its result is read"
+    if site is not None:
+        place = f" at {sources.place(site)}"
+    who = "the function" if observed.n == 1 else f"rank {failure.rank}"
     if error == "ProcessDied":
         name, why = "its process ended", _unnumbered(str(failure).splitlines()[0])
+    elif error == "BdbQuit":
+        name = "stops in the debugger"
+        why = f"{who} came to a breakpoint{place}. Ranks have no terminal to ask at. Print what "
+        why += "you want to see: the verdict shows it"
     else:
-        place = ", where it is called or its result is read"
-        if site is not None:
-            place = f" at {sources.place(site)}"
-        who = "the function" if observed.n == 1 else f"rank {failure.rank}"
         name, why = f"raises {error}", f"{who} raised {error}{place}{said}"
-    return Finding(Outcome.CRASHED, name, why, seen, 3, site, details=trace)
+        why += ". Define it, or import it" * (error == "NameError")
+    hint = 0 if error in _NOT_OF_THE_SUBJECT else 3
+    return Finding(Outcome.CRASHED, name, why, seen, hint, site, details=trace)
+
+
+# A debugger, a name that was never defined, an import that is missing.
+_NOT_OF_THE_SUBJECT = ("BdbQuit", "NameError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
 
 def is_busy_machine(failure: RunError) -> bool:

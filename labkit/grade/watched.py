@@ -14,8 +14,8 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,11 @@ class Watch(TorchDispatchMode):
         self.is_late = is_last and self.world.rank == index % self.world.size
 
     @property
+    def code(self) -> Code:
+        """The code under test."""
+        return self.job.codes[self._index]
+
+    @property
     def function(self) -> Callable[..., Any]:
         """The learner's function that the case is for."""
         return self.load(self.job.functions[self._index])
@@ -119,7 +124,7 @@ class Watch(TorchDispatchMode):
     def load(self, name: str) -> Callable[..., Any]:
         """A function of the learner's, loaded once."""
         if name not in self._functions:
-            self._functions[name] = self.job.codes[self._index].load(name)
+            self._functions[name] = self.code.load(name)
         return self._functions[name]
 
     def note(self, what: str, value: Any = None) -> None:
@@ -127,6 +132,15 @@ class Watch(TorchDispatchMode):
         self.events.append(
             Event(what, is_note=True, value=plain(value), live_bytes=self.live_bytes)
         )
+
+    @contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        """A block with one of several calls: an error in it says in which, `free(3)`."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"in the call {what}")
+            raise
 
     def mesh(self, **sizes: int) -> types.SimpleNamespace:
         """A mesh whose groups are watched: mesh.tp, mesh.world. Every rank makes the same ones.
@@ -264,7 +278,10 @@ class WatchedGroup:
             with self._watch.opened():
                 copies = [_copy(each) if each is x else each for each in args]
                 options.update({"x": _copy(x)} if "x" in options else {})
-                result = getattr(self._group, name)(*copies, **options)
+                try:
+                    result = getattr(self._group, name)(*copies, **options)
+                except ValueError as error:  # whose advice may be what the exercise asks for
+                    raise ValueError(str(error).partition(", or use labkit.")[0]) from None
             if options.get("wait", True):
                 self._end(index)
                 return _fill(out, result, self._watch)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.grade import findings
-from labkit.grade.differences import common_factor, difference
+from labkit.grade import engine, findings
+from labkit.grade.catalog import get_exercise
+from labkit.grade.check_verdict import Verdict
+from labkit.grade.differences import common_factor, difference, form_of
 from labkit.grade.engine import check, observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
 from labkit.grade.observed import Event, Observed, RankSeen
@@ -148,6 +150,92 @@ def test_what_any_exercise_can_get_wrong_has_a_name(program, outcome, name, tmp_
 
 def test_a_right_answer_has_no_finding(tmp_path):
     assert grade("    return group.all_reduce(x)", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("    breakpoint()\n    return x", "stops in the debugger"),
+        ("    return torch.zeros(n)", "raises NameError"),
+        ("    import no_such_module", "raises ModuleNotFoundError"),
+    ],
+)
+def test_a_slip_that_is_not_about_the_subject_leads_to_no_hint(program, name, tmp_path):
+    finding = grade(program, tmp_path)
+    assert (finding.diagnosis, finding.hint) == (name, 0), finding
+
+
+@pytest.mark.parametrize("which", ["True", "group.rank == 1"])
+def test_the_operation_with_which_ranks_meet_is_not_mentioned(which, tmp_path):
+    finding = grade(f"    while {which}:\n        pass\n    return x.clone()", tmp_path)
+    assert finding.outcome is Outcome.HUNG
+    assert "all_reduce" not in finding.explanation + finding.details, finding
+    assert finding.where.line in (5, 6)
+
+
+def test_the_message_of_a_group_names_nothing_that_an_exercise_asks_for(tmp_path):
+    grader = OnRanks(**{**vars(SUMS), "allowed": ("reduce_scatter",)})
+    finding = grade("    return group.reduce_scatter(x)", tmp_path, grader)
+    assert finding.diagnosis == "raises ValueError"
+    assert "labkit.collectives" not in finding.explanation + finding.details
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome", "name"),
+    [
+        ("", Outcome.NOT_ATTEMPTED, "the file is empty"),
+        ("# import torch\n", Outcome.NOT_ATTEMPTED, "the file is empty"),
+        ("def another(x, group):\n    return x", Outcome.CRASHED, "defines no ring_all_reduce"),
+        ("def ring_all_reduce(x)", Outcome.CRASHED, "is not valid Python"),
+    ],
+)
+def test_what_a_file_lacks_is_said_before_a_launch(program, outcome, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "launch", None)
+    file = tmp_path / "answer.py"
+    file.write_text(program)
+    verdict = check("ring_all_reduce", file, workspace=WORKSPACE)
+    assert (verdict.outcome, verdict.diagnosis) == (outcome, name)
+    assert ("Read next" in dict(verdict.paragraphs)) is False
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "ring_all_reduce = lambda x, group: x",
+        "from elsewhere import another as ring_all_reduce",
+        "from elsewhere import *",
+        "if True:\n    def ring_all_reduce(x, group):\n        return x",
+    ],
+)
+def test_a_function_may_be_defined_in_any_way(program, tmp_path):
+    file = tmp_path / "answer.py"
+    file.write_text(program)
+    code = Submission.read(file, "ring_all_reduce", ("ring_all_reduce",), WORKSPACE)
+    assert code.finding_before_running() is None
+
+
+def test_an_error_in_one_of_several_calls_says_in_which(tmp_path):
+    file = tmp_path / "paged_cache.py"
+    solution = WORKSPACE.solution("paged_cache").read_text()
+    file.write_text(
+        patch("self.lengths.pop(sequence, None)", "del self.lengths[sequence]").applied_to(solution)
+    )
+    verdict = check("paged_cache", file, workspace=WORKSPACE)
+    assert verdict.diagnosis == "raises KeyError"
+    assert "in the call free(0)" in verdict.finding.explanation
+
+
+@pytest.mark.parametrize(
+    ("got", "right", "told"),
+    [
+        ({"5": 1}, {5: 1}, "lacks the key 5 and has '5', which"),
+        ({10: 1, 9: 1}, {}, "has 9, 10, which"),
+        ({}, {"b": 1, "a": 1}, "lacks the keys 'a', 'b'"),
+        ({"a": {"b": [1]}}, {"a": {"b": []}}, "the result at ['a']['b'] has 1 entry;"),
+    ],
+)
+def test_another_form_says_where_and_of_what(got, right, told):
+    assert told in form_of(got, right)[1]
 
 
 @pytest.mark.parametrize(
@@ -378,6 +466,15 @@ def test_in_the_last_case_one_rank_is_late(tmp_path):
     finding = grade(program, tmp_path, several)
     assert finding.diagnosis == "wrong values"
     assert finding.first_seen.startswith("2 ranks, last: rank 0:")
+
+
+def test_a_predicate_over_budget_says_the_numbers(tmp_path):
+    mistake = Mistake("any", "why (because.)", over_budget=lambda s: "9 of 5")
+    grader = dataclasses.replace(SUMS, mistakes=[mistake])
+    finding = grade("    return group.all_reduce(x)", tmp_path, grader)
+    assert finding.first_seen == "2 ranks, 5 elements: 9 of 5"
+    verdict = Verdict(get_exercise("ring_all_reduce", WORKSPACE), finding, "", 1, "")
+    assert dict(verdict.paragraphs)["Why"] == "why (because.)"
 
 
 def test_a_predicate_is_not_asked_of_a_right_result_with_a_side_effect(tmp_path):

@@ -114,8 +114,9 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     calls = {"save": lambda: saver.save(training.state), "wait": lambda: saver.wait()}
     for number, what in enumerate(script):
         now = f"{what}, call {number}"
-        if attempt(calls.get(what) or getattr(training, what)):
-            found["raised by"].append(now)
+        with watch.calling(f"saver.{now}"):
+            if attempt(calls.get(what) or getattr(training, what)):
+                found["raised by"].append(now)
     now = "the end"
     for wait in waits:
         attempt(wait)

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from labkit.grade import grader as g
+from labkit.grade.differences import cut, shown
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
@@ -23,7 +24,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
             asked.append(([size + rng.randrange(spread) for _ in range(n)], 4))
     asked += [([rng.randrange(100, 1000) for _ in range(n)], p) for n, p in ((60, 8), (200, 16))]
     return [
-        g.Case(f"{' '.join(map(str, costs)):.60}, {len(costs)} layers, {p} stages", costs, p)
+        g.Case(f"{cut(' '.join(map(str, costs)))}, {len(costs)} layers, {p} stages", costs, p)
         for costs, p in asked
     ]
 
@@ -54,7 +55,7 @@ def slowest(costs: Sequence[int], num_stages: int, stages: Any) -> float:
 def describe(s: g.Observed) -> str:
     """The stages that are no cut, or how slow the cut is."""
     if (cost := slowest(*s.args, s.y)) == inf:
-        return f"got {s.y!r:.90}, which is no cut"
+        return f"got {shown(s.y)}, which is no cut"
     return f"the slowest stage costs {cost:,}; {s.right[0]:,} is possible"
 
 

@@ -1,5 +1,6 @@
 """Grade checkpoint_interval: drawn jobs, with saves from seconds to a third of the MTBF."""
 
+import itertools
 from typing import Any
 
 from labkit import calc
@@ -61,6 +62,7 @@ MISTAKES = [
         [
             g.patch(WRITE, 'write_s, mtbf = job["write_s"]'),
             g.patch('blocked = job["write_s"] * job["blocking"]', 'blocked = job["write_s"]'),
+            g.patch("expm1((interval_s + blocked)", 'expm1((interval_s + job["write_s"])'),
         ],
     ),
     g.Mistake(
@@ -105,7 +107,16 @@ MISTAKES = [
         "loses time to first order only",
         "W / T + (T / 2 + R) / M is for times much below M. It counts failures in time that "
         "is lost already, and passes 1. The contract has the exact mean of a turn.",
-        g.patch("1 - interval_s / turn", "blocked / interval_s + (interval_s / 2 + down) / mtbf"),
+        g.patches(
+            "1 - interval_s / turn",
+            *(
+                form.format(f"blocked / ({turn}) + (({half}) / 2 + down) / mtbf")
+                for turn, half in itertools.product(
+                    ("interval_s", "interval_s + blocked"), repeat=2
+                )
+                for form in ("{}", "min(1.0, {})")
+            ),
+        ),
         hint=2,
     ),
 ]

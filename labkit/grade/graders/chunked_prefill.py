@@ -21,6 +21,8 @@ def cases(draw: g.Draw) -> list[g.Case]:
         plan([(9, 8), (9, 8), (9, 8)], [7, 7], 12, 4),
         plan([], [100, 3], 16, 4),
         plan([(5, 4), (30, 20)], [4, 4], 24, 3),
+        plan([(30, 8)], [5, 1], 8, 4),
+        plan([], [9, 1, 3], 8, 4),
     ]
     rng = draw.rng
     for _ in range(20):
@@ -64,6 +66,9 @@ def right(*args: Any) -> Any:
 
 
 NUM_NOW = "        if num_now := min(num, left):"
+RUNNING, PROMPTS = "for each in running}", "prompts.items()"
+ADMITTED = "waiting[: max_running - len(running)]"
+WAITING = f"    for each in {ADMITTED}:\n        prompts[each.id] = each.num_tokens\n"
 MISTAKES = [
     g.Mistake(
         "lets prompts go before tokens of answers",
@@ -85,6 +90,30 @@ MISTAKES = [
                 f"            break\n{NUM_NOW}",
             ),
         ],
+    ),
+    g.Mistake(
+        "does not take prompts in order of arrival",
+        "Prompts of running requests come first, then those that wait, each in order of arrival. A "
+        "prompt of one token is a prompt as well: only running requests decode. If short ones "
+        "overtake, a long one may never begin.",
+        [
+            g.patch(RUNNING, f"for each in [*running, *{ADMITTED}]}}", WAITING, ""),
+            g.patch(PROMPTS, "sorted(prompts.items(), key=lambda each: each[1])"),
+            g.patch(f"in {ADMITTED}:", f"in sorted({ADMITTED}, key=lambda r: r.num_tokens):"),
+            g.patch(PROMPTS, "[*prompts.items()][::-1]"),
+            g.patch(
+                PROMPTS, "sorted(prompts.items(), key=lambda p: p[0] in {r.id for r in running})"
+            ),
+        ],
+        hint=2,
+    ),
+    g.Mistake(
+        "has requests without tokens in the dict",
+        "A request that computes nothing in this pass is not in the dict. When the budget is used "
+        "up, leave the others out.",
+        g.patch(NUM_NOW, "        if (num_now := min(num, left)) >= 0:"),
+        seen=lambda s: {id: num for id, num in s.y.items() if num} == s.right[0] != s.y,
+        hint=3,
     ),
     g.Mistake(
         "does not count the tokens of answers",

@@ -22,6 +22,7 @@ class Operation(NamedTuple):
 def cases(draw: g.Draw) -> Iterator[g.Case]:
     """Runs of 2, 4 and 5 ranks. In all but the first some collectives have slack."""
     runs = [run_with_answers(draw.rng, number) for number in range(12)]
+    runs.sort(key=lambda run: sum(map(len, run[0])))  # a verdict shows the first that goes wrong
     for function in ("critical_path", "slack"):
         for number, (ranks, answers) in enumerate(runs):
             label = f"run {number}, {len(ranks)} ranks"
@@ -76,6 +77,16 @@ def end_of(ranks: Ranks) -> int:
     return max(ops[-1][3] for ops in ranks)
 
 
+def picture(s: g.Observed) -> str:
+    """A line for each rank, with the begin and the end of its operations."""
+    lines = []
+    for rank, ops in enumerate(s.xs):
+        words = [f"{name} {a}-{b}" + " (collective)" * (kind != "work") for kind, name, a, b in ops]
+        lines.append(f"rank {rank}: {', '.join(words)}")
+    return "\n".join(lines)
+
+
+LAST, OF_RANK = "[max(ops[-1][3] for ops in ranks)] * len(ranks)", "[o[-1][3] for o in ranks]"
 TURN, APPEND = 'if kind == "collective":', "path.append((rank, name))"
 FOUND, BEGIN = "found[r][i] = spare", "next_begin[r] = arrived + spare"
 OWN = "found[r][i] = spare = next_begin[r] - end"
@@ -118,6 +129,11 @@ MISTAKES = [
         [
             g.patch(BEGIN, f"{BEGIN} * (len(places) == 1)"),
             g.patch(BEGIN, f"{BEGIN} * (len(places) == 1)", FOUND, OWN),
+            *(
+                g.patch(BEGIN, "next_begin[r] = arrived", *found, *begin)
+                for found in ((), (FOUND, OWN))
+                for begin in ((), (LAST, OF_RANK))
+            ),
         ],
         hint=2,
     ),
@@ -134,9 +150,20 @@ MISTAKES = [
         "late until the run ends.",
         [
             g.patch(FOUND, OWN),
-            g.patch("[max(ops[-1][3] for ops in ranks)] * len(ranks)", "[o[-1][3] for o in ranks]"),
+            g.patch(LAST, OF_RANK),
         ],
         hint=2,
+    ),
+    g.Mistake(
+        "takes works of one name for one operation",
+        "The name of a work is its rank's own: other ranks may have works of the same name. Only a "
+        "collective is one operation on all members.",
+        [
+            g.patch(TURN, "if True:"),
+            g.patch('name if kind == "collective" else f"{r} {name}"', "name"),
+            g.patch('name if kind == "collective" else f"{r} {name}"', "name", FOUND, OWN),
+        ],
+        hint=3,
     ),
     g.Mistake(
         "counts waiting as work",
@@ -151,7 +178,7 @@ GRADER = g.Questions(
     functions=("critical_path", "slack"),
     cases=cases,
     right=lambda ranks, known: known,
-    picture=lambda s: "\n".join(f"rank {r}: {ops}" for r, ops in enumerate(s.xs)),
+    picture=picture,
     mistakes=MISTAKES,
     closed=("labkit.profile",),
     shown="you follow what decided from rank to rank, and know for each operation how much of a "

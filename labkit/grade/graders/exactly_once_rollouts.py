@@ -134,7 +134,8 @@ class Job:
         """Make rollouts, and have them appended."""
         numbers = range(len(self.rollouts), len(self.rollouts) + count)
         self.rollouts += [bytes([i]) + self.rng.randbytes(self.rng.randint(0, 30)) for i in numbers]
-        log.append(self.rollouts[-count:])
+        with self.watch.calling(f"append of {count} rollouts"):
+            log.append(self.rollouts[-count:])
         if not self.disk.is_durable:
             self.faults.append(UNSYNCED.format("append"))
         self.sure.update(numbers)
@@ -142,7 +143,9 @@ class Job:
     def step(self, log: Any, count: int) -> None:
         """Learn from the next rollouts, and save."""
         num_appends = self.disk.num_appends
-        for each in map(bytes, log.take(count)):
+        with self.watch.calling(f"take({count})"):
+            taken = log.take(count)
+        for each in map(bytes, taken):
             if each in self.rollouts:
                 self.learned.append(self.rollouts.index(each))
             else:

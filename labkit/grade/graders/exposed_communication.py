@@ -46,6 +46,7 @@ def right(compute: Spans, communication: Spans, step: Span) -> tuple[int, int, f
 EXPOSED = "exposed = either - length(merged(compute))"
 TOTAL = "length(merged(communication))"
 MERGED = "merged(compute)", "merged(communication)"
+OTHER_TOTALS = ("(step[1] - step[0])", "either", "max(1, length(merged(compute)))")
 ADDED_UP = "sum(length(merged([each])) for each in communication)"
 
 
@@ -120,11 +121,12 @@ MISTAKES = [
     Mistake(
         "overlap is a share of something else",
         "The overlap is the hidden communication divided by all communication: 1 if all of it is "
-        "hidden. It is a share, not per cent.",
+        "hidden. It is no share of the step or of computing, and not per cent.",
         patches(
             "(communicating - exposed) / communicating if",
             "exposed / communicating if",
             "100 * (communicating - exposed) / communicating if",
+            *(f"(communicating - exposed) / {other} if" for other in OTHER_TOTALS),
         ),
     ),
 ]

@@ -11,17 +11,21 @@ Steps = list[list[Collective]]
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Four runs of each kind. In the last case the gain is just enough."""
-    for kind in 4 * ("late", "late in one place", "late little", "slow network"):
-        steps = run(draw.rng, kind)
+    """Four runs of each kind, and first a small one. In the last case the gain is just enough."""
+    kinds = ("late", "late in one place", "late little", "slow network")
+    runs = [run(draw.rng, kind, is_small=True) for kind in kinds]
+    runs += sorted((run(draw.rng, kind) for kind in 4 * kinds), key=lambda steps: len(str(steps)))
+    for steps in runs:
         yield g.Case(f"{len(steps)} steps of {len(steps[0][0])} ranks", steps, 100)
     steps = run(draw.rng, "late")
     yield g.Case("a gain that is just enough", steps, right(steps, 0)[1])
 
 
-def run(rng: Random, kind: str) -> Steps:
-    """A run of 5 or 7 steps. Two ranks stand out: a straggler, and another one that is none."""
+def run(rng: Random, kind: str, is_small: bool = False) -> Steps:
+    """A run of 5 or 7 steps, or of 3. Two ranks stand out: a straggler, and one that is none."""
     n, num_steps, num_collectives = rng.randrange(3, 7), rng.choice((5, 7)), rng.randrange(3, 6)
+    if is_small:
+        n, num_steps, num_collectives = 3, 3, 2
     clocks = [rng.randrange(10**6) for _ in range(n)]
     straggler, other = rng.sample(range(n), 2)
     late, place = rng.randrange(250, 400), rng.randrange(num_collectives)

@@ -139,6 +139,7 @@ REDUCTION = [
         "sums instead of averaging",
         "Each gradient is replaced by its mean over the ranks. The sum is n times as large.",
         g.patch('op="mean", ', ""),
+        hint=3,
     ),
     g.Mistake(
         "all-reduces other tensors than the buckets",

@@ -46,9 +46,11 @@ def call(watch: Any, args: tuple[Any, ...]) -> list[dict[str, Any]]:
     cache = watch.function(slots_NK, page_size)
     states, held = [], set()
     for kind, *arguments in calls:
+        name_and_more = [*arguments]
         if kind == "append":
             arguments[1] = torch.tensor(arguments[1])[:, None].repeat(1, 3).float()
-        returned = getattr(cache, kind)(*arguments)
+        with watch.calling(f"{kind}({', '.join(map(str, name_and_more))})"):
+            returned = getattr(cache, kind)(*arguments)
         tables = [[int(page) for page in cache.table(name)] for name in NAMES]
         before, held = held, {*chain(*tables)}
         pages_PnK[[page for page in range(num_pages) if page not in held]] = 0
@@ -106,6 +108,15 @@ def describe(s: g.Observed) -> str:
     return f"{kind}({', '.join(map(str, arguments))}): {what}: {got[what]}, expected {right[what]}"
 
 
+def copies_without_need(s: g.Observed) -> bool:
+    """Whether an append takes a page too many: for one that is given up, or behind a full page."""
+    (kind, name, *more), got, right = first_wrong(s)
+    begin = len(right["tokens"][name]) - len(more[0]) if kind == "append" else 0
+    is_behind_a_full_page = begin > 0 and begin % s.args[1] == 0
+    is_more = got["pages taken"] > right["pages taken"] and got["tokens"] == right["tokens"]
+    return is_more and (is_behind_a_full_page or got["num_free()"] == right["num_free()"])
+
+
 COPIES = "must_copy = begin % size > 0 and self.holders[pages[-1]] > 1"
 NUM_PAGES, WHILE, TAKE = "-(-end // size)", "len(pages) * size < end", "pages.append(self.take())"
 MISTAKES = [
@@ -131,7 +142,28 @@ MISTAKES = [
     g.Mistake(
         "copies a page without need",
         "A full page gets no more tokens, and a page of a single holder is its own.",
-        g.patch(COPIES, COPIES.replace("begin % size", "begin")),
+        [
+            g.patch(COPIES, COPIES.replace("begin % size", "begin")),
+            g.patch(
+                *(
+                    COPIES,
+                    COPIES.replace("self.holders[pages[-1]] > 1", "pages[-1] in self.shared"),
+                ),
+                *(
+                    "        self.holders = ",
+                    "        self.shared: set[int] = set()\n        self.holders = ",
+                ),
+                *(
+                    "for page in self.tables[child]:",
+                    "for page in self.tables[child]:\n            self.shared.add(page)",
+                ),
+                *(
+                    "        self.holders[page] = 1\n",
+                    "        self.holders[page] = 1\n        self.shared.discard(page)\n",
+                ),
+            ),
+        ],
+        seen=copies_without_need,
         hint=2,
     ),
     g.Mistake(

@@ -4,16 +4,26 @@ from typing import Any
 
 from labkit.calc.state_copies import fatal_share, groups, ring
 from labkit.grade import grader as g
+from labkit.grade.differences import cut
 
 PLACE, LOSS = "place", "loss_probability"
 NOT_OTHERS = "a host's list does not have m - 1 others"
 ONE_RACK = "puts two copies into one rack"
+TOO_FULL = "leaves a rack too full for the groups"
+UNEVEN = "loads the hosts unevenly"
+# A rack with n // m hosts: last or first, of the largest or smallest number, and two of them.
+FULL = [((0, 1, 2, 3, 3), 2), ((3, 2, 1, 0, 0), 2), ((3, 3, 0, 1, 2), 2), ((0, 0, 1, 2, 3), 2)]
+FULL += [
+    ((0, 1, 2, 3, 4, 4, 5, 5), 3),
+    ((5, 5, 4, 4, 3, 2, 1, 0), 3),
+    ((4, 4, 5, 5, 0, 1, 2, 3), 3),
+]
 RIGHT = "a right placement"
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
     """Hosts numbered rack by rack, across racks and at random; rings, groups and others."""
-    rng, asked = draw.rng, []
+    rng, asked = draw.rng, [([*racks], m) for racks, m in FULL]
     for n, m, num_racks in ((8, 2, 4), (12, 3, 4), (16, 2, 2), (24, 4, 4), (9, 2, 3), (96, 3, 12)):
         asked.append(([host * num_racks // n for host in range(n)], m))
         asked.append(([10 - host % num_racks for host in range(n)], m))
@@ -21,9 +31,10 @@ def cases(draw: g.Draw) -> list[g.Case]:
         size, rest = divmod(n, m)
         num_small = rng.randint(m + rest - 2, n - 2 * size)
         racks = [0] * size + [1] * size + [2 + i % num_small for i in range(n - 2 * size)]
-        asked.append((rng.sample(racks, n), m))
+        numbers = rng.sample(range(-99, 99), max(racks) + 1)
+        asked.append(([numbers[rack] for rack in rng.sample(racks, n)], m))
     listed = [
-        g.Case(f"racks {racks}"[:60] + f", m = {m}", racks, m, function=PLACE, known=RIGHT)
+        g.Case(f"{cut(f'racks {racks}')}, m = {m}", racks, m, function=PLACE, known=RIGHT)
         for racks, m in asked
     ]
     placements = {f"ring of {n}, m = {m}": ring(n, m) for n, m in ((8, 2), (9, 3), (5, 4))}
@@ -50,11 +61,13 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
     states = [{host, *its} for host, its in enumerate(placed)]
     if any(len(state) != m or len(its) != m - 1 for state, its in zip(states, placed)):
         return NOT_OTHERS
-    if any(len({racks[host] for host in state}) < len(state) for state in states):
-        return ONE_RACK
-    if sorted(sum(map(list, placed), [])) != sorted([*range(len(racks))] * (m - 1)):
-        return "loads the hosts unevenly: each has copies of m - 1 states besides its own"
     num_groups, rest = divmod(len(racks), m)
+    if any(len({racks[host] for host in state}) < len(state) for state in states):
+        ring = [racks[host] for host, state in enumerate(states) if states.count(state) < m]
+        is_full = any(racks.count(rack) == num_groups for rack in {*racks}.difference(ring))
+        return TOO_FULL if rest and is_full else ONE_RACK
+    if sorted(sum(map(list, placed), [])) != sorted([*range(len(racks))] * (m - 1)):
+        return UNEVEN
     allowed, found = num_groups + (m + rest - 1) * (rest > 0), len(set(map(frozenset, states)))
     return RIGHT if found <= allowed else f"{found} groups, where {allowed} are enough"
 
@@ -68,6 +81,7 @@ SURVIVES = """product = 1.0
     return 1 - product"""
 REST = "rest = [host for hosts in by_rack.values() for host in hosts]"
 GROUP = "holders[host] = [other for other in group if other != host]"
+NEXT = "ring[(at + step) % len(ring)] for step in range(1, m)"
 RING = "holders[host] = [rest[(rest.index(host) + i * step) % len(rest)] for i in range(1, m)]"
 MISTAKES = [
     g.Mistake(
@@ -85,6 +99,29 @@ MISTAKES = [
         "rack's length apart.",
         g.patch(REST, "rest = sorted(host for hosts in by_rack.values() for host in hosts)"),
         seen=lambda s: s.y == ONE_RACK,
+    ),
+    g.Mistake(
+        TOO_FULL,
+        "Besides the ring there are q - 1 groups. A rack with q hosts must give one to the ring, "
+        "or two of its hosts are in one group. Take one host from each of the m + r fullest racks.",
+        g.patches(
+            "sorted(by_rack.values(), key=len, reverse=True)",
+            "[*by_rack.values()]",
+            "[*by_rack.values()][::-1]",
+            "[by_rack[rack] for rack in sorted(by_rack)]",
+            "[by_rack[rack] for rack in sorted(by_rack)][::-1]",
+            "sorted(by_rack.values(), key=len)",
+        ),
+        seen=lambda s: s.y == TOO_FULL,
+        hint=2,
+    ),
+    g.Mistake(
+        UNEVEN,
+        "Each host has copies of m - 1 states besides its own. In a ring each state goes to the "
+        "next m - 1 hosts. If it always goes to the first ones, these need more memory.",
+        g.patch(f"[{NEXT}]", "[other for other in ring if other != host][: m - 1]"),
+        seen=lambda s: s.y == UNEVEN,
+        hint=3,
     ),
     g.Mistake(
         "makes a ring where groups lose less",

@@ -61,6 +61,21 @@ def same(got: Any, right: Any, case: g.Case) -> bool:
     return g.close(got, right)
 
 
+def is_wrong_for_tiny_weights(s: g.Observed) -> bool:
+    """Whether all but the first row is right: only its weights are tiny."""
+    both = [[each[1:] for each in its] for its in (s.y, s.right[0])]
+    return s.case.function == QUANTIZE and same(*both, s.case)
+
+
+def is_wrong_behind_an_odd_row(s: g.Observed) -> bool:
+    """Whether only the last high 4 bits are wrong."""
+    (codes, scales), (packed, _) = s.y, s.right[0]
+    mask = torch.full_like(packed, 255)
+    mask[:, -1] = 15
+    is_odd = s.case.function == QUANTIZE and s.xs.shape[1] % 2 == 1
+    return is_odd and same((codes & mask, scales), (packed & mask, s.right[0][1]), s.case)
+
+
 AMAX = "each.abs().amax(1)"
 MISTAKES = [
     g.Mistake(
@@ -73,10 +88,11 @@ MISTAKES = [
         "takes the largest weight, not the largest absolute one",
         "A weight of -0.9 needs as large a scale as one of 0.9. With the maximum it gets a code "
         "below -7, which does not fit.",
-        g.patch(AMAX, "each.amax(1)"),
+        g.patches(AMAX, "each.amax(1)", "each.amax(1).abs()"),
         # Not the codes: each program does something else with those that do not fit.
         seen=lambda s: g.close(
-            s.y[1], torch.stack([x.amax(1) / 7 for x in s.xs.split(s.args[1], dim=1)], 1)
+            s.y[1].abs(),
+            torch.stack([x.amax(1).abs() / 7 for x in s.xs.split(s.args[1], dim=1)], 1),
         ),
         hint=3,
     ),
@@ -94,6 +110,34 @@ MISTAKES = [
         g.patch("scales_OG.where(scales_OG > 0, 1.0)", "scales_OG"),
         # The zeros are in row 1.
         seen=lambda s: ZEROS in s.label and torch.equal(s.y[0][::2], s.right[0][0][::2]),
+        hint=3,
+    ),
+    g.Mistake(
+        "does not let a scale be as small as it is",
+        "Tiny weights have a tiny scale. With clamp(min=1e-8), or with an epsilon that is added, "
+        "their scale is too large, and they come back as zeros. Replace only a scale of 0.",
+        g.patches(
+            f"torch.stack([{AMAX} for each in groups], 1) / 7",
+            f"torch.stack([{AMAX} for each in groups], 1).clamp(min=1e-5) / 7",
+            f"torch.stack([{AMAX} for each in groups], 1) / 7 + 1e-8",
+            f"(torch.stack([{AMAX} for each in groups], 1) / 7).clamp(min=1e-8)",
+        ),
+        seen=is_wrong_for_tiny_weights,
+        hint=3,
+    ),
+    g.Mistake(
+        "fills up an odd row with bits that are not 0",
+        "If I is odd, the last high 4 bits hold no code, so they are 0 and not 0 + 8. Pad what is "
+        "stored, with the 8 added, not the weights or the codes.",
+        g.patch(
+            *("(codes_OI + 8).to", "(torch.nn.functional.pad(codes_OI, (0, odd)) + 8).to"),
+            *(
+                "    stored_OI = torch.nn.functional.pad(stored_OI, (0, weight_OI.shape[1] % 2))\n",
+                "",
+            ),
+            *("    codes_OI = (weight", "    odd = weight_OI.shape[1] % 2\n    codes_OI = (weight"),
+        ),
+        seen=is_wrong_behind_an_odd_row,
         hint=3,
     ),
     g.Mistake(

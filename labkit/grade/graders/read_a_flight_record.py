@@ -110,6 +110,20 @@ def describe(s: g.Observed) -> str:
     return "\n".join(lines)
 
 
+def forgets_a_silent_rank(s: g.Observed) -> bool:
+    """Whether missing ranks are left out that have called nothing in the group."""
+    what, group, _, missing = s.right[0]
+    silent = [
+        rank
+        for rank in missing
+        if not any(
+            e["process_group"][0] == group and not e["is_p2p"] for e in s.xs[rank]["entries"]
+        )
+    ]
+    return what == "missing" and bool(silent) and not {*silent} & {*s.y[3]}
+
+
+MEMBERS, CALLED = 'json.loads(config["ranks"])', 'each["process_group"][0] == group'
 NO_P2P = ' if not each["is_p2p"]'
 ANY_CAUSE = ("if not pending or any(waits[rank] for rank in missing):", "if not pending:")
 MISTAKES = [
@@ -129,6 +143,27 @@ MISTAKES = [
         "The ranks with an entry for the collective have called it, and wait. The rank to look at "
         "is the one that has no entry with that number.",
         g.patch("number, missing)", "number, [r for r in members if r not in missing])"),
+    ),
+    g.Mistake(
+        "takes a later collective than the first",
+        "A rank may have called several collectives without waiting. The first one that is not "
+        "completed holds up the later ones, so take the smallest number in the group.",
+        [
+            g.patch("number = min(pending", "number = max(pending", *cause)
+            for cause in ((), ANY_CAUSE)
+        ],
+        hint=2,
+    ),
+    g.Mistake(
+        "takes the ranks with entries for the members of a group",
+        "A rank that has called nothing in a group has no entry there, and may be the one that is "
+        "missing. The members are in pg_config.",
+        [
+            g.patch(MEMBERS, f"[r for r in {MEMBERS} if any({CALLED} for each in {its})]")
+            for its in ("collectives[r]", 'dumps[r]["entries"]')
+        ],
+        seen=forgets_a_silent_rank,
+        hint=2,
     ),
     g.Mistake(
         "takes sends and receives for collectives",

@@ -7,9 +7,10 @@ from labkit.grade import grader as g
 
 FUNCTIONS = ("strong_efficiency", "weak_efficiency", "serial_share", "most_ranks", "scaled_speedup")
 STRONG, WEAK, SERIAL, MOST, SCALED = FUNCTIONS
-# (permille, percent). The efficiency is reached exactly, with exact quotients of floats or without.
-EXACT = [(10, 50), (1, 50), (125, 80), (100, 20), (50, 20), (10, 25), (999, 100)]
-ROUNDED = [(17, 32), (35, 2), (70, 2), (21, 16)]
+# (permille, percent). The efficiency is reached exactly, with floats that are exact or are not.
+EXACT = [(125, 50), (250, 50), (500, 50), (125, 25), (250, 25), (500, 25)]
+ROUNDED = [(17, 32), (35, 2), (70, 2), (21, 16), (10, 50), (1, 50), (125, 80), (100, 20)]
+ROUNDED += [(50, 20), (10, 25), (999, 100), (85, 32), (42, 16), (1, 80), (1, 1)]
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
@@ -49,6 +50,11 @@ def right(*args: float, known: str) -> float:
     # base * T(base) = parallel + base * serial, and so for n.
     serial = (n * n_s - base * base_s) / (n - base)
     return float(serial / (base * base_s - (base - 1) * serial))
+
+
+def is_reached(permille: int, percent: int) -> bool:
+    """Whether some number of ranks has exactly the efficiency that is asked for."""
+    return (100 - percent) * 1000 % (percent * permille) == 0
 
 
 EFFICIENCY, SHARE = "base * base_s / (n * n_s)", "serial / (serial + parallel)"
@@ -103,7 +109,7 @@ MISTAKES = [
         "Where the efficiency equals `percent`, a quotient of floats is often a little too small, "
         "and rounding down loses a rank. Multiply whole numbers and divide them with //.",
         g.patch(MOST_RANKS, "int(1 + (100 / percent - 1) / (permille / 1000))"),
-        seen=lambda s: s.args in ROUNDED and abs(s.y - s.right[0]) == 1,
+        seen=lambda s: s.args not in EXACT and is_reached(*s.args) and abs(s.y - s.right[0]) == 1,
         hint=3,
     ),
     g.Mistake(

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from labkit.grade import grader as g
+from labkit.grade.differences import shown
 from labkit.grade.graded_schedules import as_list
 from labkit.grade.outcome import Finding
 
@@ -63,7 +64,7 @@ def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str]:
             try:
                 rows[rank].append(converted(action, rank))
             except (ValueError, TypeError, KeyError, IndexError):
-                return "form", f"rank {rank} has {action!r:.60}", ""
+                return "form", f"rank {rank} has {shown(action)}", ""
     try:
         require_actions(plan(one_f_one_b, p, m), rows)
         require_end(rows)

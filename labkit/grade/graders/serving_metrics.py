@@ -80,16 +80,23 @@ def right(*args: Any) -> Any:
     }
 
 
+TPOT = "sum(itl_s) / len(itl_s) if itl_s else None"
+FROM_ARRIVAL = "(token_s[-1] - arrival_s)"
 TIMING = "timing(arrival_s[request], token_s[request])"
 # With a TTFT of its own, and the time of a request's first event of a kind.
 TTFT = TIMING + " | {{'ttft_s': {} - {}}}"
+END_TO_END = TIMING + " | {{'end_to_end_s': token_s[request][-1] - {}}}"
 FIRST = "next(at for at, *its, _ in log if its == [request, '{}'])"
 MISTAKES = [
     g.Mistake(
         "counts from the first pass, not from the arrival",
         "The user waits from the arrival on. Under load the queue is most of the time to first "
         "token, and a clock that starts behind it shows none of it.",
-        g.patch(TIMING, TTFT.format("token_s[request][0]", FIRST.format("starts"))),
+        [
+            g.patch(TIMING, TTFT.format("token_s[request][0]", FIRST.format("starts"))),
+            g.patch('if what == "arrives":', 'if what in ("arrives", "starts"):'),
+            g.patch(TIMING, END_TO_END.format(FIRST.format("starts"))),
+        ],
         hint=3,
     ),
     g.Mistake(
@@ -103,7 +110,7 @@ MISTAKES = [
         "counts events of the stream as tokens",
         "An event can hold several tokens: of a speculative pass, or of a busy client's buffer. "
         "There are count - 1 gaps of 0 between them. An empty event holds none.",
-        g.patch("[time_s] * count", "[time_s] * min(count, 1)"),
+        g.patches("[time_s] * count", "[time_s] * min(count, 1)", "[time_s]"),
         hint=2,
     ),
     g.Mistake(
@@ -113,8 +120,25 @@ MISTAKES = [
         "TPOT.",
         [
             g.patch("zip(token_s, token_s[1:]", "zip([arrival_s, *token_s], token_s"),
-            g.patch("sum(itl_s) / len(itl_s)", "(token_s[-1] - arrival_s) / len(token_s)"),
+            *g.patches(
+                TPOT,
+                f"{FROM_ARRIVAL} / len(token_s) if itl_s else None",
+                f"{FROM_ARRIVAL} / len(token_s)",
+                f"{FROM_ARRIVAL} / len(itl_s) if itl_s else None",
+            ),
         ],
+        hint=2,
+    ),
+    g.Mistake(
+        "divides by the tokens, not by the gaps",
+        "n tokens have n - 1 gaps, so TPOT is (last - first) / (n - 1). A single token has no gap, "
+        "and its TPOT is None.",
+        g.patches(
+            TPOT,
+            "sum(itl_s) / len(token_s) if itl_s else None",
+            "sum(itl_s) / len(token_s)",
+            "sum(itl_s) / max(1, len(itl_s))",
+        ),
         hint=2,
     ),
     g.Mistake(

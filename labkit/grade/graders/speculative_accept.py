@@ -76,6 +76,9 @@ DROPS, MISSING = "uniforms[k] * q[token] >= p[token]", "max(0.0, of_p - of_q)"
 REPLACED = "return [*drafted[:k], _draw(missing, uniforms[-1])]"
 BONUS = "return [*drafted, _draw(target[-1], uniforms[-1])]"
 OWN = "_draw(missing, uniforms[-1])", "_draw(p, uniforms[k])"
+# The token that is drawn if the number lies beyond all weights.
+LIKELIEST = "max(range(len(weights)), key=lambda token: weights[token])"
+LAST_POSSIBLE = "max(token for token, weight in enumerate(weights) if weight)"
 MISTAKES = [
     g.Mistake(
         "decides without the random number",
@@ -104,7 +107,10 @@ MISTAKES = [
         "does not divide the residual by its sum",
         "The weights max(0, p - q) add up to less than 1, so a number in [0, 1) often lies beyond "
         "all of them. Divide by their sum, or multiply the number with it.",
-        g.patch("uniform * sum(weights)", "uniform", "return max(", "return token or max("),
+        [
+            g.patch("uniform * sum(weights)", "uniform", LIKELIEST, other)
+            for other in (LIKELIEST, LAST_POSSIBLE, "len(weights) - 1", "0", "len(weights)")
+        ],
         hint=3,
     ),
     g.Mistake(

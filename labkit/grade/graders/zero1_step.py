@@ -78,6 +78,13 @@ def budget(s: g.Observed) -> g.Budget:
     return g.Budget(sent_bytes=STEPS * 2 * (s.n - 1) * shard_numel(s) * 8)
 
 
+def too_many_states(s: g.Observed) -> str:
+    """Which rank has more states than 2k, in words; empty where none has."""
+    kept, most = [rank.notes[0].value for rank in s.ranks], 2 * shard_numel(s)
+    words = f"the ranks keep {kept} numbers of states; the budget is {most} each"
+    return words if max(kept) > most else ""
+
+
 STEP = "optimizer.step(shard, gradient)"
 GATHER = "    parameters.copy_(group.all_gather(shard)[: parameters.numel()])"
 REDUCE = "group.reduce_scatter(pad(gradients, padding)"
@@ -130,7 +137,7 @@ MISTAKES = [
             *(STEP, "optimizer.step(parameters, gradient)"),
             *(GATHER, ""),
         ),
-        over_budget=lambda s: any(r.notes[0].value > 2 * shard_numel(s) for r in s.ranks),
+        over_budget=too_many_states,
     ),
     g.Mistake(
         "all-reduces where half of it is enough",
