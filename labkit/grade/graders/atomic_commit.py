@@ -83,7 +83,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> str:
                     # First what a kill alone does, and loses.
                     ends.append((order, held, count, how))
             kill = least, *(str(cut.left(*kept)) for _, *kept in ways[:3])
-            if not ends and kill not in kills:
+            if not ends and count > counts[-2] and kill not in kills:  # one save tells enough
                 kills.add(kill)
                 wrong = cut_in_the_next_save(save, load, root, performed[:count], saved[least:])
                 ends += [(len(ways), False, count, f"{AGAIN} {wrong}")] * bool(wrong)

@@ -1,6 +1,7 @@
 """Grade critical_path: drawn runs, replayed with each operation made longer in turn."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -86,7 +87,25 @@ def picture(s: g.Observed) -> str:
     return "\n".join(lines)
 
 
+def leaves_a_rank_at_a_work(s: g.Observed) -> bool:
+    """Whether works of one name are taken for one: where the path leaves a rank, or all end."""
+    if s.case.function == "slack":
+        latest: dict[str, set[int]] = {}
+        for ops, spares in zip(s.xs, s.y, strict=True):
+            for (kind, name, _, end), spare in zip(ops, spares, strict=True):
+                latest.setdefault(name, set()).update([end + spare] * (kind == "work"))
+        return all(len(ends) <= 1 for ends in latest.values())
+    for (other, work), (rank, name) in pairwise(s.y):
+        kinds = {op[1]: op[0] for op in s.xs[rank]}
+        before = dict(pairwise([*kinds][::-1])).get(name)
+        is_right = kinds[name] == "work" or (rank, name) in s.right[0]
+        if other != rank and before == work and kinds[work] == "work" and is_right:
+            return True
+    return False
+
+
 LAST, OF_RANK = "[max(ops[-1][3] for ops in ranks)] * len(ranks)", "[o[-1][3] for o in ranks]"
+COLLECTIVE_NAME = 'name if kind == "collective" else f"{r} {name}"'
 TURN, APPEND = 'if kind == "collective":', "path.append((rank, name))"
 FOUND, BEGIN = "found[r][i] = spare", "next_begin[r] = arrived + spare"
 OWN = "found[r][i] = spare = next_begin[r] - end"
@@ -160,9 +179,14 @@ MISTAKES = [
         "collective is one operation on all members.",
         [
             g.patch(TURN, "if True:"),
-            g.patch('name if kind == "collective" else f"{r} {name}"', "name"),
-            g.patch('name if kind == "collective" else f"{r} {name}"', "name", FOUND, OWN),
+            g.patch(
+                *(COLLECTIVE_NAME, "name"),
+                *("- end\n", "\n"),
+                *(FOUND, "found[r][i] = spare - ranks[r][i][3]"),
+                *(BEGIN, "next_begin[r] = spare - (end - arrived)"),
+            ),
         ],
+        seen=leaves_a_rank_at_a_work,
         hint=3,
     ),
     g.Mistake(
