@@ -94,7 +94,8 @@ def leaves_a_rank_at_a_work(s: g.Observed) -> bool:
         for ops, spares in zip(s.xs, s.y, strict=True):
             for (kind, name, _, end), spare in zip(ops, spares, strict=True):
                 latest.setdefault(name, set()).update([end + spare] * (kind == "work"))
-        return all(len(ends) <= 1 for ends in latest.values())
+        is_one = all(len(ends) <= 1 for ends in latest.values())
+        return is_one and len(set().union(*latest.values())) > 1  # not all at the end of the run
     for (other, work), (rank, name) in pairwise(s.y):
         kinds = {op[1]: op[0] for op in s.xs[rank]}
         before = dict(pairwise([*kinds][::-1])).get(name)

@@ -127,6 +127,7 @@ MISTAKES = [
             "exposed / communicating if",
             "100 * (communicating - exposed) / communicating if",
             *(f"(communicating - exposed) / {other} if" for other in OTHER_TOTALS),
+            "1 - exposed / (step[1] - step[0]) if",
         ),
     ),
 ]

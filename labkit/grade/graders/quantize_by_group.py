@@ -142,8 +142,9 @@ MISTAKES = [
     ),
     g.Mistake(
         "cuts off instead of rounding",
-        "A conversion to a whole type drops the digits, and floor() rounds down. round() first.",
-        g.patches("group)).round()", "group)).trunc()", "group)).floor()"),
+        "A conversion to a whole type drops the digits, floor() rounds down and ceil() up. round() "
+        "first.",
+        g.patches("group)).round()", "group)).trunc()", "group)).floor()", "group)).ceil()"),
         hint=3,
     ),
     g.Mistake(

@@ -76,7 +76,7 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
             continue
         here, other = group if rank in members else "0", {}
         if what == "mismatch" and rank in odd:
-            other = rng.choice(OTHER)
+            other = OTHER[turn // 3 % 3]
         elif what == "running" and here == group == "0":
             other = {"profiling_name": "nccl:all_to_all", "input_sizes": [[rng.randrange(99)]]}
         call(rank, here, rng.choice(("started", "scheduled")), **other)
@@ -124,6 +124,7 @@ def forgets_a_silent_rank(s: g.Observed) -> bool:
 
 
 MEMBERS, CALLED = 'json.loads(config["ranks"])', 'each["process_group"][0] == group'
+MEANING = 'each["profiling_name"], each["input_dtypes"], sizes'
 NO_P2P = ' if not each["is_p2p"]'
 ANY_CAUSE = ("if not pending or any(waits[rank] for rank in missing):", "if not pending:")
 MISTAKES = [
@@ -205,7 +206,10 @@ MISTAKES = [
         "does not find the ranks that disagree",
         "All have called the collective, but a few with another name, dtype or sizes. Compare all "
         "three with what more than half have.",
-        g.patches("max(meanings, key=meanings.count)", "meanings[0]", "members = []"),
+        [
+            *g.patches("max(meanings, key=meanings.count)", "meanings[0]", "members = []"),
+            *g.patches(MEANING, *(MEANING.replace(part, "0") for part in MEANING.split(", "))),
+        ],
         hint=3,
     ),
     g.Mistake(

@@ -78,7 +78,9 @@ BONUS = "return [*drafted, _draw(target[-1], uniforms[-1])]"
 OWN = "_draw(missing, uniforms[-1])", "_draw(p, uniforms[k])"
 # The token that is drawn if the number lies beyond all weights.
 LIKELIEST = "max(range(len(weights)), key=lambda token: weights[token])"
-LAST_POSSIBLE = "max(token for token, weight in enumerate(weights) if weight)"
+POSSIBLE = [
+    f"{which}(token for token, weight in enumerate(weights) if weight)" for which in ("max", "min")
+]
 MISTAKES = [
     g.Mistake(
         "decides without the random number",
@@ -109,7 +111,7 @@ MISTAKES = [
         "all of them. Divide by their sum, or multiply the number with it.",
         [
             g.patch("uniform * sum(weights)", "uniform", LIKELIEST, other)
-            for other in (LIKELIEST, LAST_POSSIBLE, "len(weights) - 1", "0", "len(weights)")
+            for other in (LIKELIEST, *POSSIBLE, "len(weights) - 1", "0", "len(weights)")
         ],
         hint=3,
     ),
