@@ -79,6 +79,9 @@ def call(watch: Any, args: tuple[Any, ...]) -> str:
                     tried[key] = what_is_wrong(save, load, left, saved, least)
                     watch.note("files", len(files_of(left)))
                 if wrong := tried[key]:
+                    if way == NAMES and least:  # its bytes may be there under another name
+                        alone = Path(name, f"{count} alone")
+                        held = is_found(load, alone, files, states[least - 1])
                     how = f"{way} behind {operation.kind}: {'' if held else GONE}{wrong}"
                     # First what a kill alone does, and loses.
                     ends.append((order, held, count, how))
@@ -125,6 +128,14 @@ def cut_in_the_next_save(
                     if wrong:
                         return f"behind {operation.kind}: {wrong}"
     return ""
+
+
+def is_found(load: Any, folder: Path, files: dict[str, bytes], state: tuple[int, bytes]) -> bool:
+    """Whether a load gives a state where no file without it is in the folder."""
+    with suppress(Exception):
+        alone = {name: data for name, data in files.items() if state[1] in data}
+        return bool(load(a_folder(folder, alone)) == state)
+    return False
 
 
 def a_folder(folder: Path, files: dict[str, bytes]) -> Path:

@@ -25,6 +25,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
         (3, 4, [append(0, 5), append(1, 5), append(1, 3), ("free", 0), ("free", 0)]),
         (6, 4, [*shared, append(0, 1), ("free", 0), ("free", 1)]),
         (2, 4, [*shared, ("free", 0), append(1, 1)]),
+        *((num, 4, [append(0, 6), ("fork", 0, 1), ("free", 1), append(0, 1)]) for num in (2, 6)),
     ]
     rng = draw.rng
     for _ in range(12):
@@ -109,11 +110,14 @@ def describe(s: g.Observed) -> str:
 
 
 def copies_without_need(s: g.Observed) -> bool:
-    """Whether an append takes a page too many: for one that is given up, or behind a full page."""
+    """Whether an append takes a page too many: for one that is given up, or behind a full page. Or
+    it has no room for it."""
     (kind, name, *more), got, right = first_wrong(s)
     begin = len(right["tokens"][name]) - len(more[0]) if kind == "append" else 0
     is_behind_a_full_page = begin > 0 and begin % s.args[1] == 0
     is_more = got["pages taken"] > right["pages taken"] and got["tokens"] == right["tokens"]
+    if right["returned"] and got["returned"] is False:
+        return begin % s.args[1] > 0
     return is_more and (is_behind_a_full_page or got["num_free()"] == right["num_free()"])
 
 
