@@ -55,9 +55,9 @@ hypothesis.settings.load_profile("tests")
 
 # Files of tests/unit that take longer than 4 s.
 SLOW = (
-    "bank bare_machine checker checkup closing footprint measure memory_calculator mesh "
+    "bank bare_machine checker checkup cli_calls closing footprint measure memory_calculator mesh "
     "notebook_widgets pipeline_calculator planner_plan progress_exchange progress_practice "
-    "progress_store run saves serving_server simulation_weeks viz_schedule"
+    "progress_store run saves serving_server simulation_weeks viz_schedule wheel"
 ).split()
 
 
