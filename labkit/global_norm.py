@@ -73,15 +73,15 @@ _LOOKS_FOR_INF = "_amp_foreach_non_finite_check_and_unscale_"
 _NORMS = ("_foreach_norm", "linalg_vector_norm", "vector_norm")
 _CLIPPING = "torch.nn.utils.clip_grad"
 _NO_SCALER = (
-    "torch.amp.GradScaler looks for inf on each rank alone, and this rank has a part of the "
-    "gradient: one rank would skip a step that others make. Use "
-    "labkit.precision.LossScaler(group=...), which asks all ranks"
+    "torch.amp.GradScaler looks for inf on each rank alone, and this rank holds only a part of the "
+    "gradient. One rank would skip a step that other ranks make. Use "
+    "labkit.precision.LossScaler(group=...), which decides for all ranks together"
 )
 _NO_CLIPPING = (
-    "torch's clip_grad_norm_ takes the norm of this rank's part for that of the whole gradient, "
-    "and would scale each rank's part by another factor. Call model.clip_gradients(max_norm) "
-    "instead, on every rank; without a sharded module clip_gradients of labkit.tensor_parallel, "
-    "moe or combined, or labkit.global_norm.clip"
+    "torch's clip_grad_norm_ computes a norm from this rank's part of the gradient alone, so each "
+    "rank would scale its part by a different factor. Call model.clip_gradients(max_norm) of the "
+    "sharded module on every rank. Without a sharded module, call clip_gradients of "
+    "labkit.tensor_parallel, labkit.moe or labkit.combined, or labkit.global_norm.clip"
 )
 
 

@@ -53,9 +53,9 @@ def require_in_use(parameters: Iterable[Tensor]) -> None:
     num_replaced = sum(_REPLACED in parameter.__dict__ for parameter in parameters)
     if num_replaced:
         raise RuntimeError(
-            f"{num_replaced} parameters of this optimizer are those of a module that has been "
-            "sharded since, which trains its own shards instead, so this step would change "
-            "nothing. Shard the module first, and make the optimizer from "
+            f"{num_replaced} parameters of this optimizer are those of a module that was sharded "
+            "after the optimizer was made. The sharded module trains its shards, so this step "
+            "would change nothing. Shard the module first. Then make the optimizer from "
             "FullyShardedModule(...).parameters()"
         )
 

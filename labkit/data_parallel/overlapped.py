@@ -30,7 +30,7 @@ from labkit.data_parallel.wrapping import require_as_wrapped
 
 _NO_PASS = -1
 _NOT_REENTRANT = (
-    "a reentrant checkpoint is a backward pass of its own; call checkpoint(..., "
+    "a reentrant checkpoint runs a backward pass of its own; call checkpoint(..., "
     "use_reentrant=False)"
 )
 
@@ -113,9 +113,10 @@ class OverlappedDDP(BucketedDDP):
         if left_out := [name for name in names if name not in arrived]:
             raise RuntimeError(
                 f"rank {self.group.rank}: this backward pass left out {', '.join(left_out)}. The "
-                "other ranks wait for them. Use them in every loss, freeze them with "
-                "requires_grad_(False) on every rank before the module is wrapped, or wrap it in "
-                f"DDP(find_unused_parameters=True). (Where they are used: {_NOT_REENTRANT}.)"
+                "other ranks wait for these gradients. Use each parameter in every loss, freeze it "
+                "with requires_grad_(False) on every rank before the module is wrapped, or wrap "
+                "the module in DDP(find_unused_parameters=True). (If the loss does use them: "
+                f"{_NOT_REENTRANT}.)"
             )
         while self._in_flight:
             self._in_flight.pop(0).wait()

@@ -32,8 +32,9 @@ class Groups(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """The first attribute that torch.amp.GradScaler reads: refuse it."""
         raise TypeError(
-            "torch.amp.GradScaler looks for inf on each rank alone, and of a sharded optimizer one "
-            "rank would skip where others step; use labkit.precision.LossScaler(group=...)"
+            "torch.amp.GradScaler looks for inf on each rank alone, and with a sharded optimizer "
+            "one rank would skip a step that other ranks make. Use "
+            "labkit.precision.LossScaler(group=...), which decides for all ranks together"
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
