@@ -94,11 +94,14 @@ class _Name:
 
 @dataclass(eq=False)
 class _Call:
-    """What was to be called, with which arguments, and the state that the result was to have."""
+    """What was to be called, with which arguments, and the state that the result was to have.
+
+    Messages leave out the last two: a few bytes can nest one tuple a billion times.
+    """
 
     of: _Name
-    arguments: tuple[Any, ...]
-    state: Any = field(default=None)
+    arguments: tuple[Any, ...] = field(repr=False)
+    state: Any = field(default=None, repr=False)
 
 
 def read_metadata(folder: Path, data: bytes) -> dcp.Metadata:
@@ -126,21 +129,27 @@ def _refuse(path: Path, why: str) -> NoReturn:
 
 def _noted(path: Path, data: bytes) -> Any:
     """What a pickle says, as plain data, names and calls. Nothing is called."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[int, Any] = {}
-
-    def behind_mark() -> list[Any]:
-        at = marks.pop()
-        items = stack[at:]
-        del stack[at:]
-        return items
-
-    argument: Any
+    machine = _Machine(path)
     for operation, argument, _ in pickletools.genops(data):
-        name = operation.name
-        if name in ("PROTO", "FRAME"):
-            continue
+        if operation.name == "STOP":
+            return machine.stack.pop()
+        if operation.name not in ("PROTO", "FRAME"):
+            machine.perform(operation.name, argument)
+    raise ValueError("it has no end")
+
+
+class _Machine:
+    """A pickle's stack and memo."""
+
+    def __init__(self, path: Path) -> None:
+        self.stack: list[Any] = []
+        self._path = path
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def perform(self, name: str, argument: Any) -> None:
+        """One operation. UntrustedMetadata for one that torch does not write."""
+        stack = self.stack
         if name in _ARGUMENTS:
             stack.append(argument)
         elif name in _CONSTANTS:
@@ -148,37 +157,51 @@ def _noted(path: Path, data: bytes) -> Any:
         elif name in _EMPTY:
             stack.append(_EMPTY[name]())
         elif name == "MARK":
-            marks.append(len(stack))
-        elif name == "TUPLE":
-            items = behind_mark()
-            stack.append(tuple(items))
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            count = int(name[-1])
-            stack[-count:] = [tuple(stack[-count:])]
-        elif name in ("APPEND", "APPENDS"):
-            items = [stack.pop()] if name == "APPEND" else behind_mark()
-            _of_kind(stack[-1], list).extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else behind_mark()
-            _of_kind(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+            self._marks.append(len(stack))
         elif name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
-            memo[len(memo) if argument is None else int(argument)] = stack[-1]
+            self._memo[len(self._memo) if argument is None else int(argument)] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[int(argument)])
+            stack.append(self._memo[int(argument)])
         elif name in ("GLOBAL", "STACK_GLOBAL"):
-            pair = argument.split(" ") if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
-            stack.append(_name(path, *pair))
+            pair = argument.split(" ") if name == "GLOBAL" else self._taken(2)
+            stack.append(_name(self._path, *pair))
         elif name in ("REDUCE", "NEWOBJ"):
-            called, arguments = stack.pop(-2), stack.pop()
+            called, arguments = self._taken(2)
             stack.append(_Call(_of_kind(called, _Name), _of_kind(arguments, tuple)))
         elif name == "BUILD":
             state = stack.pop()
             _of_kind(stack[-1], _Call).state = state
-        elif name == "STOP":
-            return stack.pop()
         else:
-            _refuse(path, f"it has the operation {name}, which torch does not write there")
-    raise ValueError("it has no end")
+            self._gather(name)
+
+    def _gather(self, name: str) -> None:
+        """Put what lies on the stack into a tuple, a list or a dict."""
+        if name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            self.stack.append(tuple(self._taken(int(name[-1]))))
+        elif name == "TUPLE":
+            self.stack.append(tuple(self._behind_mark()))
+        elif name in ("APPEND", "APPENDS"):
+            items = self._taken(1) if name == "APPEND" else self._behind_mark()
+            _of_kind(self.stack[-1], list).extend(items)
+        elif name in ("SETITEM", "SETITEMS"):
+            items = self._taken(2) if name == "SETITEM" else self._behind_mark()
+            for key in items[::2]:
+                if not isinstance(key, str | _Call):  # a tuple of tuples can take hours to hash
+                    raise TypeError(f"{reprlib.repr(key)} is no key")
+            _of_kind(self.stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        else:
+            _refuse(self._path, f"it has the operation {name}, which torch does not write there")
+
+    def _taken(self, count: int) -> list[Any]:
+        at = len(self.stack) - count
+        if at < 0:
+            raise IndexError("its stack is empty")
+        items = self.stack[at:]
+        del self.stack[at:]
+        return items
+
+    def _behind_mark(self) -> list[Any]:
+        return self._taken(len(self.stack) - self._marks.pop())
 
 
 def _name(path: Path, module: str, name: str) -> _Name:
@@ -196,11 +219,14 @@ def _of_kind(value: Any, kind: type[Any]) -> Any:
 
 
 class _Metadata:
-    """torch's objects, from what `_noted` has found. Each shared part is made once."""
+    """torch's objects, from what `_noted` has found.
+
+    Each tensor has a list of its own: many that share one would take hours to check.
+    """
 
     def __init__(self, found: Any) -> None:
         self._state = _state_of(found, "Metadata")
-        self._chunks: dict[tuple[int, torch.Size], list[ChunkStorageMetadata]] = {}
+        self._lists: set[int] = set()
 
     def made(self) -> dcp.Metadata:
         """All that a load looks at. Damaged, or the error of an item that is not there."""
@@ -220,10 +246,11 @@ class _Metadata:
         if not isinstance(dtype, torch.dtype):
             raise Damaged(f"the dtype of {name!r:.80} is {dtype!r:.80}")
         size, chunks = _size(state["size"]), _of_kind(state["chunks"], list)
-        key = id(chunks), size
-        if key not in self._chunks:
-            self._chunks[key] = [_chunk(name, each, size) for each in chunks]
-        return TensorStorageMetadata(TensorProperties(dtype), size, self._chunks[key])
+        if id(chunks) in self._lists:
+            raise Damaged(f"the chunks of {name!r:.80} are those of another tensor, too")
+        self._lists.add(id(chunks))
+        made = [_chunk(name, each, size) for each in chunks]
+        return TensorStorageMetadata(TensorProperties(dtype), size, made)
 
 
 def _state_of(call: Any, name: str) -> Any:

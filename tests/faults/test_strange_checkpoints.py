@@ -2,13 +2,20 @@
 
 import json
 import os
+import pickle
 import re
 import shutil
 import zlib
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 from labkit import run
 from labkit.checkpoint import (
@@ -21,6 +28,7 @@ from labkit.checkpoint import (
     read_gpt,
     read_tensors,
 )
+from labkit.checkpoint.dcp_metadata import read_metadata
 from labkit.model import GPT, GPTConfig, parameter_shapes
 from scripts.fuzz_manifests import manifests
 
@@ -315,3 +323,25 @@ def test_mutated_checkpoints_end_in_a_load_or_in_one_line():
     ended, wrong = manifests(count=12, seed=1)
     assert not wrong
     assert sum(ended.values()) == 24
+
+
+def test_what_dcps_metadata_nests_is_neither_hashed_nor_shown(tmp_path):
+    # A tuple of one tuple twice, and so on: with every 6 bytes it takes twice as long.
+    head, nested = b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81}", b")\x85"
+    as_key = head + b"}" + nested + b"Nssb."
+    with pytest.raises(Damaged, match="no key"):
+        read_metadata(tmp_path, as_key)
+    rows = b"X\x13\x00\x00\x00state_dict_metadata" + b"ctorch\nSize\n" + nested + b"R"
+    with pytest.raises(Damaged, match="Size.* is no dict") as error:
+        read_metadata(tmp_path, head + rows + b"sb.")
+    assert "((" not in str(error.value)
+
+
+def test_tensors_of_dcp_that_share_a_list_of_chunks_are_refused(tmp_path):
+    size = torch.Size([2])
+    chunks = [ChunkStorageMetadata(torch.Size([0]), size)] * 2
+    rows = [TensorStorageMetadata(TensorProperties(torch.float32), size, chunks) for _ in "ab"]
+    read_metadata(tmp_path, pickle.dumps(dcp.Metadata({"a": rows[0]}, storage_data={})))
+    data = pickle.dumps(dcp.Metadata(dict(zip("ab", rows)), storage_data={}))
+    with pytest.raises(Damaged, match="those of another tensor"):
+        read_metadata(tmp_path, data)

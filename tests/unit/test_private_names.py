@@ -14,10 +14,13 @@ import torch
 from cloudpickle import cloudpickle
 from IPython.core.compilerop import CachingCompiler
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.overrides import _get_current_function_mode_stack
 from torch.storage import TypedStorage
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit import global_norm
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {path: path.read_text() for path in sorted((ROOT / "labkit").rglob("*.py"))}
@@ -110,6 +113,14 @@ NAMES = {
         "keeps others from reading a rank's exit code",
         lambda: multiprocessing.process._children.discard(None),
     ),
+    "_StorageInfo": ("where a value of a DCP folder is", lambda: _StorageInfo("file", 0, 1)),
+    "_foreach_norm": ("what torch's clipping takes a norm with", lambda: torch._foreach_norm([x])),
+    "_amp_foreach_non_finite_check_and_unscale_": (
+        "how GradScaler looks for inf",
+        lambda: torch._amp_foreach_non_finite_check_and_unscale_(
+            [torch.ones(2)], torch.zeros(1), torch.ones(1)
+        ),
+    ),
     "_getframe": ("where a call came from", lambda: sys._getframe(0)),
     "_current_frames": ("where each thread stands", lambda: sys._current_frames()),
     "_DYNAMIC_CLASS_TRACKER_BY_CLASS": (
@@ -137,6 +148,10 @@ def test_a_private_name_is_there(name):
         touch()
     except Exception as error:
         pytest.fail(f"{name} ({reason}), used in {', '.join(users(name))}: {error!r}")
+
+
+def test_torch_clips_in_the_module_whose_calls_are_refused():
+    assert torch.nn.utils.clip_grad_norm_.__module__ == global_norm._CLIPPING
 
 
 def private_names(nodes):
