@@ -80,8 +80,9 @@ _NO_SCALER = (
 _NO_CLIPPING = (
     "torch's clip_grad_norm_ computes a norm from this rank's part of the gradient alone, so each "
     "rank would scale its part by a different factor. Call model.clip_gradients(max_norm) of the "
-    "sharded module on every rank. Without a sharded module, call clip_gradients of "
-    "labkit.tensor_parallel, labkit.moe or labkit.combined, or labkit.global_norm.clip"
+    "sharded module, or optimizer.clip_gradients(max_norm) of a ShardedOptimizer, on every rank. "
+    "Without either, call clip_gradients of labkit.tensor_parallel, labkit.moe or "
+    "labkit.combined, or labkit.global_norm.clip"
 )
 
 

@@ -106,12 +106,13 @@ class Callers:
 def one_after_the_other(on_device: list[Event]) -> tuple[list[Event], float]:
     """The same with each event of a stream cut off where the next one begins; microseconds cut off.
 
-    A stream runs one after the other. Traces of ROCm have kernels whose duration is too long.
+    A stream runs one after the other. Traces of ROCm have kernels whose duration is too long. The
+    kernels of a CUDA graph stay: its branches run at once, and a trace may draw them on one stream.
     """
     streams: dict[tuple[object, int], list[int]] = defaultdict(list)
     for place, each in enumerate(on_device):
         stream = each.number("stream")
-        if stream is not None:
+        if stream is not None and not each.number("graph node id"):
             streams[each.process, stream].append(place)
     found, cut_us = list(on_device), 0.0
     for places in streams.values():

@@ -31,7 +31,7 @@ from labkit.comm import Group
 from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.ddp import with_gradient_anywhere
 from labkit.data_parallel.hooks import on_gradient, remove_with
-from labkit.global_norm import check_max_norm, clip
+from labkit.global_norm import PartOfGradient, check_max_norm, clip
 from labkit.zero.flat import is_divided_before, require_floating
 from labkit.zero.shard import Masters, Shard
 from labkit.zero.sharded_states import ShardedStates
@@ -119,7 +119,7 @@ class ShardedOptimizer(ShardedStates):
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale all gradients down to a norm of at most `max_norm` over all parameters.
 
-        Not torch's clip_grad_norm_: that sees this rank's gradients, which are no means yet.
+        Not torch's clip_grad_norm_, which is refused: this rank's gradients are no means yet.
         Returns the norm before, (): the same on every rank. Wire: one number in an all-reduce.
         TypeError, ValueError for a norm that is no number above 0; errors of `reduce_gradients`.
         """
@@ -231,7 +231,8 @@ class FlatGradients:
         """before: called with each gradient that arrives; it may raise an error."""
         self.shard = shard
         self.flat = torch.zeros_like(shard.flat.weights)
-        self._views = shard.flat.views(self.flat)
+        kind = PartOfGradient if shard.group.size > 1 else Tensor
+        self._views = [view.as_subclass(kind) for view in shard.flat.views(self.flat)]
         self._before = weakref.WeakMethod(before)
         take = self._take
         parameters = shard.flat.parameters

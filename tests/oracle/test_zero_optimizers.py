@@ -782,6 +782,7 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("no backward", "no backward pass since the last step"),
         ("failed backward", "one that failed: call .* zero_grad.. after an exception"),
         ("whole by bucket", "looks at whole parameters, and buckets are cut by elements"),
+        ("clipping of torch", r"clip_grad_norm_ computes .* optimizer.clip_gradients"),
         ("sparse", "the gradient of parameter 0 is sparse"),
         ("sparse, by bucket", "the gradient of parameter 0 is sparse"),
         ("master dtype", "master_dtype='float32': give a dtype"),
@@ -841,6 +842,8 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             scaler = torch.amp.GradScaler("cpu")
             scaler.scale(torch.ones(1))
             scaler.step(each)
+        if misuse == "clipping of torch":
+            nn.utils.clip_grad_norm_([w], 1.0)
         if misuse == "copied":
             copy.deepcopy(each)
         if misuse == "frozen later":
