@@ -4,11 +4,15 @@ Then the learner saves the next state. After a kill, the power is cut in this sa
 is the end that tells most of those that go wrong.
 """
 
+import functools
 import itertools
 import random
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 from labkit.checkpoint.disk import RecordedDisk
@@ -21,18 +25,8 @@ GONE, MIXED, NOTHING = "the state is gone, ", "loads what was not saved", "loads
 OLDER = "loads step"
 RIGHT = "every load gives the newest whole state"
 AS_TEXT = "loads step 999, and 10000 was saved"
-
-
-class LosesOne(random.Random):
-    """Of the changes of names that were not synced, a power cut takes back one."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(0)
-        self.answers = [0.0] * number + [1.0]
-
-    def random(self) -> float:
-        """Below 0.5: the next change is kept."""
-        return self.answers.pop(0) if self.answers else 0.0
+NEXT = 20_000, b"next"
+Judge = Callable[[Any, Any], str]  # of a folder's files, and of the states that a load may give
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
@@ -45,16 +39,15 @@ def cases(draw: g.Draw) -> list[g.Case]:
 def call(watch: Any, args: tuple[Any, ...]) -> str:
     """Save the states, end behind each operation in each way, load, and save the next one."""
     save, load = watch.load("save"), watch.load("load_newest")
-    states, counts, made = args[0], list[int](), None
+    saved, counts, made = [None, *args[0]], list[int](), None
     with TemporaryDirectory() as name:
         root, log = Path(name, "root"), Path(name, "log")
-        root.mkdir()
-        saved = [None, *states]
+        fill(root, {})
         log.touch()
         if load(root) is not None:
             return "loads something from an empty folder"
-        for step, data in states:
-            save(RecordedDisk(log), root, step, data)
+        for state in saved[1:]:
+            save(RecordedDisk(log), root, *state)
             counts.append(len(operations([log])))
         performed = operations([log])
         watch.note("files", len(files_of(root)))
@@ -62,88 +55,74 @@ def call(watch: Any, args: tuple[Any, ...]) -> str:
             made = PowerCut(root, performed).left(True, True)
         if files_of(root) != made:
             return "the folder has files that the operations of disk do not make"
-        ends, tried, chance = [], dict[Any, str](), random.Random(0)
-        kills = set[Any]()
-        # What is kept of the bytes, and of the names, that were not synced.
-        ways: list[Any] = [(KILL, True, True), (BYTES, False, True), (NAMES, True, False)]
-        ways += 12 * [("a power cut", chance, chance)]  # the more, the more names have changed
-        for count, operation in enumerate(performed, start=1):
-            cut, least = PowerCut(root, performed[:count]), sum(count >= each for each in counts)
-            num_ways = len(ways) if operation.kind == "remove" else 4
-            for order, (way, *kept) in enumerate(ways[:num_ways]):
-                files = cut.left(*kept)
-                held = not least or any(states[least - 1][1] in data for data in files.values())
-                key = least, *sorted(files.items())
-                if key not in tried:  # many ends leave the same
-                    left = a_folder(Path(name, f"{count} {order}"), files)
-                    tried[key] = what_is_wrong(save, load, left, saved, least)
-                    watch.note("files", len(files_of(left)))
-                if wrong := tried[key]:
-                    if way == NAMES and least:  # its bytes may be there under another name
-                        alone = Path(name, f"{count} alone")
-                        held = is_found(load, alone, files, states[least - 1])
-                    how = f"{way} behind {operation.kind}: {'' if held else GONE}{wrong}"
-                    # First what a kill alone does, and loses.
-                    ends.append((order, held, count, how))
-            kill = least, *(str(cut.left(*kept)) for _, *kept in ways[:3])
-            if not ends and count > counts[-2] and kill not in kills:  # one save tells enough
-                kills.add(kill)
-                wrong = cut_in_the_next_save(save, load, root, performed[:count], saved[least:])
-                ends += [(len(ways), False, count, f"{AGAIN} {wrong}")] * bool(wrong)
-    return min(ends, default=(RIGHT,))[-1]
+        judge = functools.cache(functools.partial(what_is_wrong, watch, saved))
+        if wrong := worst_end(judge, root, performed, saved, counts):
+            return wrong
+        for count in range(counts[-2] + 1, counts[-1] + 1):  # one save tells enough
+            least = sum(count >= each for each in counts)
+            if wrong := end_of_the_next_save(watch, judge, root, performed[:count], saved[least:]):
+                return wrong
+    return RIGHT
 
 
-def cut_in_the_next_save(
-    save: Any, load: Any, root: Path, performed: list[Operation], may: list[Any]
+def worst_end(
+    judge: Judge, root: Path, performed: list[Operation], saved: list[Any], counts: list[int]
 ) -> str:
-    """What a load gives that it must not, after a kill and a power cut in the next run's save.
+    """The end that tells most of those that go wrong: first what a kill alone does, and loses."""
+    ends, chance = [], random.Random(0)
+    # What is kept of the bytes, and of the names, that were not synced.
+    ways: list[Any] = [(KILL, True, True), (BYTES, False, True), (NAMES, True, False)]
+    ways += 12 * [("a power cut", chance, chance)]  # the more, the more names have changed
+    for count, operation in enumerate(performed, start=1):
+        cut, least = PowerCut(root, performed[:count]), sum(count >= each for each in counts)
+        after_kill = cut.left(True, True)
+        num_ways = len(ways) if operation.kind == "remove" else 4
+        for order, (way, *kept) in enumerate(ways[:num_ways]):
+            files = cut.left(*kept)
+            may = tuple(saved[least : least + 2])
+            if wrong := judge(tuple(sorted(files.items())), may):
+                # Bytes under a name that a lost rename has brought back are no state.
+                named = [files[each] for each in files if each in after_kill]
+                held = not least or any(saved[least][1] in data for data in named)
+                how = f"{way} behind {operation.kind}: {'' if held else GONE}{wrong}"
+                ends.append((order, held, count, how))
+    return min(ends, default=("",))[-1]
 
-    may: the newest state whose save had returned, and those that came after it.
+
+def end_of_the_next_save(
+    watch: Any, judge: Judge, root: Path, performed: list[Operation], saved: list[Any]
+) -> str:
+    """The first power cut in the next run's save, after a kill, that goes wrong.
+
+    saved: the newest state whose save had returned, and those that came after it.
     """
-    with TemporaryDirectory() as name:
-        folder = a_folder(Path(name, "folder"), PowerCut(root, performed).left(True, True))
-        log = Path(name, "log")
-        log.touch()
-        load(folder)
-        save(RecordedDisk(log), folder, 20_000, b"next")
-        more = [
-            each._replace(path=root / each.path.relative_to(folder))
-            for each in operations([log])
-            if each.path.is_relative_to(folder)
-        ]
-        tried = []
-        for count, operation in enumerate(more, start=1):
-            cut = PowerCut(root, [*performed, *more[:count]])
-            allowed = [(20_000, b"next")] if count == len(more) else [*may, (20_000, b"next")]
-            ways = [(False, True), (True, False), *((True, LosesOne(i)) for i in range(6))]
-            for files in itertools.starmap(cut.left, ways):
-                if (files, allowed) not in tried:
-                    tried.append((files, allowed))
-                    left, wrong = a_folder(Path(name, f"{len(tried)}"), files), ""
-                    try:
-                        if (loaded := load(left)) not in allowed:
-                            wrong = f"{OLDER} {loaded[0]}" if loaded else NOTHING
-                    except Exception as error:
-                        wrong = f"{type(error).__name__} by the load"
-                    if wrong:
-                        return f"behind {operation.kind}: {wrong}"
+    shutil.rmtree(root)
+    fill(root, PowerCut(root, performed).left(True, True))
+    log = root.with_name("next log")
+    log.write_text("")
+    watch.load("load_newest")(root)
+    watch.load("save")(RecordedDisk(log), root, *NEXT)
+    more = operations([log])
+    for count, operation in enumerate(more, start=1):
+        cut = PowerCut(root, [*performed, *more[:count]])
+        may = (NEXT,) if count == len(more) else (*saved, NEXT)
+        for kept in [(False, True), (True, False), *((True, all_but(i)) for i in range(6))]:
+            if wrong := judge(tuple(sorted(cut.left(*kept).items())), may):
+                return f"{AGAIN} behind {operation.kind}: {wrong}"
     return ""
 
 
-def is_found(load: Any, folder: Path, files: dict[str, bytes], state: tuple[int, bytes]) -> bool:
-    """Whether a load gives a state where no file without it is in the folder."""
-    with suppress(Exception):
-        alone = {name: data for name, data in files.items() if state[1] in data}
-        return bool(load(a_folder(folder, alone)) == state)
-    return False
+def all_but(number: int) -> Any:
+    """Choose for a PowerCut: of the changes of names that were not synced one is taken back."""
+    answers = itertools.chain([0.0] * number, [1.0], itertools.repeat(0.0))
+    return SimpleNamespace(random=answers.__next__)
 
 
-def a_folder(folder: Path, files: dict[str, bytes]) -> Path:
-    """A new folder with these files."""
+def fill(folder: Path, files: dict[str, bytes]) -> None:
+    """Make a folder with these files."""
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    return folder
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -151,22 +130,27 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*")}
 
 
-def what_is_wrong(save: Any, load: Any, folder: Path, saved: list[Any], least: int) -> str:
-    """What a load gives that it must not, or what the next save does; empty: all is right."""
+def what_is_wrong(watch: Any, saved: list[Any], files: Any, may: tuple[Any, ...]) -> str:
+    """Say what a load gives but what it may, or what the next save does; empty: all is right."""
+    save, load = watch.load("save"), watch.load("load_newest")
     where = "the load"
-    try:
-        loaded = load(folder)
-        if loaded is None and least:
-            return NOTHING
-        if loaded in saved[:least]:
-            return f"{OLDER} {loaded[0]}, and {saved[least][0]} was saved"
-        if loaded not in saved[least : least + 2]:
-            return MIXED
-        where = "the next run"
-        save(RecordedDisk(folder.with_name("other")), folder, 20_000, b"next")
-        return "" if load(folder) == (20_000, b"next") else "loads another state in the next run"
-    except Exception as error:
-        return f"{type(error).__name__} by {where}"
+    with TemporaryDirectory() as name:
+        folder, log = Path(name, "folder"), Path(name, "log")
+        fill(folder, dict(files))
+        try:
+            loaded = load(folder)
+            if loaded not in may:
+                if loaded is None:
+                    return NOTHING
+                is_older = loaded in saved
+                return f"{OLDER} {loaded[0]}, and {may[0][0]} was saved" if is_older else MIXED
+            where = "the next run"
+            save(RecordedDisk(log), folder, 30_000, b"next")
+            watch.note("files", len(files_of(folder)))
+            is_right = load(folder) == (30_000, b"next")
+            return "" if is_right else "loads another state in the next run"
+        except Exception as error:
+            return f"{type(error).__name__} by {where}"
 
 
 def most_files(s: g.Observed) -> int:
@@ -179,11 +163,6 @@ REMOVAL = """    for path in folder.iterdir():
             disk.remove(path)
 """
 CREATE, SYNC = "    file = disk.create(unfinished)\n", "    disk.sync_folder(folder)\n"
-CLEANS_FIRST = f"""    finished_ones = sorted(folder.glob("step-*"))
-    for path in folder.iterdir():
-        if path not in finished_ones[-1:]:
-            disk.remove(path)
-{CREATE}"""
 MISTAKES = [
     g.Mistake(
         "gives up the state before too early",
@@ -228,7 +207,11 @@ MISTAKES = [
         "After a kill the newest state can be there in memory only: the rename was not synced. If "
         "the next save removes the older state first, and the power is cut, the disk may have "
         "neither. Remove at the end of save, behind sync_folder, which makes all names durable.",
-        g.patch(CREATE, CLEANS_FIRST),
+        g.patch(
+            CREATE,
+            "    newest = sorted(folder.glob('step-*'))[-1:]\n"
+            f"{REMOVAL.replace('!= finished', 'not in newest')}{CREATE}",
+        ),
         seen=lambda s: AGAIN in s.y,
         hint=2,
     ),

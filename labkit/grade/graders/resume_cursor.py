@@ -5,26 +5,20 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from labkit.grade import grader as g
 
 EPOCHS = "each epoch has each sample once, in an order of its own, and so has each seed"
 SAME = "two epochs, or two seeds, have one order"
-CHANGED, NOT_AHEAD = "a state has changed", "not loaded ahead"
 OTHER_PROCESS = "another process has another order"
-# A file's text or a pickled class, a number of samples and a seed: the order of two epochs.
+KEPT, CHANGED = "each state stays as it was returned", "a state has changed"
+# A file or a pickled class, a number of samples and a seed: the order of two epochs.
 ORDER_ELSEWHERE = """
-import json, pickle, sys, types
-source, file, pickled, num_samples, seed = pickle.load(sys.stdin.buffer)
-if pickled:
-    make = pickle.loads(pickled)
-else:
-    module = sys.modules["submission"] = types.ModuleType("submission")
-    sys.path.insert(0, file.rpartition("/")[0])
-    exec(compile(source, file, "exec"), vars(module))
-    make = module.ResumableBatches
+import json, pickle, runpy, sys
+file, pickled, num_samples, seed = pickle.load(sys.stdin.buffer)
+make = pickle.loads(pickled) if pickled else runpy.run_path(file)["ResumableBatches"]
 batches = make(num_samples, 1, seed, 0, 1, lambda ids: lambda: ids)
 print(json.dumps([int(each) for _ in range(2 * num_samples) for each in batches.next_batch()]))
 """
@@ -63,8 +57,8 @@ def cases(draw: g.Draw) -> list[g.Case]:
         jobs = [(rng.randint(1, 5), rng.randint(4, 14), 5, rng.randint(1, 5)) for _ in range(3)]
         asked.append((rng.randint(20, 60), [Attempt(*each) for each in jobs]))
     return [
-        g.Case(f"{n} samples: {'; '.join(map(str, jobs)) or 'two processes'}", n, seed, jobs)
-        for (n, jobs), seed in zip(asked, rng.choices(range(4), k=len(asked)))
+        g.Case(f"{n} samples: {'; '.join(map(str, jobs)) or '2 processes'}", n, i % 4, jobs)
+        for i, (n, jobs) in enumerate(asked)
     ]
 
 
@@ -78,49 +72,49 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
         return lambda: samples
 
     spans = right(*args)["samples by attempt and step"]
-    num_epochs = max([0, *(end for its in spans for _, end in its)]) // num_samples + 2
+    num_epochs = max((end for its in spans for _, end in its), default=0) // num_samples + 2
     order: list[int] = []
     for its, number in ((seed, num_epochs), (seed + 77, 1)):  # not + 1: seed + epoch is right
         alone = watch.function(num_samples, 1, its, 0, 1, load)
         order += [each for _ in range(number * num_samples) for each, _ in alone.next_batch()]
-    words = in_words(order, num_samples)
+    words, states = in_words(order, num_samples), KEPT
     # Programs of mistakes go on after a failure; they are known without a process more.
-    if words == EPOCHS and not attempts and not watch.job.goes_on:
-        same = order[: 2 * num_samples] == order_elsewhere(watch.code, num_samples, seed)
-        words = EPOCHS if same else OTHER_PROCESS
+    if not attempts and not watch.job.goes_on:
+        elsewhere = order_elsewhere(watch.code, num_samples, seed)
+        words = words if order[: len(elsewhere)] == elsewhere else OTHER_PROCESS
     used: list[list[Any]] = []
-    state, saved_text, before, ranks = dict[str, Any](), "", (0, 0), []
+    state, text, before, ranks = None, "null", (0, 0), []
     for (size, batch, _, saved), its in zip(attempts, spans):
         if before != (size, batch):
             ranks = [watch.function(num_samples, batch, seed, r, size, load) for r in range(size)]
         before = size, batch
-        if state and json.dumps(state) != saved_text:
-            watch.note(CHANGED)
-        for number, rank in enumerate(ranks if state else []):
+        if json.dumps(state) != text:
+            states = CHANGED
+        for number, rank in enumerate(ranks if used else []):
             with watch.calling(f"load_state_dict of rank {number} of {size}"):
-                rank.load_state_dict(json.loads(json.dumps(state)))
+                rank.load_state_dict(json.loads(text))
         used.append([])
         for number, (begin, _) in enumerate(its):
             now += 1
             with watch.calling(f"next_batch number {number + 1} of {size} ranks, batch {batch}"):
                 shares = [rank.next_batch() for rank in ranks]
             if number and any(loaded == now for share in shares for _, loaded in share):
-                watch.note(NOT_AHEAD)
+                watch.note("not loaded ahead")
             used[-1].append(place(order, [[each for each, _ in share] for share in shares], begin))
             newest = ranks[-1].state_dict()
             if number + 1 == saved:
-                state, saved_text = newest, json.dumps(newest)
-    return {"order": words, "samples by attempt and step": used}
+                state, text = newest, json.dumps(newest)
+    return {"order": words, "states": states, "samples by attempt and step": used}
 
 
 def order_elsewhere(code: Any, *its: int) -> list[int]:
-    """The order of two epochs in a new process, where hash() of a text is another number."""
-    seed = "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"
+    """Return the order of two epochs in a new process, where hash() of a text differs."""
     made = subprocess.run(
         [sys.executable, "-c", ORDER_ELSEWHERE],
-        input=pickle.dumps((code.source, code.filename, code.pickled, *its)),
+        input=pickle.dumps((code.filename, code.pickled, *its)),
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONHASHSEED": seed},
+        cwd=os.path.dirname(code.filename) or None,
+        env=os.environ | {"PYTHONHASHSEED": "random"},
         check=True,
     )
     return json.loads(made.stdout.splitlines()[-1])
@@ -156,63 +150,43 @@ def right(num_samples: int, seed: int, attempts: list[Attempt]) -> dict[str, Any
             used[-1].append((begin, end))
             begin = end
         begin = used[-1][its.saved - 1][1]
-    return {"order": EPOCHS, "samples by attempt and step": used}
+    return {"order": EPOCHS, "states": KEPT, "samples by attempt and step": used}
 
 
-def noted(s: g.Observed, what: str) -> bool:
-    """Whether there is a note of this kind."""
-    return any(note.what == what for note in s.ranks[0].notes)
-
-
-def first_wrong(s: g.Observed) -> Iterator[tuple[int, int, Any, tuple[int, int]]]:
-    """The first step with other samples, if there is one: attempt, number, places, right places."""
+def first_wrong(s: g.Observed) -> tuple[int, int, Any, int, int]:
+    """The first wrong step: attempt, number, place, and the right place's begin and end."""
     both = zip(*(each["samples by attempt and step"] for each in (s.y, s.right[0])))
     steps = ((i, j, *its) for i, pair in enumerate(both) for j, its in enumerate(zip(*pair)))
-    yield from [step for step in steps if step[2] != step[3]][:1]
+    return next((i, j, got, *right) for i, j, got, right in steps if got != right)
 
 
-def counts_batches(s: g.Observed) -> bool:
-    """Whether an attempt goes on where as many batches of its own size end as were saved."""
+def goes_on_at(s: g.Observed, share: Callable[[Attempt, Attempt], float]) -> bool:
+    """Whether a restart goes on at about a share of the samples used: of all, or of an epoch's.
+
+    share: computes it from the attempts before and after the restart; 1 would be no mistake.
+    """
     n, _, attempts = s.args
-    for i, j, place, (begin, _) in first_wrong(s):
-        epoch, used = divmod(begin - 1, n)
-        before, now = attempts[i - 1].batch, attempts[i].batch
-        steps = (used + 1) // before, -(-(used + 1) // before)  # the last one may have been short
-        epochs, rest = divmod(epoch * -(-n // before) + steps[1], -(-n // now))
-        ends = [epoch * n + min(n, num * now) for num in steps]
-        return i > 0 and j == 0 and place[0] in [*ends, epochs * n + rest * now]
-    return False
-
-
-def counts_own(s: g.Observed) -> bool:
-    """Whether an attempt goes on about where the samples of one rank end."""
-    n, _, attempts = s.args
-    for i, j, place, (begin, _) in first_wrong(s):
-        own = (begin - 1) // n * n, (begin - 1) % n + 1  # what came before the epoch, and in it
-        size, steps = attempts[i - 1].size, begin // attempts[i - 1].batch + 1
-        ends = begin / size, own[0] + own[1] / size
-        return i > 0 and j == 0 and any(abs(place[0] - end) <= steps for end in ends)
-    return False
+    i, j, place, used, _ = first_wrong(s)
+    before, now = attempts[i - 1 : i + 1]
+    epoch, ratio = (used - 1) // n * n, share(before, now)
+    ends = used * ratio, epoch + (used - epoch) * ratio
+    return j == 0 and ratio != 1 and min(abs(place[0] - end) for end in ends) <= now.batch
 
 
 def is_uneven(s: g.Observed) -> bool:
     """Whether the ranks do not divide the samples of the first wrong step."""
-    _, _, attempts = s.args
-    steps = [(place, right, attempts[i].size) for i, _, place, right in first_wrong(s)]
-    return any(
-        (b - a) % size and (isinstance(place, str) or place[1] - place[0] < b - a)
-        for place, (a, b), size in steps
-    )
+    i, _, place, begin, end = first_wrong(s)
+    is_less = isinstance(place, str) or place[1] - place[0] < end - begin
+    return (end - begin) % s.args[2][i].size > 0 and is_less
 
 
 def is_last_of_an_epoch(s: g.Observed) -> bool:
     """Whether the first wrong step is one in which an epoch has fewer samples left."""
-    n, _, attempts = s.args
-    steps = [(place, attempts[i].batch) for i, _, *_, place in first_wrong(s)]
-    return any(end % n == 0 and end - begin < batch for (begin, end), batch in steps)
+    i, _, _, begin, end = first_wrong(s)
+    return end % s.args[0] == 0 and end - begin < s.args[2][i].batch
 
 
-KEPT = "self.begun = vars(self).get('begun')"
+OLD = "self.begun = vars(self).get('begun')"
 WITH_NEW_PLACE = " and (*self.begin(self.epoch, self.used)[:2], self.begun[2])"
 ORDER = "order = list(range(self.num_samples))"
 SHARE = "[self.rank :: self.size]"
@@ -227,19 +201,16 @@ MISTAKES = [
             *("self.begun = None", 'self.begun, self.own = None, state["used"]'),
             *("return samples()", "self.own += len(own := samples())\n        return own"),
         ),
-        seen=counts_own,
+        seen=lambda s: goes_on_at(s, lambda before, now: 1 / before.size),
     ),
     g.Mistake(
         "counts batches",
         "Batches of another size are other samples: 100 steps of 8 samples are 50 steps of 16. "
         "And the last one of an epoch may be short. Count samples.",
         [
-            *(
-                g.patch(
-                    *('"used": self.used}', f'"used": {steps}}}'),
-                    *('state["used"]', 'state["used"] * self.batch'),
-                )
-                for steps in ("self.used // self.batch", "-(-self.used // self.batch)")
+            g.patch(
+                *('"used": self.used}', '"used": self.used // self.batch}'),
+                *('state["used"]', 'state["used"] * self.batch'),
             ),
             g.patch(
                 'self.epoch, self.used = state["epoch"], state["used"]\n',
@@ -249,30 +220,19 @@ MISTAKES = [
                 f'"used": self.epoch * {PER_EPOCH} - (-self.used // self.batch)}}',
             ),
         ],
-        seen=counts_batches,
+        seen=lambda s: goes_on_at(s, lambda before, now: now.batch / before.batch),
     ),
     g.Mistake(
         "a state changes after it was returned",
         "A checkpoint keeps what state_dict has returned, and later calls must not change it. "
         "Return a new dict each time, not the one that the steps count in.",
-        [
-            g.patch(
-                'return {"epoch": self.epoch, "used": self.used}',
-                "self.state = vars(self).get('state', {})\n"
-                "        self.state.update(epoch=self.epoch, used=self.used)\n"
-                "        return self.state",
-            ),
-            g.patch(
-                'return {"epoch": self.epoch, "used": self.used}',
-                "return {name: vars(self)[name] for name in ('epoch', 'used')} if 'kept' not in "
-                "vars(self) else self.kept",
-                "        return samples()\n",
-                "        self.kept = vars(self).get('kept', {})\n"
-                "        self.kept.update(epoch=self.epoch, used=self.used)\n"
-                "        return samples()\n",
-            ),
-        ],
-        seen=lambda s: noted(s, CHANGED),
+        g.patch(
+            'return {"epoch": self.epoch, "used": self.used}',
+            "self.state = vars(self).get('state', {})\n"
+            "        self.state.update(epoch=self.epoch, used=self.used)\n"
+            "        return self.state",
+        ),
+        seen=lambda s: s.y["states"] == CHANGED,
         hint=3,
     ),
     g.Mistake(
@@ -282,22 +242,10 @@ MISTAKES = [
         "each sample once. The next epoch begins with the next step.",
         [
             g.patch(
-                *(
-                    "ids = order[used : used + self.batch]",
-                    "ids = (2 * order)[used:][: self.batch]",
-                ),
+                *("order[used : used + self.batch]", "(2 * order)[used:][: self.batch]"),
                 *("used + len(ids)", "min(used + len(ids), self.num_samples)"),
             ),
             g.patch("if used == self.num_samples:", "if used + self.batch > self.num_samples:"),
-            g.patch(
-                "        return epoch, used + len(ids), self.load",
-                "        if missing := self.batch - len(ids):\n"
-                "            following = list(range(self.num_samples))\n"
-                "            random.Random(f'{self.seed} {epoch + 1}').shuffle(following)\n"
-                "            ids += following[:missing]\n"
-                "            epoch, used = epoch + 1, missing - len(ids)\n"
-                "        return epoch, used + len(ids), self.load",
-            ),
         ],
         seen=is_last_of_an_epoch,
         hint=2,
@@ -306,7 +254,7 @@ MISTAKES = [
         "keeps what it has begun when a state is loaded",
         "What was shuffled, iterated or loaded ahead before load_state_dict is of another place. "
         "Drop it, also in a rollback: the next step begins at the place that was loaded.",
-        g.patches("self.begun = None", KEPT, KEPT + WITH_NEW_PLACE),
+        g.patches("self.begun = None", OLD, OLD + WITH_NEW_PLACE),
         hint=2,
     ),
     g.Mistake(
@@ -339,12 +287,7 @@ MISTAKES = [
         "hash() of a text is another number in each process, and so are a process's id and its "
         "addresses. Ranks and restarts are other processes. Make the order from seed and epoch "
         "alone: random.Random takes a text or a tuple's text as its seed.",
-        [
-            g.patch('f"{self.seed} {epoch}"', 'hash(f"{self.seed} {epoch}")'),
-            g.patch(
-                'f"{self.seed} {epoch}"', "f\"{self.seed} {epoch} {__import__('os').getpid()}\""
-            ),
-        ],
+        g.patch('f"{self.seed} {epoch}"', 'hash(f"{self.seed} {epoch}")'),
         seen=lambda s: s.y["order"] == OTHER_PROCESS,
         hint=2,
     ),
@@ -364,7 +307,7 @@ MISTAKES = [
         "does not load ahead",
         "Each step waits for its samples. Begin to load the next share before next_batch returns.",
         g.patch("self.begun = self.begin(self.epoch, self.used)", "self.begun = None"),
-        over_budget=lambda s: noted(s, NOT_AHEAD),
+        over_budget=lambda s: bool(s.ranks[0].notes),
         hint=2,
     ),
 ]
