@@ -212,7 +212,11 @@ def complete_here(folder: str | Path, step: int | None) -> tuple[Path, Manifest]
             if files_here(path, manifest) == manifest.files.keys():
                 return path, manifest
     which = "" if step is None else f" of step {step}"
-    raise FileNotFoundError(f"{folder} has no complete checkpoint{which}")
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    raise FileNotFoundError(
+        f"{folder} has no complete checkpoint{which}: give the folder where Checkpointer saves"
+    )
 
 
 def whole_tensors(path: Path, manifest: Manifest, names: Sequence[str]) -> list[Tensor]:

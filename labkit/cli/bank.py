@@ -19,13 +19,15 @@ from labkit.interview.evidence import prove
 def bank(
     run: Annotated[bool, typer.Option("--run", help="Prove every number, on real ranks.")] = False,
     pending: Annotated[
-        bool, typer.Option("--pending", help="Only what is not proved yet, and why.")
+        bool, typer.Option("--pending", help="Show only numbers without a proof, and why.")
     ] = False,
-    only: Annotated[str, typer.Option(help="Cards whose id begins so, such as co- or co-8.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Only cards whose id begins with this, such as co- or co-8.")
+    ] = "",
 ) -> None:
     """Show which topics have question cards, and what proves their numbers.
 
-    --pending also lists what claims of the court still wait for, by a claim's key.
+    --pending also lists claims of the court that have a number without a proof.
 
     Topics without a card are listed. The command fails if a card has a problem or a proof fails.
     """

@@ -18,7 +18,7 @@ def cards(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A card (co-8), a group (co) or its file (pipeline); all, if left out."
+            help="A card (co-8), a group (co) or its file (pipeline). Default: all cards."
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many cards at most.")] = 5,

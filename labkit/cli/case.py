@@ -16,7 +16,7 @@ def case(
     seed: Annotated[int | None, typer.Option(help="Draw the same case again.")] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(help="'straggler, rank 2, 28%', instead of typing it; repeatable."),
+        typer.Option(help="An answer, such as 'straggler, rank 2, 28%'; repeatable."),
     ] = None,
 ) -> None:
     """Find out why a run is slow: its traces, hidden faults, your answer. Two tries."""

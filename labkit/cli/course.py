@@ -8,6 +8,7 @@ Written again, after an update of labkit, it brings what is new. The catalog and
 replaced; stubs and notebooks that are there are left alone, since a learner works in them.
 """
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ HOW_TO_MAKE_ONE = "`labkit course lab` writes the exercises and the notebooks in
 
 
 def course(
-    folder: Annotated[Path, typer.Argument(help="A new folder, or one that this has written.")],
+    folder: Annotated[Path, typer.Argument(help="A new folder, or one that this command wrote.")],
 ) -> None:
     """Write the exercises and the notebooks into a folder, to work in.
 
@@ -42,10 +43,13 @@ def course(
         raise typer.BadParameter(f"{folder} cannot be written: {error}") from None
     out = console()
     kept = f"; {num_kept} that were there are left alone" if num_kept else ""
-    out.print(Text(f"{num_written} files written into {folder}{kept}."), soft_wrap=True)
+    where = "this folder" if own.root == Path.cwd() else folder
+    out.print(Text(f"{num_written} files written into {where}{kept}"), soft_wrap=True)
     first = next(iter(load_catalog(own)))
-    start = f"cd {folder}; labkit check {first}; jupyter lab notebooks/00_start_here.ipynb"
-    out.print(Text(f"Next: {start}"), soft_wrap=True)
+    enter = [] if own.root == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    start = [*enter, "jupyter lab notebooks/00_start_here.ipynb"]
+    out.print(Text(f"Next: {' && '.join(start)}"), soft_wrap=True)
+    out.print(Text(f"In that folder, `labkit check {first}` grades an exercise."), soft_wrap=True)
 
 
 def _write(source: Workspace, own: Workspace) -> tuple[int, int]:

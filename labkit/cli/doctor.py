@@ -65,14 +65,18 @@ def _summary(problems: list[Finding]) -> str:
 
 
 def preflight(
-    ranks: Annotated[int, typer.Option(min=1, help="Processes, as the job will have here.")] = 4,
-    folder: Annotated[Path | None, typer.Option(help="Where checkpoints will go.")] = None,
-    burn_in: Annotated[float, typer.Option(min=0, help="Seconds of matrix products.")] = 2,
-    free: Annotated[str, typer.Option(help="What must be free in the folder.")] = "1 GB",
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; if left out, GPUs where there are enough.")
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Processes: as many as the job will have here.")
+    ] = 4,
+    folder: Annotated[
+        Path | None, typer.Option(help="The folder where checkpoints will go.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Figures for programs.")] = False,
+    burn_in: Annotated[float, typer.Option(min=0, help="Seconds of matrix products.")] = 2,
+    free: Annotated[str, typer.Option(help="The disk space that must be free there.")] = "1 GB",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. Default: cuda if there are enough GPUs.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Check links, arithmetic, disk and clocks on real ranks; fails where something is wrong."""
     from labkit.launch import RunError, launch

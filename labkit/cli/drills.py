@@ -24,7 +24,7 @@ _STYLES = {
 def drill(
     what: Annotated[
         str | None,
-        typer.Argument(help="A drill, a topic (pp-2) or a group of topics (pp); all, if left out."),
+        typer.Argument(help="A drill, a topic (pp-2) or a group of topics (pp). Default: all."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many questions.")] = 5,
     seed: Annotated[int | None, typer.Option(help="Ask the same questions again.")] = None,

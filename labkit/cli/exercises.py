@@ -23,9 +23,11 @@ _WIDTH_OF_TITLES, _WIDTH_OF_NOTEBOOKS = 100, 60
 
 
 def check(
-    name: Annotated[str | None, typer.Argument(help="The exercise; all, if left out.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Another file with the code.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the inputs of a check.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The exercise. Default: all of them.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Check this file instead of exercises/NAME.py.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the inputs of an earlier check.")] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=86400, help="Seconds for each world size.")
     ] = 10.0,
@@ -62,7 +64,7 @@ def check(
 def hint(
     name: Name,
     number: Annotated[
-        int | None, typer.Argument(min=1, max=3, help="1 to 3; the next, if left out.")
+        int | None, typer.Argument(min=1, max=3, help="1 to 3. Default: the next hint.")
     ] = None,
 ) -> None:
     """Show the next hint: the concept, the invariant, the first line that goes wrong."""
@@ -71,7 +73,9 @@ def hint(
 
 def solution(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Show it before a pass, too.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Show it without asking, also before a pass.")
+    ] = False,
 ) -> None:
     """Show the solution: after a pass, or on confirmation, which is remembered."""
     catalog.get_exercise(name)

@@ -21,11 +21,13 @@ from labkit.interview.mock.report_file import require_report_name, write_report
 
 
 def mock(
-    minutes: Annotated[int, typer.Option(help="How long, 6 to 240.")] = 45,
+    minutes: Annotated[int, typer.Option(help="Minutes of the interview, 6 to 240.")] = 45,
     level: Annotated[str, typer.Option(help="junior, senior or expert.")] = "senior",
-    seed: Annotated[int | None, typer.Option(help="Ask the same again.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeat the interview that had this seed.")
+    ] = None,
     save: Annotated[
-        list[Path] | None, typer.Option(help="Keep the report: FILE.md or FILE.html; repeatable.")
+        list[Path] | None, typer.Option(help="Save the report as FILE.md or FILE.html; repeatable.")
     ] = None,
 ) -> None:
     """Be interviewed: questions, drills, an exercise, a clock. Ctrl-D ends it with the report."""

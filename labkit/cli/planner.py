@@ -17,19 +17,21 @@ _WIDEST, _WIDTH_OF_ALL = "not computing", 110
 def plan(
     model: Annotated[str, typer.Option(help=f"One of {', '.join(calc.MODELS)}.")],
     cluster: Annotated[str, typer.Option(help=f"One of {', '.join(calc.CLUSTERS)}.")] = "h100",
-    gpus: Annotated[int | None, typer.Option(help="The cluster's own number, if left out.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="Default: all GPUs of the cluster.")] = None,
     global_batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 2048,
     sequence: Annotated[
-        int | None, typer.Option(help="Tokens of each; the model's context, if left out.")
+        int | None, typer.Option(help="Tokens of a sequence. Default: the model's context.")
     ] = None,
     tokens: Annotated[
-        float | None, typer.Option(help="Of the whole training, such as 15.6e12.")
+        float | None, typer.Option(help="Tokens of the whole training, such as 15.6e12.")
     ] = None,
     recipe: Annotated[str, typer.Option(help=f"One of {', '.join(calc.RECIPES)}.")] = (
         "megatron_bf16"
     ),
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
-    explain: Annotated[bool, typer.Option(help="The first one, number by number.")] = False,
+    explain: Annotated[
+        bool, typer.Option(help="Explain the first layout, number by number.")
+    ] = False,
 ) -> None:
     """Rank the layouts of a training on a cluster, and say why the others lost."""
     try:

@@ -19,25 +19,28 @@ def profile(
     ],
     before: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder, or files with one --before each: the run to compare with."),
+        typer.Option(help="Traces of the run to compare with: a folder, or one --before per file."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a page with a timeline to this file.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Figures for programs, in us; overlap from 0 to 1.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON, for programs. Times are in us, overlap is 0 to 1."
+        ),
     ] = False,
     communication: Annotated[
         list[str] | None,
         typer.Option(
             metavar="REGEX",
-            help="Kernels of such names communicate, beside those of NCCL, RCCL, DeepEP, NVSHMEM, "
-            "vLLM, FlashInfer, TensorRT-LLM and others that are known; repeatable.",
+            help="Kernels whose names match count as communication, in addition to those of NCCL, "
+            "RCCL, DeepEP, NVSHMEM, vLLM, FlashInfer, TensorRT-LLM and others; repeatable.",
         ),
     ] = None,
     max_bytes: Annotated[
         int | None,
-        typer.Option(min=1, help="The largest trace that is read, after gzip; 2 GB if not given."),
+        typer.Option(min=1, help="The largest trace to read, unpacked. Default: 2 GB."),
     ] = None,
 ) -> None:
     """Say where the time of a training step goes, from profiler traces of any job."""
@@ -54,7 +57,10 @@ def profile(
         if html:
             html.write_text(page(found, comparison), encoding="utf-8")
     except (OSError, ValueError) as error:
-        console(stderr=True).print(Text(f"labkit: {error}", style="red"), soft_wrap=True)
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        console(stderr=True).print(Text(f"labkit: {text}", style="red"), soft_wrap=True)
         raise typer.Exit(2) from None
     if html:
         written = Text(f"Wrote {html}: open it in a browser.")

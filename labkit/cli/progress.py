@@ -57,10 +57,12 @@ def progress() -> None:
 
 def export(
     json: Annotated[
-        Path | None, typer.Option(help="Every event, as JSON, to this file; - for standard output.")
+        Path | None,
+        typer.Option(help="Write your progress, as JSON, to this file; - for standard output."),
     ] = None,
     anki: Annotated[
-        Path | None, typer.Option(help="The question cards, for Anki; - as well.")
+        Path | None,
+        typer.Option(help="The same for the question cards, for Anki."),
     ] = None,
 ) -> None:
     """Write your progress to a file, for a backup or another machine; or the cards, for Anki."""
@@ -97,7 +99,7 @@ def _tell_written(path: Path, what: str) -> None:
 
 def import_progress(
     file: Annotated[
-        Path, typer.Argument(help="What `labkit export --json` has written; - for standard input.")
+        Path, typer.Argument(help="A file of `labkit export --json`; - for standard input.")
     ],
 ) -> None:
     """Add the progress in a file to yours. What you have stays; nothing is added twice."""

@@ -14,17 +14,19 @@ from labkit.cli.terminal import console
 def serve(
     folder: Annotated[
         Path,
-        typer.Argument(help="Checkpoints of Checkpointer(..., extra={'config': config})."),
+        typer.Argument(help="Where Checkpointer(..., extra={'config': config}) saved."),
     ],
     name: Annotated[
-        str | None, typer.Option(help="Of the model; the folder's, if left out.")
+        str | None, typer.Option(help="The model's name. Default: the folder's name.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Where to listen. There are no passwords: mind who can reach it.")
+        str, typer.Option(help="Address to listen on. Anyone who can reach it can use the model.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8000,
     tp: Annotated[int, typer.Option(min=1, help="Ranks that share each layer.")] = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="Of the model; each restarts alone.")] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Copies of the model. Each restarts by itself.")
+    ] = 1,
 ) -> None:
     """Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."""
     # They take a second to import, and need FastAPI, an extra.

@@ -43,7 +43,7 @@ class CannotWatch(UserError, RuntimeError):
 
 def watch(
     name: Annotated[
-        str | None, typer.Argument(help="The exercise; where you left off, if left out.")
+        str | None, typer.Argument(help="The exercise. Default: where you left off.")
     ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.1, max=86400, help="Seconds for each world size.")

@@ -274,7 +274,7 @@ def _transfers(graph: Dependencies, doubtful: Collection[tuple]) -> list[Finding
     either_s = sum(part.seconds for part, key in moves if key in doubtful)
     either = (
         f"{len(moves) - len(transfers)} exchanges take {_ms(either_s)} on all ranks together. "
-        "Who arrived last there is not known."
+        "The rank that arrived last is not known."
     )
     return [
         _finding(graph, "latency", None, only_certain(no_latency), why),

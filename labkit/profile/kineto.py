@@ -155,9 +155,10 @@ def _rank(
     times = [(each.start_s, each.end_s) for each in own.work]
     times += [(each.posted_s, each.done_s) for each in own.exchanges]
     if not times:
-        bad = f" in {file.num_malformed} malformed events" if file.num_malformed else ""
+        bad = f", and {file.num_malformed} malformed events" if file.num_malformed else ""
         raise ValueError(
-            f"{file.path} has neither operators nor kernels{bad}: was anything profiled?"
+            f"{file.path} has neither operators nor kernels{bad}: record at least one step "
+            "while the profiler is on"
         )
     start_s, end_s = min(times)[0], max(end_s for _, end_s in times)
     notes.add_file(rank, file, has_steps=bool(own.steps))

@@ -204,7 +204,7 @@ def missing(world_size: int, ranks: Collection[int]) -> list[str]:
     count = world_size - len(ranks)
     if count <= 0:
         return []
-    known = "who arrived last is known among the others only, so a transfer may be waiting"
+    known = "any of them may have arrived last, so what looks like a transfer may be waiting"
     return [f"{count} of {world_size} ranks have no trace: {known}"]
 
 

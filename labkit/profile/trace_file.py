@@ -166,10 +166,13 @@ def _document(path: Path, max_bytes: int) -> dict[str, Any]:
     except MemoryError:
         raise ValueError(f"{path} does not fit into memory: record fewer steps") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON, so no trace: {error}") from None
+        raise ValueError(
+            f"{path} is not a trace, because it is not JSON ({error}): give a file of "
+            "export_chrome_trace"
+        ) from None
     events = found.get("traceEvents") if isinstance(found, dict) else None
     if not isinstance(events, list):
-        raise ValueError(f'{path} has no "traceEvents": give what export_chrome_trace has written')
+        raise ValueError(f'{path} has no "traceEvents": give a file of export_chrome_trace')
     assert isinstance(found, dict)
     return found
 

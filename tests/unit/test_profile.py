@@ -358,7 +358,7 @@ def test_all_to_alls_of_other_shapes_meet_by_their_turn(tmp_path):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("no json", "no JSON"),
+        ("no json", "not JSON"),
         ("[]", "traceEvents"),
         ('{"traceEvents": []}', "neither operators nor kernels"),
         ('{"traceEvents": ["X"]}', "1 malformed"),
