@@ -31,8 +31,9 @@ Contract
     preempt   only if there is no room for all that run, and no more than needed, the last arrival
               first. So the first one always goes on, and every request ends
     admit     as many of the waiting as there is room for and max_running allows, in order of
-              arrival. No request overtakes another, even if it is smaller: so nobody is admitted in
-              a pass that preempts. No page is kept free for tokens that an answer may still get
+              arrival. No request overtakes another, even if it is smaller. So a pass that
+              preempts admits no request. No page is kept free for tokens that an
+              answer may still get
     always    there is at least one request. Each fits into an empty cache. At most max_running run
 
 Papers: Yu et al., "Orca", OSDI 2022 (decisions by pass); Kwon et al., "PagedAttention", SOSP 2023,

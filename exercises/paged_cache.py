@@ -25,7 +25,7 @@ Contract
                  before; if parent has none, either, nothing happens
     free(sequence)  gives up a sequence. Nothing happens if there is none of this name
     table(sequence)  returns the list of its pages, the page of its first token first, or []. The
-                 caller only reads it
+                 caller does not change it
     num_free()   returns how many pages no sequence holds
 
     tokens       token i is in slot table[i // page_size] * page_size + i % page_size

@@ -23,8 +23,9 @@ Write the class `ResumableBatches`. Each rank makes one, and uses it like this:
 Contract
     epoch     has each sample once, in a random order. It depends on the seed and the epoch alone:
               all ranks make the same one, with any batch and size, also after a restart in another
-              process. For one seed each epoch has another order, and for one epoch each seed.
-              (seed + epoch is fine, as in DistributedSampler)
+              process. With one seed, different epochs have different orders. In one epoch,
+              different seeds have different orders. (seed + epoch is fine, as in
+              DistributedSampler)
     step      the shares of all ranks together are the next `batch` samples of the epoch's order. If
               the epoch has fewer left, they are these few, and the next step begins the next epoch
     share     the ranks' numbers of samples differ by at most 1, and may be 0. It is up to you which

@@ -30,7 +30,7 @@ Contract
              changes nothing. After saves that did not return: the state of one of them, or the
              newest state whose save has returned. Where several are whole, any of them is right
     The next run calls load_newest, and goes on to save in the same folder, with what is left there.
-    It can be killed or cut, too: of what the earlier process did, changes that were not synced may
+    That run can be killed or cut, too. Then changes of the earlier process that were not synced may
     still be lost
 
 Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.

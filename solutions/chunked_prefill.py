@@ -33,7 +33,7 @@ Contract of plan_chunks
     zero      a request without tokens in this pass is not in the dict
 
 Contract of chunk_attention
-    types     q, k and v have one type, float32 or float64, and so has y
+    types     q, k, v and y have the same type, float32 or float64
 
 Paper: Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve",
 OSDI 2024.

@@ -19,7 +19,7 @@ Write the class `RolloutLog`. The job uses it like this:
     disk.append(name, data)    writes behind the end of a file, or makes it
     disk.truncate(name, size)  leaves the first bytes of a file
     disk.sync(name)            returns when everything that was done to the file is durable
-                               For both, a file that does not exist is an empty one
+                               Both treat a file that does not exist as an empty one
 
 The job can be killed before, in and after each operation. What is left then:
     the process was killed  what was done to the files. Of an append it was killed in, a first part
