@@ -8,144 +8,89 @@ import errno
 import importlib
 import os
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from labkit.arguments import UserError, printable
 
-
-class Entry(NamedTuple):
-    """A command as `labkit --help` lists it."""
-
-    name: str
-    place: str
-    """Its module in labkit.cli, and the function there."""
-    about: str
-    """The first paragraph of the function's docstring."""
-
-
 COMMANDS = {
-    "Exercises": [
-        Entry(
-            "course",
-            "course.course",
-            "Write the exercises and the notebooks into a folder, to work in.",
+    "Exercises": {
+        "course.course": "Write the exercises and the notebooks into a folder, to work in.",
+        "exercises.list_exercises": "Show the exercises, in reading order, and how far you are.",
+        "exercises.check": "Grade an exercise on real ranks.",
+        "watch.watch": (
+            "Check an exercise each time you save it. Keys show hints, the solution, the next one."
         ),
-        Entry(
-            "list",
-            "exercises.list_exercises",
-            "Show the exercises, in reading order, and how far you are.",
+        "exercises.hint": (
+            "Show the next hint: the concept, the invariant, the first line that goes wrong."
         ),
-        Entry("check", "exercises.check", "Grade an exercise on real ranks."),
-        Entry(
-            "watch",
-            "watch.watch",
-            "Check an exercise each time you save it. Keys show hints, the solution, the next one.",
+        "exercises.solution": (
+            "Show the solution: after a pass, or on confirmation, which is remembered."
         ),
-        Entry(
-            "hint",
-            "exercises.hint",
-            "Show the next hint: the concept, the invariant, the first line that goes wrong.",
+        "exercises.reset": "Put the stub back; your file is kept under exercises/backups.",
+    },
+    "Interview practice": {
+        "cards.cards": (
+            "Answer question cards aloud: what is due first, then new ones. Ctrl-D ends."
         ),
-        Entry(
-            "solution",
-            "exercises.solution",
-            "Show the solution: after a pass, or on confirmation, which is remembered.",
+        "drills.drill": (
+            "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
-        Entry(
-            "reset",
-            "exercises.reset",
-            "Put the stub back; your file is kept under exercises/backups.",
+        "puzzles.puzzle": "Arrange the operations of a pipeline within a memory and a time budget.",
+        "case.case": (
+            "Find out why a run is slow: its traces, hidden faults, your answer. Two tries."
         ),
-    ],
-    "Interview practice": [
-        Entry(
-            "cards",
-            "cards.cards",
-            "Answer question cards aloud: what is due first, then new ones. Ctrl-D ends.",
-        ),
-        Entry(
-            "drill",
-            "drills.drill",
-            "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the "
-            "round.",
-        ),
-        Entry(
-            "puzzle",
-            "puzzles.puzzle",
-            "Arrange the operations of a pipeline within a memory and a time budget.",
-        ),
-        Entry(
-            "case",
-            "case.case",
-            "Find out why a run is slow: its traces, hidden faults, your answer. Two tries.",
-        ),
-        Entry(
-            "mock",
-            "mock.mock",
+        "mock.mock": (
             "Be interviewed: questions, drills, an exercise, a clock. Ctrl-D ends it with the "
-            "report.",
+            "report."
         ),
-    ],
-    "Your progress": [
-        Entry(
-            "progress",
-            "progress.progress",
-            "Show how far you are: days in a row, what is due, mastery by topic, exercises.",
+    },
+    "Your progress": {
+        "progress.progress": (
+            "Show how far you are: days in a row, what is due, mastery by topic, exercises."
         ),
-        Entry(
-            "export",
-            "progress.export",
+        "progress.export": (
             "Write your progress to a file, for a backup or another machine; or the cards, for "
-            "Anki.",
+            "Anki."
         ),
-        Entry(
-            "import",
-            "progress.import_progress",
-            "Add the progress in a file to yours. What you have stays; nothing is added twice.",
+        "progress.import_progress": (
+            "Add the progress in a file to yours. What you have stays; nothing is added twice."
         ),
-    ],
-    "Tools for real jobs": [
-        Entry(
-            "plan",
-            "planner.plan",
-            "Rank the layouts of a training on a cluster, and say why the others lost.",
+    },
+    "Tools for real jobs": {
+        "planner.plan": "Rank the layouts of a training on a cluster, and say why the others lost.",
+        "profile.profile": (
+            "Say where the time of a training step goes, from profiler traces of any job."
         ),
-        Entry(
-            "profile",
-            "profile.profile",
-            "Say where the time of a training step goes, from profiler traces of any job.",
+        "serve_command.serve": (
+            "Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."
         ),
-        Entry(
-            "serve",
-            "serve_command.serve",
-            "Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C.",
-        ),
-        Entry(
-            "preflight",
-            "doctor.preflight",
+        "doctor.preflight": (
             "Check links, arithmetic, disk and clocks on real ranks; fails where something is "
-            "wrong.",
+            "wrong."
         ),
-        Entry(
-            "doctor",
-            "doctor.doctor",
-            "Show what this machine can do, with a real run of two ranks; takes some seconds.",
+        "doctor.doctor": (
+            "Show what this machine can do, with a real run of two ranks; takes some seconds."
         ),
-    ],
-    "For authors": [
-        Entry(
-            "bank",
-            "bank.bank",
-            "Show which topics have question cards, and what proves their numbers.",
-        ),
-        Entry("new", "new.new", "Start something new: see docs/."),
-    ],
+    },
+    "For authors": {
+        "bank.bank": "Show which topics have question cards, and what proves their numbers.",
+        "new.new": "Start something new: see docs/.",
+    },
 }
-"""By the heading of their group."""
-_PLACES = {entry.name: entry.place for entries in COMMANDS.values() for entry in entries}
+"""What `labkit --help` lists, by group: a command's module and function in labkit.cli, and the
+first paragraph of the function's docstring.
+"""
+
+
+def name_of(place: str) -> str:
+    """A command: the first word of the name of its function, `import` of import_progress."""
+    return place.split(".")[1].partition("_")[0]
+
+
+_PLACES = {name_of(place): place for entries in COMMANDS.values() for place in entries}
 
 
 class _Group(TyperGroup):
@@ -159,7 +104,7 @@ class _Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for heading, entries in COMMANDS.items():
             with formatter.section(heading):
-                formatter.write_dl([(entry.name, entry.about) for entry in entries])
+                formatter.write_dl([(name_of(place), about) for place, about in entries.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)

@@ -94,9 +94,9 @@ def test_output_that_cannot_be_written_is_one_line(words, tmp_path, monkeypatch)
 
 def test_a_command_is_described_as_its_docstring_begins():
     for entries in commands.COMMANDS.values():
-        for entry in entries:
-            described = commands.loaded(entry.name).help
-            assert " ".join(described.split("\n\n")[0].split()) == entry.about, entry.name
+        for place, about in entries.items():
+            described = commands.loaded(commands.name_of(place)).help
+            assert " ".join(described.split("\n\n")[0].split()) == about, place
 
 
 def test_the_groups_of_help_begin_with_learning(labkit):
