@@ -88,7 +88,10 @@ def picture(s: g.Observed) -> str:
 
 
 def leaves_a_rank_at_a_work(s: g.Observed) -> bool:
-    """Whether works of one name are taken for one: where the path leaves a rank, or all end."""
+    """Whether works of one name are taken for one operation.
+
+    The path goes from such a work to another rank. Their slack lets all of them end together.
+    """
     if s.case.function == "slack":
         latest: dict[str, set[int]] = {}
         for ops, spares in zip(s.xs, s.y, strict=True):
@@ -96,13 +99,15 @@ def leaves_a_rank_at_a_work(s: g.Observed) -> bool:
                 latest.setdefault(name, set()).update([end + spare] * (kind == "work"))
         is_one = all(len(ends) <= 1 for ends in latest.values())
         return is_one and len(set().union(*latest.values())) > 1  # not all at the end of the run
-    for (other, work), (rank, name) in pairwise(s.y):
-        kinds = {op[1]: op[0] for op in s.xs[rank]}
-        before = dict(pairwise([*kinds][::-1])).get(name)
-        is_right = kinds[name] == "work" or (rank, name) in s.right[0]
-        if other != rank and before == work and kinds[work] == "work" and is_right:
-            return True
-    return False
+    kinds = {(r, op[1]): op[0] for r, ops in enumerate(s.xs) for op in ops}
+    before = dict(pairwise([*kinds][::-1]))
+    return any(
+        other != rank
+        and before.get((rank, name)) == (rank, work)
+        and kinds[rank, work] == "work"
+        and (kinds[rank, name] == "work" or (rank, name) in s.right[0])
+        for (other, work), (rank, name) in pairwise(s.y)
+    )
 
 
 LAST, OF_RANK = "[max(ops[-1][3] for ops in ranks)] * len(ranks)", "[o[-1][3] for o in ranks]"

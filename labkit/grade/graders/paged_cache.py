@@ -110,14 +110,16 @@ def describe(s: g.Observed) -> str:
 
 
 def copies_without_need(s: g.Observed) -> bool:
-    """Whether an append takes a page too many: for one that is given up, or behind a full page. Or
-    it has no room for it."""
-    (kind, name, *more), got, right = first_wrong(s)
-    begin = len(right["tokens"][name]) - len(more[0]) if kind == "append" else 0
-    is_behind_a_full_page = begin > 0 and begin % s.args[1] == 0
-    is_more = got["pages taken"] > right["pages taken"] and got["tokens"] == right["tokens"]
+    """Whether an append takes a page too many, or has no room for such a page.
+
+    The page before is full, so it is kept; or it was the sequence's own, so it is given up.
+    """
+    (_, name, tokens), got, right = first_wrong(s)
+    begin = len(right["tokens"][name]) - len(tokens)
     if right["returned"] and got["returned"] is False:
         return begin % s.args[1] > 0
+    is_behind_a_full_page = begin > 0 and begin % s.args[1] == 0
+    is_more = got["pages taken"] > right["pages taken"] and got["tokens"] == right["tokens"]
     return is_more and (is_behind_a_full_page or got["num_free()"] == right["num_free()"])
 
 
@@ -149,22 +151,10 @@ MISTAKES = [
         [
             g.patch(COPIES, COPIES.replace("begin % size", "begin")),
             g.patch(
-                *(
-                    COPIES,
-                    COPIES.replace("self.holders[pages[-1]] > 1", "pages[-1] in self.shared"),
-                ),
-                *(
-                    "        self.holders = ",
-                    "        self.shared: set[int] = set()\n        self.holders = ",
-                ),
-                *(
-                    "for page in self.tables[child]:",
-                    "for page in self.tables[child]:\n            self.shared.add(page)",
-                ),
-                *(
-                    "        self.holders[page] = 1\n",
-                    "        self.holders[page] = 1\n        self.shared.discard(page)\n",
-                ),
+                *("self.holders[pages[-1]] > 1", "pages[-1] in self.shared"),
+                *("        self.holders =", "        self.shared = set()\n        self.holders ="),
+                *("self.holders[page] += 1", "self.holders[page] += 1; self.shared.add(page)"),
+                *("self.holders[page] = 1\n", "self.holders[page] = 1; self.shared -= {page}\n"),
             ),
         ],
         seen=copies_without_need,

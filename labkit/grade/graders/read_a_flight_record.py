@@ -113,14 +113,14 @@ def describe(s: g.Observed) -> str:
 def forgets_a_silent_rank(s: g.Observed) -> bool:
     """Whether missing ranks are left out that have called nothing in the group."""
     what, group, _, missing = s.right[0]
-    silent = [
+    called = {
         rank
         for rank in missing
-        if not any(
-            e["process_group"][0] == group and not e["is_p2p"] for e in s.xs[rank]["entries"]
-        )
-    ]
-    return what == "missing" and bool(silent) and not {*silent} & {*s.y[3]}
+        for each in s.xs[rank]["entries"]
+        if each["process_group"][0] == group and not each["is_p2p"]
+    }
+    silent = {*missing} - called
+    return what == "missing" and bool(silent) and not silent & {*s.y[3]}
 
 
 MEMBERS, CALLED = 'json.loads(config["ranks"])', 'each["process_group"][0] == group'
