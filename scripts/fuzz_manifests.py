@@ -36,6 +36,7 @@ from labkit.zero import FullyShardedModule, ShardedOptimizer
 CONFIG = GPTConfig(vocab=16, context=8, num_layers=1, hidden=16, num_heads=2)
 LAYOUTS = ("replicated", "zero1", "zero3", "tensor parallel")
 _SLOW_S = 20.0
+"""Of processor time: how busy the machine is does not count."""
 _ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, 3, -1, -5.5, 0.5, 2**31, 2**63, 10**18, 10**30, 1e300),
     *(float("nan"), float("inf"), "", "0", "abc", "/etc/passwd", "../x", "rank-0009.safetensors"),
@@ -168,7 +169,7 @@ def _loads(world: Group, folder: Path, count: int, seed: int) -> tuple[Counter[s
         shutil.rmtree(mutated, ignore_errors=True)
         shutil.copytree(folder / layout, mutated)
         _mutate(next(mutated.iterdir()), rng)
-        began_s = time.monotonic()
+        began_s = time.process_time()
         for what, load in (("GPT", _reads_gpt), ("job", _loads_job)):
             try:
                 load(mutated, layout, world)
@@ -180,8 +181,8 @@ def _loads(world: Group, folder: Path, count: int, seed: int) -> tuple[Counter[s
             except Exception as error:
                 ended[f"{what} traceback"] += 1
                 wrong.append(f"{what} {number} of seed {seed}: {type(error).__name__}: {error}")
-        if time.monotonic() - began_s > _SLOW_S:
-            wrong.append(f"{number} of seed {seed} took more than {_SLOW_S} s")
+        if time.process_time() - began_s > _SLOW_S:
+            wrong.append(f"{number} of seed {seed} took more than {_SLOW_S} s of processor time")
     return ended, wrong
 
 

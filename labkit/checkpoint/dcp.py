@@ -20,9 +20,9 @@ with, one at a time, and keeps what it needs:
     a shard of ZeRO-3   elements 7 to 13                        x  x x x x  x x
     copied              elements 7 to 11                        x  x x x x
 
-Unpickling runs code. `.metadata` is a pickle, and torch unpickles it, and the optimizer's settings:
-a folder of strangers can run any program here. load_dcp does not unpickle. It reads both as plain
-data (dcp_metadata.py, weights_only=True), and refuses what torch itself does not write there.
+Unpickling runs code. `.metadata` and the optimizer's settings are pickles. dcp.load unpickles both,
+so a folder of strangers can run any program on your machine. load_dcp reads both as plain data
+(dcp_metadata.py, weights_only=True), and refuses what torch itself does not write there.
 `trust=True` lets torch unpickle `.metadata`, for a folder whose writer you know.
 
 Not imported with labkit.checkpoint, since DCP takes a second to load.
@@ -82,8 +82,8 @@ def load_dcp(
     ranks. An optimizer's groups of parameters are those of the save, in the same order; where the
     folder has no optimizer, it stays as it is. A setting that an older torch did not have yet gets
     the value that torch's load_state_dict gives it.
-    trust: unpickle `.metadata`, which can run any code. It is needed for folders in which another
-    program than torch has left objects. Say True only where you know who wrote the folder.
+    trust: unpickle `.metadata`, which can run any code: only where you know who wrote the folder.
+    Folders need it in which another program than torch has left objects.
 
     UntrustedMetadata, on every rank, where only unpickling restores `.metadata`. DoesNotFit, on
     every rank, before anything has changed: for another model or optimizer, and for a name that is
@@ -105,13 +105,13 @@ def load_dcp(
     manifest, names = agreed(mapped, DoesNotFit, group)
     shards, states = fitting_shards(manifest, contents, group)
 
-    def plan() -> _Chunks:
+    def read_chunks() -> _Chunks:
         chunks = _Chunks({names[shard.name]: shard for shard in shards}, metadata)
         chunks.require_whole(folder, metadata)
+        _read(folder, reader, chunks)
         return chunks
 
-    chunks = agreed(result_or_error(plan), Damaged, group)
-    agreed(result_or_error(lambda: _read(folder, reader, chunks)), Damaged, group)
+    chunks = agreed(result_or_error(read_chunks), Damaged, group)
     copy_back(shards, list(chunks.buffers.values()))
     if manifest.values["optimizer"] is not None:
         contents.load_states([{key: x.tensor for key, x in each.items()} for each in states])

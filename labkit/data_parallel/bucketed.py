@@ -77,7 +77,8 @@ class Bucket:
             view.mul_(scale)  # it was left there, and backward has added to it
         else:
             torch.mul(gradient, scale, out=view)
-        parameter.grad = view
+        # A PartOfGradient stays one, in the bucket too.
+        parameter.grad = view if gradient is None else view.as_subclass(type(gradient))
 
 
 class BucketedDDP(Replica):

@@ -48,6 +48,6 @@ def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> li
     new = make_buckets(parameters, bucket_bytes)
     for bucket in new:
         for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-            if parameter.grad is not None:
-                parameter.grad = view.copy_(parameter.grad)
+            if (gradient := parameter.grad) is not None:
+                parameter.grad = view.copy_(gradient).as_subclass(type(gradient))
     return new

@@ -82,5 +82,5 @@ def _moved(bucket: Bucket, flat: Tensor) -> Bucket:
     new = bucket_in(flat.copy_(bucket.flat), bucket.number, members)
     for parameter, old, view in zip(bucket.parameters, bucket.views, new.views, strict=True):
         if parameter.grad is not None and parameter.grad.data_ptr() == old.data_ptr():
-            parameter.grad = view
+            parameter.grad = view.as_subclass(type(parameter.grad))
     return new

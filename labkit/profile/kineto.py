@@ -105,18 +105,17 @@ def read(
         if rank in ranks:
             raise ValueError(f"{path}: another file is of rank {rank} already; give one per rank")
         hosts.add(rank if file.host is None else file.host)
-        sizes.setdefault(file.world_size or 1, path)
+        if file.world_size is not None:
+            sizes.setdefault(file.world_size, path)
         ranks[rank] = _rank(rank, file, zero_ns, known, notes)
     if not ranks:
         raise ValueError("no trace is given: name the files, one per rank")
     if len(sizes) > 1:
         named = " and ".join(f"{size} ranks in {path}" for size, path in sizes.items())
         raise ValueError(f"these files are of different jobs: {named}")
-    world_size = max(*sizes, max(ranks) + 1)
-    size_is_known = len(ranks) > 1 or file.world_size is not None
-    trace = Trace(
-        world_size, dict(sorted(ranks.items())), [], size_is_known, frozenset(notes.host_only)
-    )
+    world_size = max([*sizes, max(ranks) + 1])
+    is_known, host_only = len(ranks) > 1 or bool(sizes), frozenset(notes.host_only)
+    trace = Trace(world_size, dict(sorted(ranks.items())), [], is_known, host_only)
     trace = aligned(trace) if len(hosts) > 1 else trace
     trace = met_in_time(trace, notes.on_device, 1e-3 if len(hosts) > 1 else 5e-5)
     trace.notes[:0] = [*missing(world_size, ranks), *notes.sentences(trace)]

@@ -73,8 +73,8 @@ def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Eng
 def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> Plan:
     """As chunked_prefill, but a short prompt does not wait behind long ones of another client.
 
-    Of what single tokens leave of the budget, the oldest prompt has half, so that it comes to its
-    end. The others have the rest, the shortest first.
+    Single tokens come first. Of the rest of the budget the oldest prompt gets half, so that it
+    comes to its end. The others get what is left, the shortest first.
     """
     plan = preempting(state, max_running=max_running)
     running = set(map(id, state.running))
@@ -82,16 +82,12 @@ def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> P
     singles = [each for each, single in zip(plan.chunks, is_single, strict=True) if single]
     prompts = [each for each, single in zip(plan.chunks, is_single, strict=True) if not single]
     left = max(0, token_budget - len(singles))
-    oldest, others = prompts[:1], sorted(prompts[1:], key=lambda each: each.num_tokens)
-    # The oldest comes twice: for its half, and for what the others leave.
+    # The oldest comes last here: it gets its half, and what the others leave.
+    half = min(prompts[0].num_tokens, -(-left // 2)) if prompts else 0
     given: dict[int, Chunk] = {}
-    for chunk, most in [*((each, -(-left // 2)) for each in oldest), *((x, left) for x in others)]:
-        num_tokens = min(chunk.num_tokens, most, left)
+    for chunk in [*sorted(prompts[1:], key=lambda each: each.num_tokens), *prompts[:1]]:
+        num_tokens = min(chunk.num_tokens, left if chunk is prompts[0] else left - half)
         left -= num_tokens
         given[id(chunk)] = chunk._replace(num_tokens=num_tokens)
-    for chunk in oldest:
-        num_tokens = given[id(chunk)].num_tokens
-        more = min(chunk.num_tokens - num_tokens, left)
-        given[id(chunk)] = chunk._replace(num_tokens=num_tokens + more)
     chunks = [given[id(each)] for each in prompts if given[id(each)].num_tokens]
     return Plan([*singles[:token_budget], *chunks], plan.preempt)

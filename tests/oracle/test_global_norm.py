@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit import RankError, run
+from labkit.data_parallel import DDP
 from labkit.global_norm import clip, global_norm
 from labkit.memory import Meter
 from labkit.pipeline import Pipeline, one_f_one_b, plan
@@ -70,20 +71,28 @@ def test_a_norm_that_gradients_cannot_have_is_refused(max_norm):
 
 
 def asks_torch(world):
-    """What torch's own clipping and GradScaler say about a stage, and about a share of a layer."""
+    """What torch's own clipping and GradScaler say about a stage, and about shares of layers.
+
+    The last layer is averaged by DDP, whose second pass has other buckets.
+    """
     x = torch.ones(4, 3)
     stage = nn.Linear(3, 3)
     schedule = plan(one_f_one_b, world.size, 2)
     for _ in range(2):  # gradients add up
         Pipeline(schedule, {world.rank: stage}, F.mse_loss, world).step(x, x)
     torch.manual_seed(0)
-    layer = nn.Sequential(
-        ColumnLinear(nn.Linear(3, 4), world), nn.Tanh(), RowLinear(nn.Linear(4, 3), world)
+    layer, other = (
+        nn.Sequential(
+            ColumnLinear(nn.Linear(3, 4), world), nn.Tanh(), RowLinear(nn.Linear(4, 3), world)
+        )
+        for _ in range(2)
     )
+    averaged = DDP(other, world.split(world.rank))
     for _ in range(2):
         layer(x).sum().backward()
+        averaged(x).sum().backward()
     told = []
-    for module in (stage, layer):
+    for module in (stage, layer, averaged):
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(torch.ones(1))
@@ -101,7 +110,7 @@ def asks_torch(world):
 
 
 def test_parts_of_a_model_refuse_torchs_own_clipping_and_scaling():
-    assert run(asks_torch, 1).values == [[""] * 4]
+    assert run(asks_torch, 1).values == [[""] * 6]
     for told in run(asks_torch, 2).values:
-        assert ["clip_gradients" in text for text in told] == [True, False] * 2
-        assert ["GradScaler" in text for text in told] == [False, True] * 2
+        assert ["clip_gradients" in text for text in told] == [True, False] * 3
+        assert ["GradScaler" in text for text in told] == [False, True] * 3

@@ -336,6 +336,14 @@ def test_a_straggler_is_possible_only_where_an_unknown_rank_may_be_later(tmp_pat
     assert (some["straggler"].rank, some["straggler"].verdict) == (0, "possible")
 
 
+def test_a_file_that_does_not_say_the_jobs_size_is_of_no_other_job(tmp_path):
+    for rank, job in enumerate([{"world_size": 2, "rank": 0}, {}]):
+        document = {"traceEvents": [kernel("gemm", 0, 100)], "distributedInfo": job}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    trace = profile.read([tmp_path])
+    assert (trace.world_size, [*trace.ranks]) == (2, [0, 1])
+
+
 def test_a_group_whose_ranks_are_all_there_is_certain_in_a_larger_job(tmp_path):
     events = transfers_of(*[200] * 10)
     for each in events:
