@@ -14,6 +14,7 @@ import nbformat
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
+NOTEBOOK = ROOT / "notebooks" / "03_data_parallel.ipynb"
 PICTURE = ROOT / "docs" / "naive_and_overlapped.png"
 TITLES = ("<timeline of naive: ", "<timeline of overlapped: ")
 WIDTH = 1200
@@ -22,11 +23,8 @@ COLOURS = 64
 
 def main() -> None:
     """Stack the pictures, and store them at the width of a page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "notebook", nargs="?", type=Path, default=ROOT / "notebooks" / "03_data_parallel.ipynb"
-    )
-    pictures = timelines(parser.parse_args().notebook)
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    pictures = timelines(NOTEBOOK)
     whole = Image.new("RGB", (pictures[0].width, sum(each.height for each in pictures)), "white")
     top = 0
     for each in pictures:
