@@ -48,7 +48,16 @@ def average_in_backward(
     """Call `on_each(parameter)`, a method of `wrapper`, with every gradient of `module`.
 
     The module keeps its wrapper alive. See `unhook` for a module that is wrapped again.
+    TypeError for parameters that the wrapper of another module averages: both would, so that a
+    gradient would be divided by the number of ranks twice.
     """
+    shared = [name for name, p in module.named_parameters() if is_averaged_in_backward(p)]
+    if shared:
+        raise TypeError(
+            f"{', '.join(shared)}: averaged in backward by the wrapper of another module, and two "
+            "wrappers would divide a gradient by the number of ranks twice. Put the modules that "
+            "share parameters into one module, and wrap that one alone"
+        )
     hooks = _Hooks(wrapper)
     for parameter in module.parameters():
         if parameter.requires_grad:
@@ -59,9 +68,11 @@ def average_in_backward(
 
 def unhook(module: nn.Module) -> None:
     """End the work of an earlier wrapper of the same module, or both would reduce."""
-    _remove(module.__dict__.pop(_HOOKS, []))
+    hooks = module.__dict__.pop(_HOOKS, [])
+    _remove(hooks)
     for parameter in module.parameters():
-        _AVERAGED_BY.pop(id(parameter), None)
+        if _AVERAGED_BY.get(id(parameter)) is getattr(hooks, "wrapper", None):
+            _AVERAGED_BY.pop(id(parameter), None)
 
 
 def is_averaged_in_backward(parameter: Tensor) -> bool:
@@ -74,7 +85,7 @@ class _Hooks(list[RemovableHandle]):
 
     def __init__(self, wrapper: nn.Module) -> None:
         super().__init__()
-        self._wrapper = wrapper
+        self.wrapper = wrapper
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return list, ()

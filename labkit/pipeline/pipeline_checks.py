@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ def output(y: Any, x: Tensor, op: Op, stage: nn.Module) -> None:
 
 def loss(value: Any) -> None:
     """One number."""
-    if not isinstance(value, Tensor) or value.numel() != 1:
+    if not isinstance(value, Tensor) or value.dim():
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(
             f"loss gave {shape}: it gives the mean over the rows of a microbatch, one number"
@@ -125,3 +125,46 @@ def loss(value: Any) -> None:
         raise TypeError(f"loss gave {value.dtype}: a mean is a floating-point number")
     if not value.requires_grad:
         raise ValueError("loss gave a number without a gradient; leave out detach() and item()")
+
+
+class MeanOfMeans:
+    """Asks a loss over rows whether the mean of two microbatches is the mean of their means.
+
+    A sum is not, nor a mean over weights of classes, nor a loss that compares rows with each other:
+    cut into microbatches these have another gradient than over the whole batch. One loss more in a
+    step, without a gradient, on its first two microbatches.
+    """
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._loss = loss
+        self._first: tuple[Tensor, Tensor, Tensor] | None = None
+        self._is_done = False
+
+    def look_at(self, y: Tensor, targets: Tensor, mean: Tensor) -> None:
+        """Take a microbatch's output, targets and loss; ask with the second, and never again."""
+        if self._is_done:
+            return
+        if self._first is None:
+            self._first = y, targets, mean
+            return
+        (y_0, targets_0, mean_0), self._first, self._is_done = self._first, None, True
+        first, second = mean_0.item(), mean.item()
+        both = self._of(torch.cat([y_0, y]), torch.cat([targets_0, targets]))
+        expected = (len(y_0) * first + len(y) * second) / (len(y_0) + len(y))
+        tolerance = torch.finfo(mean.dtype if y.is_complex() else y.dtype).eps ** 0.5
+        if not abs(both - expected) > tolerance * max(abs(first), abs(second), abs(both)):
+            return  # nan is no reason here
+        if self._of(y, targets) != second:
+            return  # a loss that draws random numbers is another each time
+        raise ValueError(
+            f"loss gave {first:.4g} and {second:.4g} for two microbatches of {len(y_0)} and "
+            f"{len(y)} rows, and {both:.4g} for both together; a mean over rows gives "
+            f"{expected:.4g}. The step would have another gradient than one process with the whole "
+            "batch. Give a mean: reduction='mean'; for weights of classes "
+            "WeightedLoss(loss, weight), where weight(targets) is the sum of their weights. A loss "
+            "that compares rows with each other cannot be cut into microbatches"
+        )
+
+    def _of(self, y: Tensor, targets: Tensor) -> float:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            return float(self._loss(y, targets))

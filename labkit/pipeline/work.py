@@ -31,7 +31,8 @@ class WeightedLoss:
     """A mean over something else than rows, such as the targets that are not padding.
 
     A microbatch with more of it counts more, so `weight(targets)` says how much there is in its
-    targets: before the first forward, since a backward may come before the last.
+    targets: before the first forward, since a backward may come before the last. No step checks
+    whether that is so.
     """
 
     mean: Loss
@@ -54,6 +55,9 @@ class _Held(NamedTuple):
 class Work:
     """A step's microbatches on one rank. `held`: (stage, microbatch) -> what is kept of it."""
 
+    _is_one_batch = True
+    """Whether the microbatches together make one gradient."""
+
     def __init__(
         self,
         schedule: Schedule,
@@ -71,6 +75,9 @@ class Work:
         self._stages, self._loss = stages, loss
         self._last = schedule.num_stages - 1
         self._losses: dict[int, Tensor] = {}  # microbatch -> its mean
+        self._means: checks.MeanOfMeans | None = None
+        if self._is_one_batch and not isinstance(loss, WeightedLoss):
+            self._means = checks.MeanOfMeans(loss)
         self._splits = {op.stage for row in schedule.rows for op in row if op.kind is Kind.I}
         self._compute = {
             Kind.F: self._forward,
@@ -123,8 +130,11 @@ class Work:
 
     def _part_of_loss(self, y: Tensor, op: Op) -> Tensor:
         """What the microbatch adds to the batch's mean."""
-        mean = self._loss(y, self._targets[op.microbatch])
+        targets = self._targets[op.microbatch]
+        mean = self._loss(y, targets)
         checks.loss(mean)
+        if self._means is not None:
+            self._means.look_at(y.detach(), targets, mean.detach())
         self._losses[op.microbatch] = mean.detach()
         return mean * self._shares[op.microbatch]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from labkit.collectives.wire import own_part
 from labkit.comm import Group
+from labkit.global_norm import PartOfGradient
 from labkit.zero.flat import Flat, Fragment
 
 
@@ -77,13 +78,14 @@ class Shard:
         None takes the gradients away. unused: parameters, by number, that no rank has used: their
         targets get none. Returns the gradients.
         """
-        gradients = []
+        gradients: list[Tensor] = []
         for fragment, target in zip(self.fragments, self.targets, strict=True):
             if total is None or fragment.number in unused:
                 target.grad = None
                 continue
             gradient = self.flat.shaped(total[fragment.place], fragment)
-            target.grad = gradient.to(target)
+            kind = PartOfGradient if self.group.size > 1 else Tensor
+            target.grad = gradient.to(target).as_subclass(kind)
             gradients.append(target.grad)
         return gradients
 

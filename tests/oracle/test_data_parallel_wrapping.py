@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import re
 import weakref
 
 import pytest
@@ -37,6 +38,24 @@ def test_the_newest_wrapper_counts_whatever_strategy_it_is(wrap, expected):
     assert result.values == expected
     reduced = result.traffic[0].by_operation.get("all_reduce")
     assert (reduced.count if reduced else 0) == (wrap is NaiveDDP)
+
+
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_a_parameter_is_not_averaged_by_the_wrappers_of_two_modules(is_nested):
+    # Each would divide by the number of ranks: half of the gradient on two.
+    def shares(world):
+        shared = one_number()
+        first = DDP(shared if is_nested else nn.Sequential(shared, one_number()), world)
+        second = nn.Sequential(first if is_nested else shared, one_number())
+        try:
+            DDP(second, world)
+        except TypeError as error:
+            DDP(shared if is_nested else first.module, world)  # again: it replaces its wrapper
+            return str(error)
+
+    name = "0.module.weight" if is_nested else "0.weight"
+    for told in run(shares, 2).values:
+        assert re.match(rf"{name}: averaged in backward by the wrapper of another", told)
 
 
 @pytest.mark.parametrize("wrap", [*LADDER.values(), LocalSGD])

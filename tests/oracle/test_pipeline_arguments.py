@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,15 @@ from torch.nn import functional as F
 
 from labkit import run
 from labkit.model import GPTConfig
-from labkit.pipeline import Pipeline, PipelineGPT, gpipe, one_f_one_b, parse, plan
+from labkit.pipeline import (
+    Pipeline,
+    PipelineGPT,
+    WeightedLoss,
+    gpipe,
+    one_f_one_b,
+    parse,
+    plan,
+)
 
 
 def attempt(world, make):
@@ -28,6 +37,7 @@ def pipeline(world, module=None, loss=F.mse_loss, schedule=None):
 
 
 X = torch.ones(4, 3)
+BY_CLASS = partial(F.cross_entropy, weight=torch.tensor([1.0, 2.0, 9.0]))
 WRONG = {
     "other stages": (
         lambda w: Pipeline(plan(one_f_one_b, 1, 2), {3: nn.Linear(3, 3)}, F.mse_loss, w),
@@ -72,6 +82,22 @@ WRONG = {
     "loss of many": (
         lambda w: pipeline(w, loss=lambda y, t: y - t).step(X, X),
         r"loss gave \(2, 3\)",
+    ),
+    "a number in a list": (
+        lambda w: pipeline(w, loss=lambda y, t: (y - t).mean().reshape(1)).step(X, X),
+        r"loss gave \(1,\)",
+    ),
+    "a sum": (
+        lambda w: pipeline(w, loss=partial(F.mse_loss, reduction="sum")).step(X, 2 * X),
+        r"for two microbatches of 2 and 2 rows, .* Give a mean: reduction='mean'",
+    ),
+    "weights of classes": (
+        lambda w: pipeline(w, loss=BY_CLASS).step(X, torch.tensor([0, 1, 2, 2])),
+        r"weight\(targets\) is the sum of their weights",
+    ),
+    "rows compared": (
+        lambda w: pipeline(w, loss=lambda y, _: (y @ y.T).logsumexp(1).mean()).step(X, X),
+        "compares rows with each other cannot be cut into microbatches",
     ),
     "too many stages": (
         lambda w: PipelineGPT(GPTConfig(num_layers=2), plan(one_f_one_b, 5, 2), 0),
@@ -192,3 +218,27 @@ def fails_once(world):
 
 def test_a_pipeline_whose_step_failed_takes_no_other():
     run(fails_once, 1)
+
+
+def test_losses_that_are_means_over_rows_or_random_are_taken():
+    def steps(world):
+        generator = torch.Generator().manual_seed(0)
+        x, classes = torch.randn(5, 3, generator=generator), torch.tensor([0, 1, 2, 2, 0])
+        losses = {
+            F.mse_loss: x,
+            partial(F.cross_entropy, label_smoothing=0.1): classes,
+            WeightedLoss(BY_CLASS, lambda part: BY_CLASS.keywords["weight"][part].sum()): classes,
+            lambda y, t: F.mse_loss(F.dropout(y, 0.5), t): x,
+            lambda y, t: F.mse_loss(y, t) * torch.inf: x,
+        }
+        for loss, targets in losses.items():
+            torch.manual_seed(0)
+            module = nn.Linear(3, 3)
+            step = pipeline(world, module, loss).step(x, targets)
+            torch.manual_seed(0)
+            serial = loss(nn.Linear(3, 3)(x), targets).item()
+            yield step.loss, serial
+
+    (found,) = run(lambda world: list(steps(world)), 1).values
+    for n in (0, 1, 2):
+        assert found[n][0] == pytest.approx(found[n][1])

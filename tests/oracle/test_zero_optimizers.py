@@ -772,6 +772,8 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("groups of the lab", "AdamW of the lab has one set of settings"),
         ("after DDP", "belongs to a module that is wrapped in DDP, whose hooks average"),
         ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
+        ("unscaled by torch", "torch.amp.GradScaler looks for inf on each rank alone"),
+        ("clipping of means", "optimizer.clip_gradients.max_norm. of a ShardedOptimizer"),
         ("copied", "cannot be copied or pickled; save state_dict"),
         ("frozen later", "parameter 0: frozen or unfrozen after the optimizer was made"),
         ("frozen later, by bucket", "parameter 0: frozen or unfrozen after the optimizer was made"),
@@ -842,8 +844,14 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             scaler = torch.amp.GradScaler("cpu")
             scaler.scale(torch.ones(1))
             scaler.step(each)
+        if misuse == "unscaled by torch":
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(torch.ones(1))
+            scaler.unscale_(each)
         if misuse == "clipping of torch":
             nn.utils.clip_grad_norm_([w], 1.0)
+        if misuse == "clipping of means":
+            nn.utils.get_total_norm(each.reduce_gradients())
         if misuse == "copied":
             copy.deepcopy(each)
         if misuse == "frozen later":
