@@ -43,9 +43,11 @@ def puzzle(
 
 def _name_and_file(words: list[str]) -> tuple[str, Path | None]:
     """A name has several words, with quotes around it or without; the last word may be a file."""
-    for name, file in ((words, None), (words[:-1], Path(words[-1]) if words else None)):
+    if not words:
+        return "", None
+    for name, file in ((words, None), (words[:-1], Path(words[-1]))):
         with contextlib.suppress(UnknownPuzzle):
-            return get_puzzle(" ".join(name)).name if name else "", file
+            return get_puzzle(" ".join(name)).name, file
     if len(words) > 1 and Path(words[-1]).exists():
         words = words[:-1]
     return " ".join(words), None

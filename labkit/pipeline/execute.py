@@ -30,7 +30,7 @@ from labkit.pipeline.tied import set_aside, sum_tied_gradients
 from labkit.pipeline.timing import Span
 from labkit.pipeline.validate import validate
 from labkit.pipeline.wires import Wires
-from labkit.pipeline.work import Loss, Work
+from labkit.pipeline.work import Loss, WeightedLoss, Work
 
 _REGIONS = {
     Kind.F: "forward",
@@ -84,6 +84,7 @@ class Pipeline:
         checks.stages(stages, schedule, self.group)
         checks.same_plan(schedule, tied, self.group)
         self.stages, self.loss, self.tied = dict(stages), loss, tied
+        self._means = None if isinstance(loss, WeightedLoss) else checks.MeanOfMeans(loss)
         self._wires = Wires(schedule, self.group)
         self._is_whole = True  # False while a step is under way, and after one that has failed
 
@@ -128,7 +129,10 @@ class Pipeline:
         return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
-        return Work(self.schedule, self.stages, self.loss, inputs, targets, self.group.device)
+        device = self.group.device
+        return Work(
+            self.schedule, self.stages, self.loss, inputs, targets, device, means=self._means
+        )
 
 
 def execute(

@@ -84,8 +84,6 @@ class PipeDream(Pipeline):
 
 
 class _Stashing(Work):
-    _is_one_batch = False
-
     def __init__(self, pipeline: PipeDream, inputs: Tensor, targets: Tensor) -> None:
         device = pipeline.group.device
         super().__init__(pipeline.schedule, pipeline.stages, pipeline.loss, inputs, targets, device)

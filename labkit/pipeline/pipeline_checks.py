@@ -131,8 +131,8 @@ class MeanOfMeans:
     """Asks a loss over rows whether the mean of two microbatches is the mean of their means.
 
     A sum is not, nor a mean over weights of classes, nor a loss that compares rows with each other:
-    cut into microbatches these have another gradient than over the whole batch. One loss more in a
-    step, without a gradient, on its first two microbatches.
+    cut into microbatches these have another gradient than over the whole batch. One loss more in
+    the first step, without a gradient, on its first two microbatches.
     """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:

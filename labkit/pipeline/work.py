@@ -55,9 +55,6 @@ class _Held(NamedTuple):
 class Work:
     """A step's microbatches on one rank. `held`: (stage, microbatch) -> what is kept of it."""
 
-    _is_one_batch = True
-    """Whether the microbatches together make one gradient."""
-
     def __init__(
         self,
         schedule: Schedule,
@@ -66,6 +63,7 @@ class Work:
         inputs: Tensor,
         targets: Tensor,
         device: torch.device,
+        means: checks.MeanOfMeans | None = None,
     ) -> None:
         checks.batch(inputs, targets, schedule.num_microbatches)
         self.inputs = inputs.to(device).tensor_split(schedule.num_microbatches)
@@ -75,9 +73,7 @@ class Work:
         self._stages, self._loss = stages, loss
         self._last = schedule.num_stages - 1
         self._losses: dict[int, Tensor] = {}  # microbatch -> its mean
-        self._means: checks.MeanOfMeans | None = None
-        if self._is_one_batch and not isinstance(loss, WeightedLoss):
-            self._means = checks.MeanOfMeans(loss)
+        self._means = means
         self._splits = {op.stage for row in schedule.rows for op in row if op.kind is Kind.I}
         self._compute = {
             Kind.F: self._forward,
