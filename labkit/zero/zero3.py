@@ -150,9 +150,6 @@ class FullyShardedModule(nn.Module):
         self._passes = Passes(self._units, [u for u in self._units if u.name in resharded])
         self._hook(modules.values())
 
-        for each in module.modules():
-            each.register_state_dict_pre_hook(_refuse_state_dict)
-            each.register_load_state_dict_pre_hook(_refuse_state_dict)
         self.__dict__["module"] = module  # not as a submodule: the shards are its parameters
         shards = {n: s for flat in self._flats for n, s in zip(flat.names, flat.shards)}
         # Not register_parameter, which refuses names with a dot.
@@ -266,11 +263,6 @@ class FullyShardedModule(nn.Module):
             "a sharded module is not moved or converted: do so first, and shard it after; "
             "compute_dtype=torch.bfloat16 computes in 16 bits"
         )
-
-
-def _refuse_state_dict(module: nn.Module, *args: Any) -> None:
-    """RuntimeError: the parameters of the module within are empty, and a file would hold none."""
-    raise RuntimeError(_NO_STATE_DICT)
 
 
 _NO_STATE_DICT = (

@@ -746,8 +746,6 @@ OF_TORCH = {
     "clipping by foreach": lambda linear, world: nn.utils.clip_grad_norm_(
         after_backward(linear, world).parameters(), 1.0, foreach=True
     ),
-    "state_dict within": lambda linear, world: after_backward(linear, world).module.state_dict(),
-    "load within": lambda linear, world: after_backward(linear, world).module.load_state_dict({}),
     "optimizer before": stepped_on(lambda given, _: torch.optim.AdamW(given), None),
     "the lab's before": stepped_on(lambda given, _: AdamW(given, 1e-3), None),
     "optimizer of the module within": stepped_on(
@@ -803,8 +801,6 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
         ("wire", "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
         ("dtype", "compute_dtype='bf16': give a dtype such as torch.float32"),
         ("state_dict", "a sharded module has no state_dict"),
-        ("state_dict within", "a sharded module has no state_dict"),
-        ("load within", "a sharded module has no state_dict"),
         ("copied", "cannot be copied or pickled; save full_parameters"),
         ("frozen later", "frozen or unfrozen after the module was sharded"),
         ("unfrozen later", "frozen or unfrozen after the module was sharded"),
