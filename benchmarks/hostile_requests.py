@@ -53,7 +53,7 @@ def of(name: str, path: str = PATH, **fields: object) -> Hostile:
 
 
 def raw(name: str, text: str, headers: dict[str, str] = JSON) -> Hostile:
-    """One with this text in the place of `max_tokens`, which Python's JSON would not write."""
+    """Make a body with this text as `max_tokens`, which Python's JSON would not write."""
     return Hostile(name, b'{"model": "tiny", "prompt": "abcd", %s}' % text.encode(), PATH, headers)
 
 

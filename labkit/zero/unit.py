@@ -37,7 +37,7 @@ from labkit.optimizer import mark_replaced
 from labkit.zero.flat import by_elements, flattened, is_divided_before
 
 NONE = -0.0
-"""In the place of a gradient that there is not.
+"""Stands for a missing gradient.
 
 A sum is -0.0 only where every term is: so a parameter that no rank has used is known from what is
 reduced anyway, and no other message says so. A real gradient has 0.0 for -0.0.
