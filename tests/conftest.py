@@ -26,6 +26,10 @@ ROOT = Path(__file__).parents[1]
 # spins until the other has had its turn, 10 ms for the softmax of ten numbers.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# A run without `device=` would choose the GPUs of this machine, and most tests are of the CPU.
+if "--gpu" not in sys.argv:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Before labkit is imported, which adds to it what ranks are forked from. A rank of a test imports
 # these before the code under test begins, in 20 ms (graders) or 60 (pytest); there are thousands.
 PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "pytest"]
@@ -66,6 +70,11 @@ def pytest_addoption(parser):
         "--fast",
         action="store_true",
         help="skip what launches more than two ranks, and files that take longer than 4 s",
+    )
+    parser.addoption(
+        "--gpu",
+        action="store_true",
+        help="let tests see this machine's GPUs: for those that skip because they need one",
     )
     parser.addoption(
         "--rehearse-nccl",

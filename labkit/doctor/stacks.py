@@ -17,7 +17,10 @@ _MAIN = re.compile(r"in (rank|session)_main\b")
 _LAUNCHER = re.compile(
     r"labkit/(launch/(rank|session/session_main|session/command)|elastic/restarts)\.py"
 )
-_LIFELINE = "in _watch_lifeline"
+# Threads that bring no operation: the one that waits for the driver's end, and those of C++ that
+# have been in Python once. Where torch sees a GPU, autograd keeps one for each from the first
+# backward pass on. In a pass they do call Python, but then the thread that began it is listed too.
+_IDLE = ("in _watch_lifeline", "<no Python frame>")
 _THREADING = f"{os.sep}threading.py"
 # A lock or event, another thread's end (with a timeout it reads otherwise; Python 3.13 has no such
 # line), the next piece of work for a thread of a pool, another rank.
@@ -42,7 +45,7 @@ class Stack:
     site: Site | None = None
     """The innermost line that belongs to neither labkit nor torch."""
     num_other_threads: int = 0
-    """Python threads besides the one that runs the function: they may communicate, too."""
+    """Threads in Python besides the one that runs the function: they may communicate, too."""
     is_held: bool = False
     """Whether all of its threads wait for one of them, or for another rank: none goes on alone."""
 
@@ -66,7 +69,11 @@ def read(path: Path) -> Stack:
     mains += [thread for thread in threads if "\n  ..." in thread]
     if not mains:
         return Stack()
-    others = [thread for thread in threads if thread is not mains[0] and _LIFELINE not in thread]
+    others = [
+        thread
+        for thread in threads
+        if thread is not mains[0] and not any(mark in thread for mark in _IDLE)
+    ]
     lines = mains[0].strip().splitlines()[1:]  # innermost first, below a heading
     own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
     is_held = all(_is_held(thread.strip().splitlines()[1:]) for thread in (mains[0], *others))

@@ -74,7 +74,7 @@ def run(
     *,
     restarts: int = 3,
     sizes: Sequence[int] | None = None,
-    timeout: float = 30,
+    timeout: float = 120,
     on_start: Callable[[int, list[int]], None] | None = None,
 ) -> ElasticRun:
     """Call `fn(world, *args)` on `world_size` ranks, and again after a failure, until it returns.

@@ -52,7 +52,7 @@ def run_replicas(
     args: Sequence[Any] = (),
     *,
     restarts: int = 3,
-    timeout: float = 30,
+    timeout: float = 120,
     patience_s: float = 5.0,
 ) -> ReplicasRun:
     """Call `fn(replica, *args)` in `num_replicas` processes; each fails and restarts alone.

@@ -34,7 +34,7 @@ _FILES_OF_RANK = 20
 # Every rank connects to every other one: 8 s for 256 ranks, 0.7 s for 64, on 2 cores.
 _CONNECT_CORE_S = 0.25e-3
 _SPARE_FILES = 16
-_DEFAULT_TIMEOUT_S = 30.0
+_DEFAULT_TIMEOUT_S = 120.0
 
 
 def check_function(fn: object) -> None:

@@ -13,7 +13,7 @@ class RanksLine:
 
     world_size: int | None = None
     on: list[int] | None = None
-    timeout_s: float = 30
+    timeout_s: float = 120
     device: str | None = None
 
 

@@ -5,7 +5,7 @@
     %%ranks 4                    start four ranks and run the cell on them
     %%ranks                      run the cell on the ranks that there are
     %%ranks --on 0,2             on two of them; the others stay idle
-    %%ranks --timeout 300        a cell may take 30 s, unless it says otherwise
+    %%ranks --timeout 300        a cell may take 120 s, unless it says otherwise
     %%ranks 2 --device cuda      as for labkit.run
 
     %ranks status                processes and variables

@@ -244,7 +244,7 @@ def test_a_straggler_is_told_with_its_line_and_let_go_on(world_size, capsys, mon
     assert " ".join(lines) == (
         f"[labkit] {OTHERS[world_size, 1]} {wait} in all_reduce #1 (faults.py, line {called}) for "
         f"rank 1, which sleeps or blocks before any operation (faults.py, line {slept}). "
-        "The timeout is 30 s."
+        "The timeout is 120 s."
     )
     assert len(lines) > 1 and max(map(len, lines)) <= 96, "a page would break it within a word"
     done = [[each.done_s is not None for each in line.operations] for line in result.timeline]

@@ -11,7 +11,7 @@ from labkit.checkpoint import Checkpointer
 from labkit.optimizer import AdamW
 from labkit.zero import FullyShardedModule
 
-ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and --gpu")
 STEPS = 3
 
 

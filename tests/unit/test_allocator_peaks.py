@@ -72,7 +72,7 @@ def test_the_picture_says_what_the_allocator_says():
     assert any("cuda:0's allocator: 3 MB" in text for text in texts)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and --gpu")
 def test_on_a_gpu_the_allocator_has_what_the_meter_has_and_what_rounding_adds():
     torch.ones(1, device="cuda")  # the device is in use from here on
     with Meter() as meter:

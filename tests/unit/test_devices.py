@@ -96,25 +96,25 @@ def test_an_unknown_device_is_refused_with_the_choices(device):
     [
         ({}, (256 - 60 - 16) // 5, "a process may have 256 (ulimit -n; 60 are in use)"),
         ({"max_open_files": 10**6, "available_bytes": 4 * 10**8}, 50, "0.4 GB of memory"),
-        ({"max_open_files": 10**6}, 979, "8 cores about 0.25 ms / 8 per pair"),
-        ({"max_open_files": None, "available_bytes": None, "num_cores": 0.5}, 244, "0.5 cores"),
+        ({"max_open_files": 10**6}, 1959, "8 cores about 0.25 ms / 8 per pair"),
+        ({"max_open_files": None, "available_bytes": None, "num_cores": 0.5}, 489, "0.5 cores"),
     ],
 )
 def test_more_ranks_than_make_sense_are_refused_with_the_numbers(change, most, reason):
     machine = replace(LAPTOP, **change)
-    request.check_number(most, 30, machine)
+    request.check_number(most, 120, machine)
     with pytest.raises(ValueError, match=re.escape(reason)) as refused:
-        request.check_number(most + 1, 30, machine)
+        request.check_number(most + 1, 120, machine)
     assert f"world_size={most + 1} " in str(refused.value)
     assert f"Use at most {most}" in str(refused.value)
 
 
 def test_who_waits_longer_may_have_more_ranks():
     machine = replace(LAPTOP, max_open_files=None, available_bytes=None)
-    assert request.most_ranks(120, machine)[0] == pytest.approx(
-        2 * request.most_ranks(30, machine)[0], abs=1
+    assert request.most_ranks(480, machine)[0] == pytest.approx(
+        2 * request.most_ranks(120, machine)[0], abs=1
     )
-    assert request.most_ranks(0.1, machine) == request.most_ranks(30, machine)
+    assert request.most_ranks(0.1, machine) == request.most_ranks(120, machine)
 
 
 def test_one_rank_is_never_too_many():

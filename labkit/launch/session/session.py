@@ -38,7 +38,7 @@ from labkit.launch.session.cell_run import CellRun, Unsent, cell_run
 from labkit.launch.session.command import Cell, Command, Names, Push, Take
 from labkit.launch.session.session_ranks import SessionRanks
 
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
 _STALL_S = 5.0
 
 
@@ -121,7 +121,7 @@ class Session:
         source: str | Cell,
         ranks: Iterable[int] | None = None,
         *,
-        timeout: float = 30,
+        timeout: float = 120,
         stall: float | None = _STALL_S,
     ) -> CellRun:
         """Run `source` on `ranks` (None: on all) and return what it left behind there.
