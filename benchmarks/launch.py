@@ -1,6 +1,7 @@
 """How long until four ranks are ready, against torch.multiprocessing.spawn.
 
 Ready: the process group is up and one all_reduce is done on every rank, counted from the call.
+Then the milliseconds in which a rank reads the text that it trains on.
 Run it with `python benchmarks/launch.py`.
 """
 
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from measure import command_line, machine
 
 import labkit
+from labkit.data import Corpus
 
 WORLD_SIZE = 4
 ROUNDS = 5
@@ -69,6 +71,14 @@ def seconds_of_first_call() -> float:
     return float(done.stdout.split()[-1])
 
 
+def seconds_of_reading() -> float:
+    """The text of the standard library, as each process reads it once."""
+    Corpus.standard_library.cache_clear()
+    began = time.monotonic()
+    Corpus.standard_library()
+    return time.monotonic() - began
+
+
 def main() -> None:
     """Alternate the three, print medians and ratios."""
     command_line(__doc__).parse_args()
@@ -84,6 +94,8 @@ def main() -> None:
     print(f"  torch.multiprocessing.spawn   {spawn_s:.3f} s")
     print(f"  labkit.run                    {warm_s:.3f} s   {spawn_s / warm_s:.1f}x faster")
     print(f"  labkit.run, the first call    {first_s:.3f} s   {spawn_s / first_s:.1f}x faster")
+    reading_s = statistics.median(seconds_of_reading() for _ in range(ROUNDS))
+    print(f"  Corpus.standard_library       {1e3 * reading_s:.1f} ms in each process")
 
 
 if __name__ == "__main__":

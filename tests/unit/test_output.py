@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-import time
 from multiprocessing import Pipe
 
 import pytest
@@ -47,12 +46,11 @@ def test_lines_are_shown_whole_whatever_the_pieces(output, capsys, pieces, shown
 
 def test_a_progress_bar_without_an_end_costs_no_more_than_its_bytes(output):
     rank_output, descriptor = output
-    began = time.process_time()
     for _ in range(300):
         os.write(descriptor, b"." * 60_000)
         rank_output.read()
-    assert len(rank_output._line) <= 2**16
-    assert time.process_time() - began < 1, "reading is quadratic"
+        # What is copied at the next piece. Without this bound reading is quadratic.
+        assert len(rank_output._line) <= 2**16
 
 
 class Writes(io.RawIOBase):

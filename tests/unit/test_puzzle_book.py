@@ -1,7 +1,5 @@
 """The puzzles' budgets are what the search finds; what their stories claim is so."""
 
-import time
-
 import pytest
 
 from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, judge
@@ -13,6 +11,7 @@ from labkit.pipeline import (
     naive,
     one_f_one_b,
     plan,
+    search,
     simulate,
     text,
     zero_bubble_h1,
@@ -41,12 +40,11 @@ def test_the_schedule_that_the_search_finds_passes_as_text(name):
     assert judge(puzzle, text(best)) and judge(puzzle, best)
 
 
-@pytest.mark.clock
 @pytest.mark.parametrize("name", NAMES)
-def test_the_search_takes_less_than_two_seconds(name):
-    started_s = time.process_time()
+def test_the_search_gives_up_at_most_1000_partial_schedules(name, monkeypatch):
+    """A learner's answer is judged while they wait. The hardest puzzle takes about 300."""
+    monkeypatch.setattr(search, "_MOST_SITUATIONS", 1000)
     least_makespan(PUZZLES[name].problem, PUZZLES[name].memory)
-    assert time.process_time() - started_s < 2
 
 
 def test_schedules_with_a_name_pass_only_where_they_are_asked_for():

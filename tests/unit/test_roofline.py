@@ -60,7 +60,7 @@ def test_a_small_model_is_measured(monkeypatch):
         *("embedding", "layer norm", "QKV projection", "attention", "MLP", "softmax"),
         "optimizer step",
     ]
-    assert all(0 < each.seconds < 0.1 for each in found.operations)
+    assert all(each.seconds > 0 for each in found.operations)
     assert found.device.endswith("threads, float32")
 
 
