@@ -101,7 +101,8 @@ def _stack() -> nn.Sequential:
 
 
 def _plain(model: nn.Module) -> tuple[nn.Module, Step]:
-    return model, lambda batch: model(batch).sum().backward()
+    # If its input needs no gradient, the first layer's backward is over, to hooks, before it began.
+    return model, lambda batch: model(batch.requires_grad_()).sum().backward()
 
 
 def _ddp(world: Group, wire: Wire) -> tuple[nn.Module, Step]:

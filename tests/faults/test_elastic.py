@@ -140,10 +140,12 @@ def test_a_deterministic_failure_is_not_restarted(fn, kind, num_attempts):
     assert "restarts.py" not in str(caught.value)
 
 
-@pytest.mark.alone
-@pytest.mark.clock
-def test_a_hang_and_a_kill_from_outside_are_restarted():
-    started = []
+def test_a_hang_and_a_kill_from_outside_are_restarted(monkeypatch):
+    """The attempt that hangs has a short timeout. The others have a minute."""
+    started, launch = [], elastic.restarts.launch
+
+    def with_timeout(*args, timeout, **options):
+        return launch(*args, timeout=timeout if started else 1, **options)
 
     def kill_second(number, pids):
         started.append(len(set(pids)))
@@ -155,8 +157,9 @@ def test_a_hang_and_a_kill_from_outside_are_restarted():
             threading.Event().wait()
         return world.size
 
-    run(lambda world: None, 2)  # a fork server that first imports torch may take the 3 seconds
-    result = elastic.run(sleeps_twice, 2, timeout=3, on_start=kill_second)
+    run(lambda world: None, 2)  # a fork server that first imports torch may take the second
+    monkeypatch.setattr(elastic.restarts, "launch", with_timeout)
+    result = elastic.run(sleeps_twice, 2, timeout=60, on_start=kill_second)
     assert [type(a.error) for a in result.attempts] == [RunTimeout, RankError, type(None)]
     assert result.attempts[1].error.rank == 0
     assert started == [2, 2, 2]

@@ -1,17 +1,22 @@
 """Every fault of examples/faults.py gets the verdict that names its rank, operation and line."""
 
 import inspect
+import os
 import re
-import time
+import select
 import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, run
+from labkit.comm import flight_recorder
 from labkit.doctor.verdict import Fault
+from labkit.launch import notes
 from tests.an_example import load_example
 
 faults = load_example("faults")
@@ -169,7 +174,7 @@ OF_TWO_ORDERS = ["swapped_calls"]
 
 @pytest.fixture(scope="module", autouse=True)
 def ready():
-    """What ranks are forked from has imported torch: one of the faults has 2.5 s in all."""
+    """What ranks are forked from has imported torch: one of the faults has 5 s in all."""
     run(lambda world: None, 1, timeout=120)
 
 
@@ -211,7 +216,7 @@ def require_verdict(name, world_size):
     program = faults.FAULTS[name]
     culprit = CULPRITS[world_size] if name in OF_ONE_RANK else faults.CULPRIT
     error_class, fault, said = VERDICTS[name]
-    timeout_s = 2 if error_class is RunTimeout else 20
+    timeout_s = 5 if error_class is RunTimeout else 60
     with pytest.raises(error_class) as caught:
         run(wrong_on(program, culprit), world_size, timeout=timeout_s, stall=0.5)
     error, text = caught.value, str(caught.value)
@@ -234,10 +239,39 @@ def require_where_the_others_were(name, error, world_size):
         assert re.match(f"{WHERE_OTHERS_WERE[name]}{line}\\)", where), error
 
 
+@pytest.fixture
+def when_told(monkeypatch):
+    """Calls a function of the test once the lab has printed a line."""
+
+    def call(then):
+        def tell(text, tell=notes.tell):
+            tell(text)
+            then()
+
+        monkeypatch.setattr(notes, "tell", tell)
+
+    return call
+
+
+def asleep_until_written(world, program, path):
+    """Perform a program of which each sleep ends once somebody has written to this FIFO."""
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    # Both are calls of C: to the doctor the rank is in the program's own line.
+    program.__globals__["time"] = SimpleNamespace(sleep=partial(select.select, [reader], [], []))
+    program(world)
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_a_straggler_is_told_with_its_line_and_let_go_on(world_size, capsys, monkeypatch):
-    monkeypatch.setattr(faults, "STALL_S", 0.75)  # it comes after 1.5 s
-    result = run(faults.straggles, world_size, stall=0.5)
+def test_a_straggler_is_told_with_its_line_and_let_go_on(
+    world_size, capsys, monkeypatch, tmp_path, when_told
+):
+    """It sleeps until it has been told, or the run would end by its timeout."""
+    monkeypatch.setattr(faults, "STALL_S", 1000)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    when_told(lambda: fifo.write_bytes(b"go on"))
+    # Two seconds, in which the straggler falls asleep, also where it has to wait for a core.
+    result = run(asleep_until_written, world_size, (faults.straggles, fifo), stall=2)
     lines = capsys.readouterr().out.splitlines()
     slept, called = marked_lines(faults.straggles)
     wait = "wait" if world_size > 2 else "waits"
@@ -251,18 +285,22 @@ def test_a_straggler_is_told_with_its_line_and_let_go_on(world_size, capsys, mon
     assert done == [[True]] * world_size, "all of them have come"
 
 
-@pytest.mark.clock  # on a busy machine a rank that computes hardly gets a core
-def test_a_straggler_that_computes_is_told_to_compute(capsys):
+def test_a_straggler_that_computes_is_told_to_compute(capsys, tmp_path, when_told):
+    """It computes until it has been told."""
+    told = tmp_path / "told"
+
     def straggles(world):
-        until_s = time.monotonic() + 1.5
-        while world.rank == 1 and time.monotonic() < until_s:
-            pass
+        # On a busy machine a rank that computes hardly gets a core: any time on one counts.
+        with mock.patch.object(flight_recorder, "_BUSY_S", 1e-9):
+            while world.rank == 1 and not told.exists():
+                pass
         world.all_reduce(torch.ones(3))
 
-    run(straggles, 2, stall=0.5)
-    told = " ".join(capsys.readouterr().out.split())
-    assert told.count("[labkit]") == 1
-    assert "for rank 1, which computes before any operation" in told
+    when_told(told.touch)
+    run(straggles, 2, stall=2)
+    line = " ".join(capsys.readouterr().out.split())
+    assert line.count("[labkit]") == 1
+    assert "for rank 1, which computes before any operation" in line
 
 
 def test_a_mismatch_is_caught_before_any_number_is_wrong():

@@ -5,8 +5,8 @@ from statistics import mean
 import pytest
 
 from labkit import viz
-from labkit.elastic import Goodput, measure_goodput
-from labkit.elastic.goodput import Event, account, draw_failures
+from labkit.elastic import Goodput, goodput, measure_goodput
+from labkit.elastic.goodput import Event, Failure, account, draw_failures
 
 
 def test_failures_are_a_poisson_process_and_the_same_for_the_same_seed():
@@ -35,22 +35,28 @@ def test_each_span_of_time_is_counted_once():
     assert found.share == 7 / 36
 
 
-@pytest.mark.alone
-@pytest.mark.clock
-def test_the_goodput_of_a_real_job_is_less_with_a_save_after_each_step():
-    settings = {"num_steps": 12, "step_s": 0.01, "mtbf_s": 0.5}
-    by_interval = measure_goodput([1, 4], seeds=[3], **settings)
-    (often,), (seldom,) = by_interval.values()
-    for found in (often, seldom):
+def test_a_real_job_that_fails_accounts_for_all_of_its_time(monkeypatch):
+    """Two jobs side by side: one saves after each step, and one never does.
+
+    Their steps take 1.2 s at least, and a rank is killed 1, 2, 3, ... s after an attempt began, so
+    that an attempt which ends has made steps before. Which interval is better depends on what this
+    machine takes for a write and a restart: notebook 15 measures it.
+    """
+    failures = [Failure(1.0 + number, number % 2) for number in range(200)]
+    monkeypatch.setattr(goodput, "draw_failures", lambda *_: failures)
+    by_interval = measure_goodput([1, 100], seeds=[0], num_steps=12, step_s=0.1)
+    (often,), (never,) = by_interval.values()
+    for found in (often, never):
         parts = found.useful_s, found.writing_s, found.repeated_s, found.down_s
         assert sum(parts) == pytest.approx(found.wall_s, abs=1e-6)
-        assert min(parts) > 0
+        assert min(parts) >= 0
         assert found.num_steps == 12
-        assert found.num_failures > 0
-        assert found.useful_s >= 12 * 0.01
-    assert often.num_writes >= 12
-    assert often.share < seldom.share
-    assert (often + seldom).num_steps == 24
+        assert found.num_failures > 0 and found.down_s > 0
+        assert found.useful_s >= 12 * 0.1
+    assert often.num_writes >= 12 and often.writing_s >= 12 * 0.03
+    assert never.num_writes == 0 == never.writing_s
+    assert never.repeated_s > 0  # all steps of an attempt that was ended
+    assert (often + never).num_steps == 24
 
 
 def test_the_picture_has_a_point_per_interval_and_says_the_best():

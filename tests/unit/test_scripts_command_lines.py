@@ -30,6 +30,7 @@ REFUSED = """
     examples/three_d.py --tp            0 -1 3 two
     examples/faults.py -n               0 -1 1 two
     examples/bottlenecks.py --jobs      0 -1 1.5 two
+    examples/bucket_sizes.py            something
     examples/kills.py --kills           0 -1 two
     examples/serving_traffic.py --seconds  0 -1 nan inf two
     examples/train_and_serve.py --out x --steps  0 -1 two
