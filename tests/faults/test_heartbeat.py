@@ -22,11 +22,11 @@ PATIENCE_S = 60
 
 
 def until(monitor, rank, state):
-    """Wait until the rank has this state; since when, on the monitor's clock."""
+    """Wait until the rank has this state; since when, on the monitor's clock, if it changed."""
     with monitor.changed:
         is_so = monitor.changed.wait_for(lambda: monitor.states()[rank] == state, PATIENCE_S)
         assert is_so, f"rank {rank} is {monitor.states()[rank]}, not {state}: {monitor.changes}"
-        return [change for change in monitor.changes if change.rank == rank][-1].at_s
+        return max((each.at_s for each in monitor.changes if each.rank == rank), default=None)
 
 
 def beat_for_ever(world, address):
