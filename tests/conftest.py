@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import zlib
@@ -20,6 +21,11 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+# A shell's script starts what it puts into the background (`make test &`) with SIGINT ignored. All
+# that is started from here hears SIGINT all the same: workers, the fork server, programs, kernels.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before torch is imported, and for kernels and programs that tests start, too; ranks have one
 # thread anyway. Tests run side by side: a second thread finds its core taken, and the first one
@@ -147,6 +153,14 @@ def pytest_collection_finish(session):
     # By value: ranks need not import pytest and the test module, which takes them a second.
     for module in {item.module for item in session.items if getattr(item, "module", None)}:
         cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_heard_as_before():
+    """A command of labkit, called in this process, leaves SIGINT to the end of the process."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

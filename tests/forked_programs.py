@@ -20,6 +20,7 @@ import threading
 from multiprocessing import forkserver
 
 import labkit.launch  # noqa: F401  tells the server what ranks need
+from labkit.interrupts import leave_group
 from labkit.launch.rank import draw_own_random_numbers
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -79,7 +80,7 @@ def _script(path):
 
 
 def _run(output, cwd, env, program, args):
-    os.setsid()
+    leave_group()
     output.send_bytes(b"leads a group")
     for number in (1, 2):
         os.dup2(output.fileno(), number)
@@ -92,7 +93,6 @@ def _run(output, cwd, env, program, args):
     multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None
     draw_own_random_numbers()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Ranks come from the server that this process comes from, and daemons may have no children.
     forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
     multiprocessing.current_process()._config["daemon"] = False

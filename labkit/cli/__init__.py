@@ -7,11 +7,15 @@ labkit plan --model llama3-70b --cluster h100 --gpus 512    1 where no layout fi
 labkit serve checkpoints         a trained GPT, by OpenAI's protocol
 labkit doctor                    exit status 0 where runs work, 1 where something prevents them
 
-Ctrl-C ends each of them with status 130. This file imports almost nothing, so that it is there to
-catch Ctrl-C while the rest is imported; commands.py says which commands there are.
+Ctrl-C ends each of them with status 130 and without a traceback; it ends a server that serves with
+status 0. This file imports almost nothing, so that Ctrl-C is heard while the rest is imported: see
+ctrl_c.py. commands.py says which commands there are.
 """
 
+import signal
 import sys
+
+from labkit.cli import ctrl_c
 
 _WHAT_RANKS_NEED = [
     "labkit.launch.session.session_main",
@@ -33,6 +37,9 @@ EXTRAS = {
 
 def main() -> None:
     """The command `labkit`."""
+    if sys.argv[1:2] == ["watch"]:  # it owns its terminal, whoever ignores SIGINT around it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    ctrl_c.ends_at_once()
     try:
         if sys.argv[1:2] in (["check"], ["watch"]):
             _start_fork_server()
@@ -40,7 +47,7 @@ def main() -> None:
 
         main()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(ctrl_c.INTERRUPTED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -52,7 +59,7 @@ def main() -> None:
         # torch's own code makes one of a Ctrl-C that comes while it is imported.
         if "KeyboardInterrupt" not in str(error):
             raise
-        sys.exit(130)
+        sys.exit(ctrl_c.INTERRUPTED)
 
 
 def _start_fork_server() -> None:
@@ -61,7 +68,6 @@ def _start_fork_server() -> None:
     Without torch._dynamo, which no exercise needs and which takes a second to import.
     """
     import multiprocessing
-    import signal
     from multiprocessing import forkserver, resource_tracker
 
     multiprocessing.get_context("forkserver").set_forkserver_preload(_WHAT_RANKS_NEED)

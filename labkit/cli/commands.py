@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from labkit.arguments import UserError, printable
+from labkit.cli import ctrl_c
 
 COMMANDS = {
     "Exercises": {
@@ -108,7 +109,9 @@ class _Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, loaded(name) if name in _PLACES else listed, rest
+        found = loaded(name) if name in _PLACES else listed
+        ctrl_c.raises()
+        return name, found, rest
 
     def invoke(self, ctx: Any) -> Any:
         from labkit.cli.terminal import console, progress_warnings_shown
@@ -117,7 +120,10 @@ class _Group(TyperGroup):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                raise typer.Exit(130) from None
+                ctrl_c.end_fork_server()
+                raise typer.Exit(ctrl_c.INTERRUPTED) from None
+            finally:
+                ctrl_c.ends_at_once()
 
 
 def loaded(name: str) -> Any:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.calc.units import parse_quantity
+from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.terminal import console, counted
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ _MARKS = (  # by level
 
 def doctor() -> None:
     """Show what this machine can do, with a real run of two ranks; takes some seconds."""
-    from labkit.launch.machine import checkup  # it takes torch with it
+    with ending_at_once():
+        from labkit.launch.machine import checkup  # it takes torch with it
 
     findings = checkup.check_up()
     _show(findings)
@@ -79,8 +81,9 @@ def preflight(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """Check links, arithmetic, disk and clocks on real ranks; fails where something is wrong."""
-    from labkit.launch import RunError, launch
-    from labkit.measure import preflight as check
+    with ending_at_once():
+        from labkit.launch import RunError, launch
+        from labkit.measure import preflight as check
 
     try:
         free_bytes, dimension = parse_quantity(free)

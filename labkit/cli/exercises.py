@@ -12,6 +12,7 @@ from rich.text import Text
 
 from labkit.arguments import printable
 from labkit.cli.course import HOW_TO_MAKE_ONE
+from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.terminal import console
 from labkit.grade import catalog, desk
@@ -33,7 +34,8 @@ def check(
     ] = 10.0,
 ) -> None:
     """Grade an exercise on real ranks."""
-    from labkit.grade.engine import check as run_check  # it takes torch with it
+    with ending_at_once():
+        from labkit.grade.engine import check as run_check  # it takes torch with it
 
     if name is None and file is not None:
         raise typer.BadParameter("--file needs the name of the exercise that the file is for")

@@ -14,6 +14,7 @@ from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.outcome import Outcome
 from labkit.grade.workspace import find_workspace
+from labkit.interrupts import uninterrupted
 from labkit.interview.cards import load_bank
 from labkit.interview.mock import Interview, Item, asking, plan_interview
 from labkit.interview.mock.plan import WITH_EXERCISE
@@ -80,9 +81,9 @@ def _drill(item: Item, seed: int) -> asking.Scored:
 
 def _exercise(item: Item, _: int) -> asking.Scored:
     """Checked as often as wanted, until it passes or is given up."""
-    # They take torch with them.
-    from labkit.grade.engine import check
-    from labkit.interview.mock.given_exercise import GivenExercise
+    with uninterrupted():  # they take torch with them; Ctrl-C ends the interview, with its report
+        from labkit.grade.engine import check
+        from labkit.interview.mock.given_exercise import GivenExercise
 
     exercise, out = catalog.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))

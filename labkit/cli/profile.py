@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.terminal import console
 
 
@@ -44,8 +45,9 @@ def profile(
     ] = None,
 ) -> None:
     """Say where the time of a training step goes, from profiler traces of any job."""
-    from labkit.profile import Trace, compare, page, read, report
-    from labkit.profile.trace_file import MAX_BYTES
+    with ending_at_once():
+        from labkit.profile import Trace, compare, page, read, report
+        from labkit.profile.trace_file import MAX_BYTES
 
     def read_all(paths: list[Path]) -> Trace:
         return read(paths, communication=communication or (), max_bytes=max_bytes or MAX_BYTES)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.terminal import console
 
 
@@ -29,11 +30,11 @@ def serve(
     ] = 1,
 ) -> None:
     """Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."""
-    # They take a second to import, and need FastAPI, an extra.
-    from labkit.checkpoint import Damaged, read_gpt
-    from labkit.launch import RunError
-    from labkit.serving import serve as serving
-    from labkit.serving.default_engine import engine_for
+    with ending_at_once():  # they take a second to import, and need FastAPI, an extra
+        from labkit.checkpoint import Damaged, read_gpt
+        from labkit.launch import RunError
+        from labkit.serving import serve as serving
+        from labkit.serving.default_engine import engine_for
 
     out, name = console(), name or folder.resolve().name
     try:

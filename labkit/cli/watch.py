@@ -23,6 +23,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from labkit.arguments import UserError
+from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.exercises import show_list
 from labkit.cli.shown_in_terminal import show_note, show_verdict
 from labkit.cli.terminal import console, progress_warnings_shown
@@ -58,20 +59,26 @@ def watch(
             "watch waits for keys, so standard input and output must be a terminal; "
             f"to check {name} once: labkit check {name}"
         )
+    session = Session(name, workspace, timeout)
     with keys_without_enter(sys.stdin.fileno()):
-        Session(name, workspace, timeout).run()
+        session.run()
 
 
 @contextlib.contextmanager
 def keys_without_enter(descriptor: int) -> Iterator[None]:
-    """A terminal without echo and lines for a block, which SIGTERM ends as Ctrl-C does."""
+    """A terminal without echo and lines for a block, which SIGTERM ends as Ctrl-C does.
+
+    Neither comes between the end of the block and the terminal's former settings.
+    """
     before = termios.tcgetattr(descriptor)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGCONT, lambda *_: tty.setcbreak(descriptor))  # after Ctrl-Z
-    tty.setcbreak(descriptor)
     try:
+        tty.setcbreak(descriptor)
         yield
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(termios.error):  # it is closed
             termios.tcsetattr(descriptor, termios.TCSAFLUSH, before)
 
@@ -92,6 +99,11 @@ class Session:
 
     def __init__(self, name: str, workspace: Workspace, timeout_s: float) -> None:
         """name: of the exercise to begin with. timeout_s: of a check, for each world size."""
+        with ending_at_once():  # they take anyio and torch with them
+            from watchfiles import watch
+
+            from labkit.grade.engine import check
+        self._watch, self._grade = watch, check
         self._name, self._workspace, self._timeout_s = name, workspace, timeout_s
         self._out = console()
         self._calls: dict[str, Callable[[], None]] = {  # each by its first letter; q quits
@@ -106,9 +118,7 @@ class Session:
 
     def run(self) -> None:
         """Check, wait and answer, until a key ends it."""
-        from watchfiles import watch  # it brings anyio, for which other commands need not wait
-
-        changes = watch(
+        changes = self._watch(
             self._workspace.catalog.parent.resolve(),
             watch_filter=None,
             rust_timeout=_TICK_MS,
@@ -142,10 +152,8 @@ class Session:
         self._out.print(Text(f"Watching {file}\n{keys}", style="dim"))
 
     def _check(self) -> None:
-        from labkit.grade.engine import check  # it takes torch with it
-
         self._out.print(Rule(Text(self._name, style="dim"), align="left", style="dim"))
-        verdict = check(self._name, timeout_s=self._timeout_s, workspace=self._workspace)
+        verdict = self._grade(self._name, timeout_s=self._timeout_s, workspace=self._workspace)
         show_verdict(verdict, self._out)
         if verdict:
             known = desk.standings(self._workspace).values()

@@ -19,13 +19,28 @@ Lines that the lab prints: notes.py. Runs that another thread can kill: run_thre
     machine/    what this machine can do for the lab (`labkit doctor`); begin with checkup.py
 """
 
-from labkit.launch.cluster.attempts import attempt
-from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
-from labkit.launch.payload import save_payload
-from labkit.launch.rank_process import warm_up
-from labkit.launch.run import launch, run
-from labkit.launch.run_result import Run
-from labkit.launch.session.session import Session
+from labkit.interrupts import uninterrupted
+
+# Ctrl-C waits until torch is there: its C++ code prints or loses an exception, and what is half
+# imported stays so until a kernel is restarted.
+try:
+    with uninterrupted():
+        from labkit.launch.cluster.attempts import attempt
+        from labkit.launch.errors import (
+            Deadlock,
+            Interrupted,
+            Mismatch,
+            RankError,
+            RunError,
+            RunTimeout,
+        )
+        from labkit.launch.payload import save_payload
+        from labkit.launch.rank_process import warm_up
+        from labkit.launch.run import launch, run
+        from labkit.launch.run_result import Run
+        from labkit.launch.session.session import Session
+except KeyboardInterrupt:
+    raise Interrupted("stopped while torch was imported") from None
 
 __all__ = [
     "Deadlock",

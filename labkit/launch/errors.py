@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 from labkit.comm import Site, Timeline
@@ -79,11 +82,44 @@ class Mismatch(RunError):
 class Interrupted(KeyboardInterrupt):
     """Stop was pressed. `positions` and `stacks` say where each rank was."""
 
-    def __init__(self, message: str, positions: Sequence[str], stacks: Sequence[str]) -> None:
+    def __init__(
+        self, message: str, positions: Sequence[str] = (), stacks: Sequence[str] = ()
+    ) -> None:
         """`message` shows every rank's position and stack."""
         super().__init__(message)
         self.positions = list(positions)
         self.stacks = list(stacks)
+        _end_the_script_with_the_report()
 
     def _render_traceback_(self) -> list[str]:
         return f"KeyboardInterrupt: {self}".splitlines()
+
+
+def as_interrupted(stop: KeyboardInterrupt) -> Interrupted:
+    """`stop`, or where it came while nobody listened to the ranks yet, an error that says so."""
+    if isinstance(stop, Interrupted):
+        return stop
+    return Interrupted(str(stop) or "stopped while ranks were started or ended")
+
+
+def _end_the_script_with_the_report() -> None:
+    """See to it that a script which does not catch Interrupted ends with status 130.
+
+    Python ends a script so for KeyboardInterrupt itself, with a traceback; for a class of its own
+    the status is 1. At a prompt the report is all, and the prompt comes back.
+    """
+    before = sys.excepthook
+    if getattr(before, "is_of_labkit", False):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, Interrupted):
+            before(kind, error, trace)
+            return
+        print(*error._render_traceback_(), sep="\n", file=sys.stderr)
+        if not hasattr(sys, "ps1"):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends what ends too slowly
+            raise SystemExit(128 + signal.SIGINT)
+
+    show.is_of_labkit = True  # type: ignore[attr-defined]
+    sys.excepthook = show

@@ -15,10 +15,10 @@ import time
 from labkit import doctor
 from labkit.doctor.stage import Stage
 from labkit.doctor.verdict import Fault, Verdict
+from labkit.interrupts import uninterrupted
 from labkit.launch import failure, notes
 from labkit.launch.examine import PATIENCE_S, Evidence
 from labkit.launch.rank import ALL
-from labkit.launch.rank_process import uninterrupted
 from labkit.launch.supervise import Supervisor
 
 

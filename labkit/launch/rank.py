@@ -35,6 +35,7 @@ from typing import Any, TextIO
 import cloudpickle
 import torch
 
+from labkit import interrupts
 from labkit.comm import Group, Lateness, Site, Topology, flight_recorder, pending, sockets
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.connect import connect
@@ -165,8 +166,7 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None  # torch asked for it in the fork server: this run may have another one
     draw_own_random_numbers()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.setsid()  # Jupyter's Stop signals the kernel's process group: ranks are not in it
+    interrupts.leave_group()
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
     _exit_with_driver(lifeline, stack, spec.directory.of_rank(spec.rank, "recorder"))
     _take_over_output(output)

@@ -23,8 +23,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing import process as processes
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from types import FrameType
 
+from labkit import interrupts
 from labkit.doctor.halt import halt_of
 from labkit.doctor.stage import Stage
 from labkit.launch.rank import Raised, RankSpec, Returned, rank_main
@@ -113,9 +113,9 @@ def warm_up() -> None:
     # Until its imports are done the server would die of Stop. A blocked signal stays blocked in a
     # child; the resource tracker goes first because starting it unblocks SIGINT.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        with interrupts.blocked():
+            forkserver.ensure_running()
     except OSError as error:
         if "path too long" not in str(error):
             raise
@@ -123,8 +123,6 @@ def warm_up() -> None:
             f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name: a "
             "socket's path has room for about 100 letters. Set TMPDIR to another, such as /tmp"
         ) from None
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankProcess:
@@ -287,28 +285,3 @@ class Rank:
         """It has failed, and not only because an operation with another rank did."""
         is_consequence = isinstance(self.report, Raised) and self.report.came_from_a_communication
         return self.stage in (Stage.DIED, Stage.RAISED) and not is_consequence
-
-
-@contextlib.contextmanager
-def uninterrupted(*, quietly: bool = False) -> Iterator[None]:
-    """Postpone a KeyboardInterrupt to the end of the block; `quietly` drops it.
-
-    Only where Python's own handler would raise it: in the main thread, and not for a program that
-    handles SIGINT in a way of its own.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    presses: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        presses.append(number)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if presses and not quietly:
-        raise KeyboardInterrupt

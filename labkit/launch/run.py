@@ -19,7 +19,9 @@ from typing import Any
 import torch
 
 from labkit.comm import Timeline, Topology
+from labkit.interrupts import uninterrupted
 from labkit.launch import notes, payload
+from labkit.launch.errors import as_interrupted
 from labkit.launch.listen import StallWatch, listen_to_the_end
 from labkit.launch.payload import RunDirectory
 from labkit.launch.rank import RankSpec, Returned
@@ -29,7 +31,6 @@ from labkit.launch.rank_process import (
     RankProcess,
     end_ranks,
     start_rank,
-    uninterrupted,
 )
 from labkit.launch.request import (
     LONGEST_TIMEOUT_S,
@@ -83,17 +84,20 @@ def run(
     """
     __tracebackhide__ = True  # pytest shows the line that called it
     check_args(args)
-    result = launch(
-        fn,
-        world_size,
-        [args],
-        timeout=timeout,
-        device=device,
-        stall=stall,
-        engine=engine,
-        topology=topology,
-    )
-    notes.tell_late_messages(result)
+    try:
+        result = launch(
+            fn,
+            world_size,
+            [args],
+            timeout=timeout,
+            device=device,
+            stall=stall,
+            engine=engine,
+            topology=topology,
+        )
+        notes.tell_late_messages(result)
+    except KeyboardInterrupt as stop:
+        raise as_interrupted(stop) from None
     return result
 
 

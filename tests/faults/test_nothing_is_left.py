@@ -121,7 +121,6 @@ def test_failing_runs_of_every_kind_leave_nothing_behind(tmp_path, monkeypatch):
 
 DRIVER = """
 import os, signal, threading, time, torch, labkit
-signal.signal(signal.SIGINT, signal.default_int_handler)
 os.setpgrp()  # Stop goes to a whole process group, as Jupyter sends it
 labkit.launch.warm_up()
 threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()
@@ -166,11 +165,9 @@ def test_stop_spoils_no_later_run_and_a_killed_driver_leaves_no_rank(tmp_path, m
     assert list(folder.glob("labkit-run-*")) == []
 
 
-# A program started in the background by a shell ignores SIGINT; these must not.
 STOPPED = """
 import os, signal, threading, time, torch
 from labkit import Link, Topology, run
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def computes(world):
     while world.rank == 0:

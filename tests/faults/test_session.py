@@ -415,10 +415,8 @@ def test_a_rank_that_dies_between_cells_is_named_and_the_cell_is_not_run(session
     assert starts_anew(session, capsys)
 
 
-# A program started in the background by a shell ignores SIGINT; these must not.
 STOPPED = """
 import os, signal, threading, time, labkit
-signal.signal(signal.SIGINT, signal.default_int_handler)
 session = labkit.Session(3)
 session.execute("kept = 1")
 

@@ -1,11 +1,11 @@
 """`labkit watch` at a terminal of its own: saves, keys, and every way out.
 
-The command is forked, and runs on a pseudo-terminal, in a clone, with a store of its own.
+The command is forked, with the ranks of its checks: an interpreter of its own would import torch
+twice. It runs on a pseudo-terminal, in a clone, with a store of its own.
 """
 
 import contextlib
 import fcntl
-import multiprocessing
 import os
 import re
 import select
@@ -21,45 +21,41 @@ import pytest
 
 from labkit import cli, progress
 from labkit.cli.watch import END, pressed_keys
+from tests.forked_programs import ForkedProgram
 from tests.processes import are_gone_within
 
 ROOT = Path(__file__).parents[2]
 NAME, NEXT = "model_state_bytes", "activation_bytes"
-PATIENCE_S = 200
+PATIENCE_S = 60
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")
 
 
-def command(terminal, clone, words):
-    """Be `labkit watch` at this terminal."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked in the fork server
-    os.setsid()
+def command(terminal, words, sigint):
+    """Be `labkit watch` at this terminal, with this handler of SIGINT where it begins."""
     descriptor = os.open(terminal, os.O_RDWR)
     fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
     for number in range(3):
         os.dup2(descriptor, number)
-    os.chdir(clone)
-    os.environ.update(
-        LABKIT_HOME=f"{clone}/home", PYTHONPATH=str(ROOT), TERM="xterm-256color", NO_COLOR="1"
-    )
-    os.environ.pop("COLUMNS", None)
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")
     sys.argv = ["labkit", "watch", *words]
+    signal.signal(signal.SIGINT, sigint)
     cli.main()
 
 
 class Watching:
     """The command, its terminal, and what it has shown so far."""
 
-    def __init__(self, clone):
+    def __init__(self, clone, sigint=signal.default_int_handler):
         self.clone, self.shown = clone, ""
         self.ours, self.theirs = os.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
         words = (NAME, "--timeout", "600")
-        self.process = multiprocessing.get_context("forkserver").Process(
-            target=command, args=(os.ttyname(self.theirs), str(clone), words)
+        own = {"LABKIT_HOME": f"{clone}/home", "TERM": "xterm-256color", "NO_COLOR": "1"}
+        env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | own
+        self.process = ForkedProgram(
+            command, os.ttyname(self.theirs), words, sigint, cwd=clone, env=env
         )
-        self.process.start()
 
     def read(self):
         if select.select([self.ours], [], [], 0.05)[0]:
@@ -68,12 +64,17 @@ class Watching:
 
     def until(self, pattern, since=0):
         """Read until the pattern is shown after position `since`; the position behind it."""
+        self.wait_for(lambda: re.search(pattern, self.shown[since:]), f"no {pattern!r}")
+        return since + re.search(pattern, self.shown[since:]).end()
+
+    def wait_for(self, is_so, otherwise):
+        """Read until that is so."""
         deadline_s = time.monotonic() + PATIENCE_S
-        while not (found := re.search(pattern, self.shown[since:])):
-            assert time.monotonic() < deadline_s, f"no {pattern!r} in {self.shown[since:][-1500:]}"
-            assert self.process.is_alive(), f"it has ended: {self.shown[-2000:]}"
+        while not is_so():
+            last = f"{otherwise}; it showed last:\n{self.shown[-1500:]}"
+            assert time.monotonic() < deadline_s, last
+            assert self.process.poll() is None, f"it has ended; {last}"
             self.read()
-        return since + found.end()
 
     def press(self, keys):
         os.write(self.ours, keys.encode())
@@ -87,10 +88,18 @@ class Watching:
     def status(self):
         """How the command ended, which it must have been told to."""
         deadline_s = time.monotonic() + PATIENCE_S
-        while self.process.is_alive():
-            assert time.monotonic() < deadline_s, "it goes on"
+        while self.process.poll() is None:
+            last = f"it goes on; it showed last:\n{self.shown[-1500:]}"
+            assert time.monotonic() < deadline_s, last
             self.read()
-        return self.process.exitcode
+        return self.process.poll()
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        os.close(self.ours)
+        os.close(self.theirs)
 
 
 @pytest.fixture
@@ -104,12 +113,8 @@ def clone(tmp_path, monkeypatch):
 @pytest.fixture
 def watching(clone):
     """The command in the clone; it is gone at the end whatever the test found."""
-    watching = Watching(clone)
-    yield watching
-    watching.process.kill()
-    watching.process.join()
-    os.close(watching.ours)
-    os.close(watching.theirs)
+    with contextlib.closing(Watching(clone)) as watching:
+        yield watching
 
 
 def test_saves_are_checked_and_keys_are_answered(watching, clone):
@@ -145,29 +150,40 @@ def test_saves_are_checked_and_keys_are_answered(watching, clone):
     assert kinds[3:] == [passed, ("solution", None)]
 
 
-@pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM", "killed"])
+# In a JupyterLab that a script has put into the background, a terminal's shell hands on that SIGINT
+# is ignored. `watch` has the terminal, and hears Ctrl-C.
+@pytest.mark.parametrize(
+    ("way", "sigint"),
+    [
+        ("Ctrl-C", signal.default_int_handler),
+        ("Ctrl-C", signal.SIG_IGN),
+        ("Ctrl-C twice", signal.default_int_handler),
+        ("SIGTERM", signal.default_int_handler),
+        ("killed", signal.default_int_handler),
+    ],
+)
 def test_a_session_that_ends_in_a_check_leaves_no_process_and_the_terminal_as_before(
-    watching, clone, way
+    clone, way, sigint
 ):
-    at = watching.until("h hint")
-    said = clone / "rank"
-    watching.save(
-        f"import os, time\n\ndef {NAME}(*arguments):\n"
-        f"    open({str(said)!r}, 'w').write(f'{{os.getpid()}}\\n')\n    time.sleep(600)\n"
-    )
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not (said.exists() and said.read_text().endswith("\n")):
-        assert time.monotonic() < deadline_s, f"no rank: {watching.shown[at:]}"
-        watching.read()
-    if way == "Ctrl-C":
-        watching.press("\x03")
-    else:
-        os.kill(watching.process.pid, signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
-    assert watching.status() == (-signal.SIGKILL if way == "killed" else 130)
-    assert are_gone_within([int(said.read_text())], PATIENCE_S)
-    if way != "killed":
-        assert termios.tcgetattr(watching.theirs) == watching.before
-        assert "Traceback" not in watching.shown
+    with contextlib.closing(Watching(clone, sigint)) as watching:
+        watching.until("h hint")
+        said = clone / "rank"
+        watching.save(
+            f"import os, time\n\ndef {NAME}(*arguments):\n"
+            f"    open({str(said)!r}, 'w').write(f'{{os.getpid()}}\\n')\n    time.sleep(600)\n"
+        )
+        watching.wait_for(
+            lambda: said.exists() and said.read_text().endswith("\n"), "no rank has begun"
+        )
+        if way.startswith("Ctrl-C"):
+            watching.press("\x03" * (1 + way.endswith("twice")))
+        else:
+            watching.process.send_signal(signal.SIGTERM if way == "SIGTERM" else signal.SIGKILL)
+        assert watching.status() == (-signal.SIGKILL if way == "killed" else 130)
+        assert are_gone_within([int(said.read_text())], PATIENCE_S)
+        if way != "killed":
+            assert termios.tcgetattr(watching.theirs) == watching.before
+            assert "Traceback" not in watching.shown
 
 
 def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(watching, clone):

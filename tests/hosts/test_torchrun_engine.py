@@ -132,7 +132,6 @@ def test_what_a_killed_driver_leaves_the_next_run_sweeps(short_folder, monkeypat
 
 STOPPED = """
 import os, signal, threading, time, labkit
-signal.signal(signal.SIGINT, signal.default_int_handler)
 def sleeps(world):
     print("asleep")
     time.sleep(60)
@@ -164,7 +163,6 @@ def test_stop_is_quick_and_leaves_nothing(tmp_path):
 
 STOPPED_AT_ONCE = """
 import os, signal, subprocess, threading, time, labkit
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Started(subprocess.Popen):
     def __init__(self, *args, **options):

@@ -20,11 +20,9 @@ from tests.an_example import load_example
 from tests.processes import are_gone_within
 
 example = load_example("train_and_serve")
-# Where the tests run in a shell's background, SIGINT is ignored: what they start inherits that.
 SERVE = """
 import signal, sys
 from labkit import cli
-signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.argv.insert(1, "serve")
 cli.main()
 """

@@ -1,6 +1,8 @@
 """How a call of labkit ends that is interrupted, wrong, or whose output cannot be written."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,28 +34,62 @@ def labkit(tmp_path, monkeypatch, capsys):
 
 
 INTERRUPTED = """
-import sys
+import os, signal, sys
 
 module = sys.argv.pop(1)
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == module:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupts())
 from labkit.cli import main
+if module == "the end":
+    import atexit
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
 main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "rich.console", "labkit.cli.exercises", "sqlite3"])
-def test_ctrl_c_while_it_starts_is_no_traceback(module):
+# torch.autograd is imported from C++, which has no use for a KeyboardInterrupt.
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        ("list", "typer"),
+        ("list", "rich.console"),
+        ("list", "labkit.cli.exercises"),
+        ("list", "sqlite3"),
+        ("list", "the end"),
+        ("check", "multiprocessing.forkserver"),
+        (f"check {NAME}", "torch.autograd"),
+        ("doctor", "torch"),
+        ("preflight", "torch"),
+        ("profile x.json", "labkit.profile.trace_file"),
+        ("serve x", "torch"),
+    ],
+)
+def test_ctrl_c_while_it_starts_or_ends_is_status_130_and_nothing_else(words, module, tmp_path):
     result = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, module, "list"],
+        [sys.executable, "-c", INTERRUPTED, module, *words.split()],
         capture_output=True, text=True, timeout=120,
+        env={**os.environ, "COLUMNS": "100", "TMPDIR": str(tmp_path)},
     )  # fmt: skip
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+    assert (result.returncode, result.stderr) == (130, "")
+    assert bool(result.stdout) == (module == "the end")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_that_is_inherited_as_ignored_is_heard_by_watch_only(monkeypatch):
+    handlers = []
+    monkeypatch.setattr(cli, "_start_fork_server", lambda: None)
+    monkeypatch.setattr(commands, "main", lambda: handlers.append(signal.getsignal(signal.SIGINT)))
+    for words in ("list", "watch"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        monkeypatch.setattr(sys, "argv", ["labkit", words])
+        cli.main()
+    assert handlers[0] is signal.SIG_IGN
+    assert handlers[1] not in (signal.SIG_IGN, signal.SIG_DFL)
 
 
 def interrupted(*_):

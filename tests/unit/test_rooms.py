@@ -17,10 +17,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Bottom to top. `from labkit import run` counts as launch, which is where it comes from.
 ROOMS = """
-    arguments comm doctor copies launch collectives mesh gpt_config model data optimizer large_batch
-    global_norm train memory data_parallel zero precision recompute tensor_parallel context_parallel
-    pipeline moe combined checkpoint elastic serving calc profile inject viz measure progress grade
-    interview notebook cli
+    arguments interrupts comm doctor copies launch collectives mesh gpt_config model data
+    optimizer large_batch global_norm train memory data_parallel zero precision recompute
+    tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving calc
+    profile inject viz measure progress grade interview notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"
 # Formulas that judge the strategies must not come from them.

@@ -198,6 +198,8 @@ def main_of_a_process() -> NoReturn:
     except RuntimeError as error:  # not under torchrun, or ranks that have not come
         print(f"labkit: {error}", file=sys.stderr)
         code = 1
+    except KeyboardInterrupt:  # torchrun passes Ctrl-C on, and says so itself
+        code = 130
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that wait for a lost store must not hold the process

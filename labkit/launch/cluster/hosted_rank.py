@@ -21,6 +21,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from labkit import interrupts
 from labkit.comm import Group
 from labkit.comm.hosts.connect_by_environment import connect_by_environment, set_number_of_threads
 from labkit.comm.hosts.environment import Environment
@@ -85,7 +86,8 @@ def fork_rank(spec: RankSpec) -> RankProcess:
         rank_main(spec, its_control, its_output, its_lifeline)
 
     process = context.Process(target=begin, name=f"rank {spec.rank}")
-    process.start()
+    with interrupts.blocked():  # until the rank has left this process's group
+        process.start()
     for connection in (its_control, its_output, its_lifeline):
         connection.close()
     return RankProcess(spec.rank, process, control, output, lifeline)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from labkit.comm import owned_folder
+from labkit.interrupts import uninterrupted
 from labkit.launch.cluster.hosted_rank import fork_rank
 from labkit.launch.errors import RunError, RunTimeout
 from labkit.launch.payload import RunDirectory
@@ -66,7 +67,7 @@ class Torchrun:
         self._socket.settimeout(_LOOK_S)
         for spec in specs:
             self._directory.of_rank(spec.rank, "spec").write_bytes(pickle.dumps(spec))
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, uninterrupted():
             self._agent = subprocess.Popen(
                 self._command(len(specs), address),
                 stdin=subprocess.DEVNULL,
@@ -81,10 +82,10 @@ class Torchrun:
                 worker, _ = self._socket.accept()
             except TimeoutError:
                 continue
-            with worker:
+            with worker, uninterrupted():
                 rank = _taken_over(worker)
-            if rank is not None:
-                self._ranks[rank.rank] = rank
+                if rank is not None:
+                    self._ranks[rank.rank] = rank
         self._have_all_come = True
 
     def rank(self, spec: RankSpec) -> RankProcess:

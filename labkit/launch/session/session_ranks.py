@@ -24,8 +24,9 @@ from labkit.comm.follow_journal import JournalFollower
 from labkit.comm.read_journal import read_journal
 from labkit.comm.words import ranks_named
 from labkit.doctor.stage import Stage
+from labkit.interrupts import uninterrupted
 from labkit.launch import failure, payload
-from labkit.launch.errors import Mismatch, RunError
+from labkit.launch.errors import Mismatch, RunError, as_interrupted
 from labkit.launch.examine import Evidence
 from labkit.launch.listen import StallWatch, listen_to_the_end
 from labkit.launch.payload import RunDirectory
@@ -36,7 +37,6 @@ from labkit.launch.rank_process import (
     RankProcess,
     end_ranks,
     start_rank,
-    uninterrupted,
 )
 from labkit.launch.request import LONGEST_TIMEOUT_S
 from labkit.launch.session.command import Command
@@ -73,8 +73,10 @@ class SessionRanks:
         atexit.register(self._finalizer)
         try:
             self._start(world_size, timeout_s, topology)
-        except BaseException:
+        except BaseException as error:
             self.end()
+            if isinstance(error, KeyboardInterrupt):
+                raise as_interrupted(error) from None
             raise
 
     def _start(self, world_size: int, timeout_s: float, topology: Topology | None) -> None:
@@ -115,6 +117,8 @@ class SessionRanks:
         except BaseException as error:
             with uninterrupted(quietly=True):
                 self._after(error, supervisor)
+            if isinstance(error, KeyboardInterrupt):
+                raise as_interrupted(error) from None
             raise
         finally:
             with uninterrupted():
@@ -198,11 +202,15 @@ def _someone_died(supervisor: CellSupervisor) -> bool:
 
 
 def _call_back(supervisor: CellSupervisor) -> None:
-    """Interrupt what still runs, and wait a moment for it to end. C++ does not hear this."""
-    for rank in supervisor.ranks:
-        if rank.is_active:
-            rank.process.signal(signal.SIGINT)
+    """Interrupt what still runs, and wait a moment for it to end. C++ does not hear this.
+
+    Twice, since a rank that has not begun the cell yet does not hear it either. A cell that is
+    interrupted already is not interrupted again.
+    """
     for patience_s in _COME_BACK_S:
+        for rank in supervisor.ranks:
+            if rank.is_active:
+                rank.process.signal(signal.SIGINT)
         deadline_s = time.monotonic() + patience_s
         while not supervisor.is_over and time.monotonic() < deadline_s:
             supervisor.listen(deadline_s - time.monotonic())
