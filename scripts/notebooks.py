@@ -8,6 +8,8 @@ processes) stays as it is stored, so that a change shows what changed.
 
 import argparse
 import re
+import secrets
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,28 @@ SANITIZE = Path(__file__).parents[1] / "tests" / "notebooks" / "sanitize.cfg"
 CELL_TIMEOUT_S = 60  # what the tests allow
 
 
+LONGEST_SOCKET = 103  # the path of a socket on macOS; 107 on Linux
+
+
+def local_sockets() -> dict[str, str]:
+    """Settings of a kernel manager: a kernel's five sockets are files that no other one has.
+
+    TCP ports are chosen before the kernel starts, and bound by it a second later. Meanwhile another
+    process may be given one of them, such as a rank's connection. Where the folder for temporary
+    files has too long a name for sockets, it is TCP all the same.
+    """
+    place = f"{tempfile.gettempdir()}/k{secrets.token_hex(6)}"
+    if len(f"{place}-ipc-5") > LONGEST_SOCKET:
+        return {}
+    return {"transport": "ipc", "connection_file": f"{place}.json"}
+
+
 class ThisPython(AsyncKernelManager):
     """A kernel of the Python that runs this script, as in the tests: not one of the user's."""
 
     def __init__(self, **traits: Any) -> None:
-        super().__init__(kernel_spec_manager=NbvalKernelspecManager(), **traits)
+        traits = {"kernel_spec_manager": NbvalKernelspecManager(), **local_sockets(), **traits}
+        super().__init__(**traits)
 
 
 def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:

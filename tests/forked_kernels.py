@@ -1,7 +1,7 @@
 """Kernels of notebooks that are forked: to start one takes 5 s of computing, mostly for imports.
 
 nbval starts such kernels once this is imported. All others, as those of `make notebooks`, are
-processes of their own.
+processes of their own. Each has sockets that are files, and so no port that another can take.
 """
 
 import os
@@ -10,6 +10,7 @@ import nbval.kernel
 import pytest
 from jupyter_client.provisioning import local_provisioner
 
+from scripts.notebooks import local_sockets
 from tests.forked_programs import ForkedProgram
 
 start_new_kernel = nbval.kernel.start_new_kernel
@@ -40,4 +41,12 @@ def start_forked_kernel(*args, **settings):
         return start_new_kernel(*args, **settings)
 
 
+class LocalKernelManager(nbval.kernel.KernelManager):
+    """nbval's, by way of local sockets."""
+
+    def __init__(self, **traits):
+        super().__init__(**local_sockets(), **traits)
+
+
+nbval.kernel.KernelManager = LocalKernelManager
 nbval.kernel.start_new_kernel = start_forked_kernel

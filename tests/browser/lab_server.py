@@ -6,12 +6,14 @@ It is forked, and so are its kernels: see forked_programs.py.
 import contextlib
 import json
 import os
+import random
 import re
 import secrets
 import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -42,6 +44,7 @@ class LabServer:
         self.token = secrets.token_hex(16)
         self.port = free_port()
         self._log = folder / "server.log"
+        self._runtime = tempfile.mkdtemp(prefix="r")  # short: of kernels' sockets
         for name in COPIED:
             shutil.copytree(ROOT / name, self.folder / name)
         for plugin, settings in SETTINGS.items():
@@ -56,6 +59,7 @@ class LabServer:
             "ServerApp.ip": "127.0.0.1",
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
+            "KernelManager.transport": "ipc",  # as of `make lab`
             "IdentityProvider.token": self.token,
             "LabApp.expose_app_in_browser": True,  # so that a test can ask what the lab is doing
         }
@@ -125,7 +129,7 @@ class LabServer:
             "IPYTHONDIR": self.home / "ipython",
             "JUPYTER_CONFIG_DIR": self.home / "config",
             "JUPYTER_DATA_DIR": self.home / "data",
-            "JUPYTER_RUNTIME_DIR": self.home / "runtime",
+            "JUPYTER_RUNTIME_DIR": self._runtime,
             "JUPYTER_PREFER_ENV_PATH": 1,
             "PYTHONPATH": ROOT,
         }
@@ -156,6 +160,9 @@ def _be_jupyterlab(log, words):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """One that no process is given by chance: from below those of connections (32768 or 49152)."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -1,12 +1,13 @@
 """`make notebooks`: which kernel runs, what is stored, and what counts as the same output."""
 
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 
-from scripts.notebooks import execute, refresh
+from scripts.notebooks import execute, local_sockets, refresh
 
 TIMED = "import time\nprint(f'{time.perf_counter():.6f} s, pid', __import__('os').getpid())"
 COUNTED = "from pathlib import Path\nprint(len(list(Path('.').glob('*.txt'))), 'texts')"
@@ -42,3 +43,11 @@ def test_a_cell_that_fails_leaves_the_stored_notebook_alone(tmp_path):
     stored = path.read_bytes()
     assert "no corpus" in refresh(path)
     assert path.read_bytes() == stored
+
+
+def test_kernels_side_by_side_have_sockets_that_no_other_process_is_given(monkeypatch):
+    one, other = local_sockets(), local_sockets()
+    assert one["transport"] == other["transport"] == "ipc"
+    assert one["connection_file"] != other["connection_file"]
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'long' * 20}")
+    assert local_sockets() == {}  # there is no room for the path of a socket

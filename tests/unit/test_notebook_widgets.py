@@ -5,6 +5,7 @@ import sqlite3
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 
 from labkit import calc
 from labkit.calc.typed import in_unit
@@ -22,6 +23,7 @@ from labkit.notebook import (
 from labkit.notebook.calculator import _CHOICES
 from labkit.notebook.predictions import verdict
 from labkit.notebook.ring_cost import PRESETS
+from scripts.notebooks import ThisPython
 
 
 @pytest.fixture(autouse=True)
@@ -364,7 +366,12 @@ def executed(tmp_path_factory):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in CELLS])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_HOME", str(tmp_path_factory.mktemp("home")))
-        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+        NotebookClient(
+            notebook,
+            timeout=60,
+            kernel_manager_class=ThisPython,
+            kernel_name=CURRENT_ENV_KERNEL_NAME,
+        ).execute()
     return [cell.outputs for cell in notebook.cells]
 
 
