@@ -63,7 +63,10 @@ lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899"
 	  set -- --allow-root "$$@"; \
 	fi; \
 	runtime=$$($(BIN)/python -c "import jupyter_core.paths as p; print(p.jupyter_runtime_dir())"); \
-	if [ $${#runtime} -le 53 ]; then set -- --KernelManager.transport=ipc "$$@"; fi; \
+	case "$$*" in *transport*) runtime= ;; esac; \
+	if [ -n "$$runtime" ] && [ $${#runtime} -le 53 ]; then \
+	  set -- --KernelManager.transport=ipc "$$@"; \
+	fi; \
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; \
 	exec $(BIN)/python -m jupyterlab --ServerApp.root_dir=. \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb "$$@"

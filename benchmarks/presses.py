@@ -270,7 +270,7 @@ def pressed(situation: Situation, draws: random.Random) -> End:
 
 
 CELL = "import labkit, time\nlabkit.run(lambda world: time.sleep(600), 2, timeout=600)"
-GOOD = "assert labkit.run(lambda world: world.rank, 2).values == [0, 1]"
+GOOD = "import labkit\nassert labkit.run(lambda world: world.rank, 2).values == [0, 1]"
 
 
 def stopped_cells(num_presses: int, draws: random.Random) -> list[End]:

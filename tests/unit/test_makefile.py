@@ -105,6 +105,29 @@ def test_another_index_for_torch_makes_the_environment_anew(installed):
 
 
 @pytest.mark.parametrize(
+    ("length", "own", "has_sockets"),
+    [
+        (53, "--port 8899", True),
+        (54, "--port 8899", False),
+        (53, "--KernelManager.transport=tcp", False),
+    ],
+)
+def test_kernels_have_sockets_that_are_files_where_there_is_room_for_their_paths(
+    installed, length, own, has_sockets
+):
+    assert len(f"{'r' * 53}/kernel-{'u' * 36}-ipc-5") == 103  # what macOS allows
+    python = installed / ".venv" / "bin" / "python"
+    python.unlink()
+    folder = "r" * length
+    said = f'case "$1$2" in -c) ;; -c*) echo {folder} ;; *) echo "$@" ;; esac'
+    python.write_text(f"#!/bin/sh\n{said}\n")
+    python.chmod(0o755)
+    words = make(installed, "lab", f"LAB_ARGS={own}").stdout.splitlines()[-1].split()
+    assert words[:2] == ["-m", "jupyterlab"] and " ".join(words).endswith(own)
+    assert ("--KernelManager.transport=ipc" in words) == has_sockets
+
+
+@pytest.mark.parametrize(
     ("pretence", "message"),
     [
         ("sys.version_info = (3, 9, 6)", "needs Python 3.11 or newer, and {} is 3.9.6."),
