@@ -45,6 +45,11 @@ is_set = _CACHE in os.environ
 try:
     import torch._dynamo
     import torch.fx.experimental.symbolic_shapes  # noqa: F401
+    from torch._dynamo import trace_rules
+
+    # init_process_group clears Dynamo's caches: each rank would copy 300 pages to free what the
+    # imports have put there.
+    getattr(trace_rules, "clear_lru_cache", lambda: None)()
 finally:
     if was_on:
         gc.enable()

@@ -27,6 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import popen_forkserver  # noqa: F401  a rank imports it with its pipes
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType

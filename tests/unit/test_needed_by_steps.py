@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from labkit import run
+from tests.forked_programs import script
 
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -25,6 +26,15 @@ def imports_again(world, folder):
 def test_dynamo_is_loaded_and_a_readers_own_cache_of_compiled_code_stays(tmp_path, monkeypatch):
     monkeypatch.delenv(INDUCTOR, raising=False)
     assert run(imports_again, 1, [str(tmp_path)]).values == [(str(tmp_path), True)]
+
+
+def test_no_rank_copies_pages_to_free_what_dynamos_imports_have_cached(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from torch._dynamo import trace_rules as rules\n"
+        "print(rules.get_torch_obj_rule_map.cache_info().currsize)"
+    )
+    assert script(program).output() == "0\n"
 
 
 def inherited_in_large_pages(world):

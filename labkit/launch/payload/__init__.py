@@ -166,9 +166,11 @@ def write(
 def read(path: Path, rank: int) -> tuple[Callable[..., Any], Sequence[Any]]:
     """The function and this rank's arguments; makes the rank's surroundings the driver's."""
     setting: _Setting = pickle.loads(path.read_bytes())
-    own = {name: value for name, value in os.environ.items() if _OF_TORCHRUN.fullmatch(name)}
-    os.environ.clear()
-    os.environ.update({**setting.environment, **own})
+    current = dict(os.environ)
+    own = {name: value for name, value in current.items() if _OF_TORCHRUN.fullmatch(name)}
+    if current != (wanted := {**setting.environment, **own}):
+        os.environ.clear()
+        os.environ.update(wanted)
     os.chdir(setting.working_directory)
     sys.path[:] = setting.import_path
     sources.remember(setting.cells)
