@@ -105,12 +105,30 @@ def pytest_configure(config):
     config.option.basetemp = os.path.join(tempfile.gettempdir(), own)
 
 
+def _length(scope):
+    """Of a part of the suite that one worker runs as a whole: the longer, the larger."""
+    if "/" not in scope:
+        return 3  # a whole folder, and the runs of the bank
+    name = Path(scope).stem.removeprefix("test_")
+    if not scope.startswith("tests/unit/"):
+        return 2 if scope.endswith(".ipynb") or name in SLOW else 1
+    return 1 if name in SLOW else 0
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests share launches, so they stay together; those of exercises are too many."""
+    """A file's tests share launches, so they stay together; those of exercises are too many.
+
+    What takes longest comes first: a long file that comes last has three of four workers idle.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFileOrExercise(LoadScopeScheduling):
+        def _assign_work_unit(self, node):
+            longest = max(self.workqueue, key=_length)  # of several, the one with most tests
+            self.workqueue.move_to_end(longest, last=False)
+            super()._assign_work_unit(node)
+
         def _split_scope(self, nodeid):
             # One lab and one browser for all pages; namespaces of hosts have names.
             if room := re.match(r"tests/(browser|hosts)/", nodeid):

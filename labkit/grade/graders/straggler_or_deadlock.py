@@ -153,7 +153,9 @@ def right(ranks: list[Rank]) -> tuple[str, int]:
 def same(got: Any, right: Any, case: g.Case) -> bool:
     """Whether an answer is the same, or names another rank of a cycle."""
     fault, rank = got
-    return fault == right[0] and {rank, right[1]} <= set(culprits(case.args[0])[1])
+    if fault != right[0] or rank == right[1]:
+        return fault == right[0]
+    return {rank, right[1]} <= set(culprits(case.args[0])[1])
 
 
 def table(s: g.Observed) -> str:
