@@ -1,8 +1,9 @@
 """How long until four ranks are ready, against torch.multiprocessing.spawn; what a run computes.
 
 Ready: the process group is up and one all_reduce is done on every rank, counted from the call.
-Then the milliseconds in which a rank reads the text that it trains on. A second table has the processor time of runs that do nothing (Linux only): of the driver, of the
-fork server and of the ranks, and the pages that each process touches first or copies.
+Then the milliseconds in which a rank reads the text that it trains on. A second table has the
+processor time of runs that do nothing (Linux only): of the driver, of the fork server and of the
+ranks, and the pages that each process touches first or copies.
 Run it with `python benchmarks/launch.py`.
 """
 
