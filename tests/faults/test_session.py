@@ -14,6 +14,8 @@ from labkit import Deadlock, Mismatch, RankError, RunTimeout, Session, viz
 from labkit.comm import follow_journal
 from labkit.comm.read_journal import parse
 from labkit.launch import warm_up
+from labkit.launch.rank_process import RankProcess
+from labkit.launch.session import session_ranks
 from labkit.launch.session.command import GIVEN
 from tests.forked_programs import script
 from tests.processes import are_gone_within
@@ -413,6 +415,22 @@ def test_a_rank_that_dies_between_cells_is_named_and_the_cell_is_not_run(session
     assert "This cell was not run" in str(caught.value)
     assert "ran" not in capsys.readouterr().out.split()
     assert starts_anew(session, capsys)
+
+
+def test_a_rank_that_had_not_begun_the_cell_is_interrupted_a_second_time(session, monkeypatch):
+    """Before the cell it drops SIGINT. Here it misses the first one; after both it has time."""
+    send, missed = RankProcess.signal, set()
+
+    def misses_the_first(rank, number):
+        if rank.rank in missed:
+            send(rank, number)
+        missed.add(rank.rank)
+
+    monkeypatch.setattr(RankProcess, "signal", misses_the_first)
+    monkeypatch.setattr(session_ranks, "_COME_BACK_S", (0.1, 60))
+    with pytest.raises(RunTimeout, match=GOES_ON):
+        session.execute("import time; time.sleep(600)", timeout=0.2)
+    assert missed == {0, 1, 2} and goes_on(session)
 
 
 STOPPED = """
