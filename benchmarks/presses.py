@@ -368,21 +368,21 @@ def main() -> None:
         parser.error("give a number of presses, on Linux: what is left is looked up in /proc")
     print(f"{machine()}; seed {options.seed}", flush=True)
     chosen = [one for one in situations() if one.name.startswith(options.only)]
+    print(f"{'':30}" + "".join(f"{word:>10}" for word in HEADINGS.split()) + f"{'longest':>9}")
     ends: dict[str, list[End]] = {}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        jobs = []
+        jobs: dict[str, list[concurrent.futures.Future[End]]] = {}
         for number, one in enumerate(chosen):
             for press in range(max(1, round(one.share * options.presses / 200))):
                 draws = random.Random(f"{options.seed} {number} {press}")
-                jobs.append((one.name, pool.submit(pressed, one, draws)))
-        for name, job in jobs:
-            ends.setdefault(name, []).append(job.result())
-    if "a cell, stopped".startswith(options.only):
-        draws = random.Random(options.seed)
-        ends["a cell, stopped"] = stopped_cells(max(1, options.presses * 16 // 200), draws)
-    print(f"{'':30}" + "".join(f"{word:>10}" for word in HEADINGS.split()) + f"{'longest':>9}")
-    for name, found in ends.items():
-        print(row(name, found))
+                jobs.setdefault(one.name, []).append(pool.submit(pressed, one, draws))
+        for name, submitted in jobs.items():
+            ends[name] = [job.result() for job in submitted]
+            print(row(name, ends[name]), flush=True)
+    if (name := "a cell, stopped").startswith(options.only):
+        num_presses = max(1, options.presses * 16 // 200)
+        ends[name] = stopped_cells(num_presses, random.Random(options.seed))
+        print(row(name, ends[name]))
     print(row("together", [end for found in ends.values() for end in found]))
     if options.show:
         for name, found in ends.items():

@@ -78,9 +78,9 @@ def run(
     returns, or calls sys.exit(0): no `atexit` handler runs then, and what it has started, or has
     written to a file and not flushed, is gone. Raises RankError when a rank raises or
     dies, Mismatch when ranks mean different operations, Deadlock when what they wait for cannot
-    come, RunTimeout, Interrupted (a KeyboardInterrupt) on Stop or Ctrl-C, and ValueError or TypeError
-    for a call that cannot be made. A script that does not catch Interrupted ends with its report and
-    status 130. No process is left behind in any case, but what a rank has put into a
+    come, RunTimeout, Interrupted (a KeyboardInterrupt) on Stop or Ctrl-C, and ValueError or
+    TypeError for a call that cannot be made. A script that does not catch Interrupted ends with its
+    report and status 130. No process is left behind in any case, but what a rank has put into a
     session of its own (setsid).
     """
     __tracebackhide__ = True  # pytest shows the line that called it
