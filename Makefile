@@ -52,9 +52,6 @@ PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/python -m pytest
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-# Kernels have sockets that are files. A TCP port is chosen a second before a kernel binds it, and
-# meanwhile a rank of another notebook may get it. The path of such a socket may have 103 letters,
-# of which 50 are kernel-<36>-ipc-5 and a slash: in a longer folder it is TCP all the same.
 lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
 	@set -- $(LAB_ARGS); \
 	case "$$*" in *[-.]ip[\ =]*) ;; *) set -- --ip=127.0.0.1 "$$@" ;; esac; \
@@ -62,11 +59,9 @@ lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899"
 	  echo "You are root, which Jupyter refuses by itself: passing --allow-root."; \
 	  set -- --allow-root "$$@"; \
 	fi; \
-	runtime=$$($(BIN)/python -c "import jupyter_core.paths as p; print(p.jupyter_runtime_dir())"); \
-	case "$$*" in *transport*) runtime= ;; esac; \
-	if [ -n "$$runtime" ] && [ $${#runtime} -le 53 ]; then \
-	  set -- --KernelManager.transport=ipc "$$@"; \
-	fi; \
+	case "$$*" in *transport*) ;; *) \
+	  set -- --KernelManager.transport=$$($(BIN)/python scripts/kernel_transport.py) "$$@" ;; \
+	esac; \
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; \
 	exec $(BIN)/python -m jupyterlab --ServerApp.root_dir=. \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb "$$@"

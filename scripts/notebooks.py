@@ -22,24 +22,21 @@ from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 from nbval.plugin import get_sanitize_patterns
 
+from scripts import kernel_transport
 from scripts.normal_form import normal_form, pictures, texts
 
 SANITIZE = Path(__file__).parents[1] / "tests" / "notebooks" / "sanitize.cfg"
 CELL_TIMEOUT_S = 60  # what the tests allow
 
 
-LONGEST_SOCKET = 103  # the path of a socket on macOS; 107 on Linux
-
-
 def local_sockets() -> dict[str, str]:
     """Settings of a kernel manager: a kernel's five sockets are files that no other one has.
 
-    TCP ports are chosen before the kernel starts, and bound by it a second later. Meanwhile another
-    process may be given one of them, such as a rank's connection. Where the folder for temporary
-    files has too long a name for sockets, it is TCP all the same.
+    See kernel_transport.py. Where the folder for temporary files has too long a name for sockets,
+    it is TCP all the same.
     """
     place = f"{tempfile.gettempdir()}/k{secrets.token_hex(6)}"
-    if len(f"{place}-ipc-5") > LONGEST_SOCKET:
+    if len(f"{place}-ipc-5") > kernel_transport.LONGEST:
         return {}
     return {"transport": "ipc", "connection_file": f"{place}.json"}
 

@@ -1,12 +1,17 @@
 """What make would do on a fresh clone, on a second call, and on what an interruption left."""
 
+import errno
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from scripts.kernel_transport import LONGEST, NAME, transport
 
 ROOT = Path(__file__).parents[2]
 (TORCH,) = [
@@ -105,26 +110,37 @@ def test_another_index_for_torch_makes_the_environment_anew(installed):
 
 
 @pytest.mark.parametrize(
-    ("length", "own", "has_sockets"),
-    [
-        (53, "--port 8899", True),
-        (54, "--port 8899", False),
-        (53, "--KernelManager.transport=tcp", False),
-    ],
+    ("own", "transport"), [("--port 8899", ["ipc"]), ("--KernelManager.transport=tcp", ["tcp"])]
 )
-def test_kernels_have_sockets_that_are_files_where_there_is_room_for_their_paths(
-    installed, length, own, has_sockets
+def test_kernels_have_sockets_that_are_files_unless_the_call_says_otherwise(
+    installed, own, transport
 ):
-    assert len(f"{'r' * 53}/kernel-{'u' * 36}-ipc-5") == 103  # what macOS allows
     python = installed / ".venv" / "bin" / "python"
     python.unlink()
-    folder = "r" * length
-    said = f'case "$1$2" in -c) ;; -c*) echo {folder} ;; *) echo "$@" ;; esac'
+    said = 'case "$1" in -c) ;; *transport.py) echo ipc ;; *) echo "$@" ;; esac'
     python.write_text(f"#!/bin/sh\n{said}\n")
     python.chmod(0o755)
     words = make(installed, "lab", f"LAB_ARGS={own}").stdout.splitlines()[-1].split()
     assert words[:2] == ["-m", "jupyterlab"] and " ".join(words).endswith(own)
-    assert ("--KernelManager.transport=ipc" in words) == has_sockets
+    assert [word.partition("=")[2] for word in words if "transport" in word] == transport
+
+
+@pytest.mark.parametrize("case", ["there is room", "too long", "no folder", "no sockets"])
+def test_kernels_are_reached_by_tcp_where_a_socket_cannot_be_a_file(case, tmp_path, monkeypatch):
+    (tmp_path / "a file").touch()
+    folder = tempfile.mkdtemp(prefix="r") if case == "there is room" else str(tmp_path / "a")
+    if case == "too long":
+        folder += "b" * (LONGEST + 1 - len(f"{folder}/{NAME}"))
+    elif case == "no folder":
+        folder = str(tmp_path / "a file" / "b")
+    elif case == "no sockets":
+        monkeypatch.setattr(socket.socket, "bind", refuses)
+    assert transport(folder) == ("ipc" if case == "there is room" else "tcp")
+    assert case != "there is room" or os.listdir(folder) == []
+
+
+def refuses(*_):
+    raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
 
 @pytest.mark.parametrize(
