@@ -23,7 +23,7 @@ import labkit.launch  # noqa: F401  tells the server what ranks need
 from labkit.interrupts import leave_group
 from labkit.launch.rank import draw_own_random_numbers
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT = multiprocessing.get_context("forkserver")
 
 
 class ForkedProgram:
@@ -35,8 +35,8 @@ class ForkedProgram:
     stdin = stderr = None
 
     def __init__(self, program, *args, cwd=".", env=None):
-        output, its_output = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(
+        output, its_output = CONTEXT.Pipe(duplex=False)
+        self._process = CONTEXT.Process(
             target=_run,
             args=(its_output, cwd, dict(os.environ if env is None else env), program, args),
             daemon=True,

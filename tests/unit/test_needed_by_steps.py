@@ -37,6 +37,14 @@ def test_no_rank_copies_pages_to_free_what_dynamos_imports_have_cached(tmp_path)
     assert script(program).output() == "0\n"
 
 
+KERNELS_ONLY = ["IPython", "PIL", "ipykernel", "ipywidgets", "matplotlib"]
+
+
+def test_a_rank_inherits_nothing_that_only_kernels_need():
+    loaded = run(lambda world: [name for name in KERNELS_ONLY if name in sys.modules], 1).values
+    assert loaded == [[]]
+
+
 def inherited_in_large_pages(world):
     """In kB."""
     return int(re.search(r"AnonHugePages: *(\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
