@@ -85,6 +85,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="run tests/oracle and tests/traffic by nccl's rules: see tests/rehearsal.py",
     )
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="run the random programs that `make test` leaves out: test_no_false_verdicts.py",
+    )
 
 
 def pytest_configure(config):
@@ -210,6 +215,15 @@ def _at_most_two_ranks(request):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_specs", of_few)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_rank_has_a_minute_to_say_where_it_is():
+    """The first question makes it import: more than the usual 6 s, on a slow machine under load."""
+    with pytest.MonkeyPatch.context() as patch:
+        if listen := sys.modules.get("labkit.launch.listen"):
+            patch.setattr(listen, "PATIENCE_S", 60.0)
         yield
 
 

@@ -24,7 +24,7 @@ labkit.__path__ = [str(Path(__file__).parents[1] / "labkit")]
 from labkit.progress import practice, scheduling  # noqa: E402
 from labkit.progress.home import store_path  # noqa: E402
 
-LONGEST_S = 0.03  # from the first answer to a kill: several more answers
+MOST_ANSWERS = 4  # of both children before a kill
 CHILDREN = 2
 
 
@@ -67,6 +67,20 @@ def start_learner(name):
     return Learner(name, pid, read_end)
 
 
+def wait_for_answers(pair, num_answers):
+    """Until they have acknowledged so many more, together. The seconds that one took."""
+    began_s, by_pipe = time.monotonic(), {each.pipe: each for each in pair}
+    enough = num_answers + sum(len(each.acknowledged) for each in pair)
+    while sum(len(each.acknowledged) for each in pair) < enough:
+        ready, _, _ = select.select(list(by_pipe), [], [], 100)
+        assert ready, f"nothing follows on {pair}"
+        for pipe in ready:
+            some = os.read(pipe, 65536)
+            assert some, f"{by_pipe[pipe]} had ended by itself"
+            by_pipe[pipe].received += some
+    return (time.monotonic() - began_s) / num_answers
+
+
 def kill(learner):
     os.kill(learner.pid, signal.SIGKILL)
     _, status = os.waitpid(learner.pid, 0)
@@ -82,12 +96,15 @@ def main(num_rounds):
     draws, learners, num_logs_left = random.Random(7), [], 0
     for round_ in range(num_rounds):
         pair = [start_learner(f"{round_}-{number}") for number in range(CHILDREN)]
-        ready, _, _ = select.select([learner.pipe for learner in pair], [], [], 20)
-        assert ready, "nothing was answered in 20 s"
-        for learner in pair:
-            time.sleep(draws.uniform(0, LONGEST_S))
-            kill(learner)
-        learners += pair
+        try:
+            while pair:
+                seconds_per_answer = wait_for_answers(pair, draws.randint(1, MOST_ANSWERS))
+                time.sleep(draws.uniform(0, seconds_per_answer))
+                kill(pair[0])
+                learners.append(pair.pop(0))
+        finally:
+            for learner in pair:  # of a round that has failed
+                os.kill(learner.pid, signal.SIGKILL)
         log = store_path().with_name(f"{store_path().name}-wal")
         num_logs_left += log.exists() and log.stat().st_size > 0
     assert "torch" not in sys.modules

@@ -90,7 +90,7 @@ def _controls(page, cell):
     query = {
         "objectId": client.send("Runtime.evaluate", {"expression": place})["result"]["objectId"]
     }
-    deadline, found = time.monotonic() + 30, []
+    deadline, found = time.monotonic() + 120, []
     while not found and time.monotonic() < deadline:
         nodes = client.send("Accessibility.queryAXTree", query)["nodes"]
         found = [

@@ -26,7 +26,7 @@ from tests.forked_kernels import ForkedKernel
 from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
-START_S, END_S = 120, 30
+START_S, END_S = 120, 60
 # What a learner works with. The working tree itself is never written to.
 COPIED = ("notebooks", "exercises", "solutions")
 MAKEFILE = (ROOT / "Makefile").read_text()

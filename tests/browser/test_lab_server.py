@@ -9,8 +9,6 @@ import pytest
 from . import lab_server
 from .lab_server import ROOT, LabServer
 
-pytestmark = pytest.mark.clock
-
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc")
 def test_kernels_are_among_the_processes_that_must_end_with_the_server(server):

@@ -12,8 +12,6 @@ from labkit.interview.mock import plan_interview
 from . import accessibility
 from .lab_page import becomes, shows, slider
 
-pytestmark = pytest.mark.clock
-
 NOTEBOOK = "widgets.ipynb"
 DRILL, SEED = "bubble_of_total", 3
 # Each as a notebook shows it, with what it says once something was done with it.

@@ -10,8 +10,6 @@ from labkit import cli
 from labkit.launch.machine import checkup
 from labkit.launch.machine.checkup import Finding, Level
 
-pytestmark = pytest.mark.clock
-
 FINE = Finding("cores", "4")
 WARNED = Finding("memory", "1.0 GB", Level.WARNING, "too little for a notebook", "buy some")
 BROKEN = Finding("a run of 2 ranks", "OSError: no [red]room[/]", Level.ERROR, "all need it", "look")

@@ -56,10 +56,8 @@ def test_a_deadlock_of_communication_threads_ends_as_any_other(program):
 
 
 def require_a_deadlock(program, world_size):
-    began_s = time.monotonic()
-    with pytest.raises(Deadlock) as caught:
-        run(program, world_size, timeout=90, stall=2.0)
-    assert time.monotonic() - began_s < 60, "that was the timeout"
+    with pytest.raises(Deadlock) as caught:  # and no RunTimeout
+        run(program, world_size, timeout=600, stall=2.0)
     said = str(caught.value).splitlines()[0]
     assert re.search("rank 0 in .* of group world.1.0 .*rank 1 in", said), said
     assert "test_communication_thread_deadlocks.py, line" in said
@@ -78,7 +76,7 @@ def test_a_thread_that_is_waited_for_only_so_long_holds_nobody():
         thread.join()
         return "brought"
 
-    assert run(program, 2, timeout=60, stall=0.5).values == ["brought"] * 2
+    assert run(program, 2, timeout=600, stall=0.5).values == ["brought"] * 2
 
 
 def test_a_thread_that_may_still_bring_it_is_waited_for():
@@ -94,4 +92,4 @@ def test_a_thread_that_may_still_bring_it_is_waited_for():
         total = world.all_reduce(x)
         return background.start(lambda group: group.all_reduce(total)).wait().sum().item()
 
-    assert run(program, 2, timeout=60, stall=0.5).values == [12.0, 12.0]
+    assert run(program, 2, timeout=600, stall=0.5).values == [12.0, 12.0]

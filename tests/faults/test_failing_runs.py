@@ -15,20 +15,25 @@ import torch
 
 from labkit import Deadlock, RankError, RunTimeout, run
 from labkit.collectives import ring_all_reduce
-from labkit.launch import launch
+from labkit.launch import launch, supervise
 from labkit.launch.listen import StallWatch
 from labkit.pipeline import Pipeline, gpipe, plan
 from labkit.zero import FullyShardedModule
 from tests.forked_programs import script
 from tests.processes import are_gone_within
 
-pytestmark = pytest.mark.clock
-
 
 def raise_on(world, culprit):
     if world.rank == culprit:
         raise ZeroDivisionError("the learning rate schedule divides by zero steps")
     world.barrier()
+
+
+@pytest.fixture
+def with_its_consequences(monkeypatch, timeout_when_still):
+    """`with with_its_consequences(): run(...)`: a failure ends the run once other ranks wait."""
+    monkeypatch.setattr(supervise, "_GRACE_S", 600)
+    return timeout_when_still
 
 
 def process_ids_of_ranks():
@@ -51,6 +56,7 @@ def nothing_is_left():
 
 @pytest.fixture(autouse=True, scope="module")
 def the_next_run_works():
+    run(lambda world: None, 2)  # the first one starts the fork server, which may take longer
     yield
     values = run(lambda world: world.all_reduce(torch.tensor(world.rank)).item(), 3).values
     assert values == [3, 3, 3]
@@ -69,16 +75,16 @@ def test_an_exception_names_its_rank_and_line(culprit):
     assert str(error).startswith(f"rank {culprit} raised ZeroDivisionError at test_failing_runs.py")
 
 
-def test_what_follows_on_other_ranks_is_a_consequence():
-    with pytest.raises(RankError) as caught:
+def test_what_follows_on_other_ranks_is_a_consequence(with_its_consequences):
+    with with_its_consequences(), pytest.raises(RankError) as caught:
         run(raise_on, 3, (1,))
     consequences = caught.value.consequences
     assert sorted(consequences) == [0, 2]
     assert all("waits in barrier #1" in text for text in consequences.values())
 
 
-def test_consequences_that_are_the_same_are_told_together():
-    with pytest.raises(RankError) as caught:
+def test_consequences_that_are_the_same_are_told_together(with_its_consequences):
+    with with_its_consequences(), pytest.raises(RankError) as caught:
         run(raise_on, 3, (1,))
     told = str(caught.value).partition("What followed on the other ranks:\n")[2]
     assert re.fullmatch(r"  ranks 0 and 2 wait in barrier #1 \(\S+, line \d+\)", told)
@@ -165,7 +171,7 @@ for delay in (0.0, 0.03, 0.06, 0.3):
     presses = threading.Thread(target=hammer, args=(delay,))
     try:
         presses.start()  # its first press can come before it returns
-        labkit.run(lambda world: time.sleep(30), 2, timeout=60)
+        labkit.run(lambda world: time.sleep(30), 2, timeout=120)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     presses.join()
@@ -204,7 +210,7 @@ def test_what_a_rank_has_started_ends_with_it():
         except RankError as error:
             log = error.logs[0]
         child = int(log.split()[-1])
-        assert are_gone_within([child], 3)
+        assert are_gone_within([child], 60)
 
 
 def test_a_killed_rank_is_named_with_its_signal():
@@ -258,27 +264,25 @@ def test_arguments_that_cannot_travel_are_refused_before_anything_starts():
         run(lambda world, lock: None, 2, (threading.Lock(),))
 
 
-def test_a_rank_that_returns_early_is_found_at_once():
+def test_a_rank_that_returns_early_is_found_before_the_timeout():
     def leaves_early(world):
         world.all_reduce(torch.ones(1))
         if world.rank != 1:
             world.all_reduce(torch.ones(1))
 
-    began = time.monotonic()
     with pytest.raises(
         Deadlock, match=r"rank 1 returned after all_reduce #1 \(.*\), without calling it"
     ):
-        run(leaves_early, 4, timeout=20)
-    assert time.monotonic() - began < 10
+        run(leaves_early, 4, timeout=600)
 
 
-def test_a_message_that_a_returned_rank_never_sent_is_found_at_once():
+def test_a_message_that_a_returned_rank_never_sent_is_found_before_the_timeout():
     def waits_in_vain(world):
         if world.rank == 0:
             world.recv(torch.empty(1), src=1)
 
     with pytest.raises(Deadlock, match="rank 0 waits in recv #1 from rank 1"):
-        run(waits_in_vain, 2, timeout=20)
+        run(waits_in_vain, 2, timeout=600)
 
 
 def test_a_call_that_one_rank_makes_alone_is_told_by_its_name_and_not_by_its_messages():
@@ -299,38 +303,39 @@ def test_a_call_that_one_rank_makes_alone_is_told_by_its_name_and_not_by_its_mes
         ("pipeline", r"in pipeline.step\(.*\) \(gradient of the input of stage 1, microbatch"),
     ):
         with pytest.raises(Deadlock, match=told) as caught:
-            run(evaluates_alone, 2, args=(alone,), timeout=20)
+            run(evaluates_alone, 2, args=(alone,), timeout=600)
         assert "neighbour" not in str(caught.value) and "every rank" in str(caught.value)
 
 
-def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch):
-    """They are asked all the time here, while they compute, wait, and change threads."""
+def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch, tmp_path):
+    """They are asked forty times here, while they compute, wait, and change threads."""
 
-    def busy(world):
+    def busy(world, enough):
         helper = threading.Thread(target=sum, args=(range(10**7),))
         helper.start()
-        until = time.monotonic() + 1
         go_on = torch.ones(1)
         while go_on.item():
             deep(30)
             time.sleep(0.001)
             world.all_reduce(torch.ones(100))
-            go_on = world.broadcast(torch.tensor(float(time.monotonic() < until)))
+            go_on = world.broadcast(torch.tensor(float(not enough.exists())))
         helper.join()
 
     def deep(depth):
         return deep(depth - 1) if depth else sum(range(500))
 
-    asked = []
+    asked, enough = [], tmp_path / "enough"
 
     def look(watch):
         if watch._supervisor.ready_s:
             asked.append(watch._supervisor.evidence.examine(patience_s=2))
+        if len(asked) == 40:
+            enough.touch()
 
     monkeypatch.setattr(StallWatch, "look", look)
     monkeypatch.setattr(StallWatch, "next_look_s", 0.01)
-    run(busy, 2)
-    assert len(asked) > 3
+    run(busy, 2, (enough,))
+    assert len(asked) >= 40
 
 
 def test_a_talkative_deadlock_is_found_too():
@@ -338,15 +343,13 @@ def test_a_talkative_deadlock_is_found_too():
         if world.rank == 0:
             return
         threading.Thread(
-            target=lambda: [(print("still here"), time.sleep(0.05)) for _ in range(400)],
+            target=lambda: [(print("still here"), time.sleep(0.05)) for _ in range(10**5)],
             daemon=True,
         ).start()
         world.recv(torch.empty(1), src=0)
 
-    began = time.monotonic()
     with pytest.raises(Deadlock, match="rank 1 waits in recv #1 from rank 0"):
-        run(waits_and_prints, 2, timeout=20)
-    assert time.monotonic() - began < 10
+        run(waits_and_prints, 2, timeout=600)
 
 
 def test_only_a_rank_that_is_needed_is_missed():
@@ -358,27 +361,36 @@ def test_only_a_rank_that_is_needed_is_missed():
             world.gather(torch.ones(1))
 
     with pytest.raises(Deadlock, match="rank 0 waits in gather #1"):
-        run(the_root_is_late, 3, timeout=20)
+        run(the_root_is_late, 3, timeout=600)
 
 
-def test_a_deadlock_is_left_standing_for_who_wants_to_look_at_it():
+def test_a_deadlock_is_left_standing_for_who_wants_to_look_at_it(monkeypatch, timeout_when_still):
+    """Until the doctor has looked eight times; two are enough for a verdict."""
+
     def receives(world):
         world.recv(torch.empty(1), 1 - world.rank)
 
-    started_s = time.monotonic()
-    with pytest.raises(RunTimeout, match="ranks 0 and 1 wait for each other"):
-        launch(receives, 2, [()], timeout=2, ends_deadlocks=False)
-    assert time.monotonic() - started_s >= 2
+    def count(watch):
+        looks.append(watch.next_look_s == 0)
+        return look(watch)
+
+    look, looks = StallWatch.look, []
+    monkeypatch.setattr(StallWatch, "look", count)
+    with (
+        timeout_when_still(lambda: sum(looks) >= 8),
+        pytest.raises(RunTimeout, match="ranks 0 and 1 wait for each other"),
+    ):
+        launch(receives, 2, [()], timeout=600, ends_deadlocks=False)
 
 
-def test_a_timeout_says_where_each_rank_is():
+def test_a_timeout_says_where_each_rank_is(timeout_when_still):
     def one_rank_never_comes(world):
         if world.rank == 2:
-            time.sleep(60)
+            time.sleep(600)
         world.all_reduce(torch.ones(1))
 
-    with pytest.raises(RunTimeout) as caught:
-        run(one_rank_never_comes, 3, timeout=1.5)
+    with timeout_when_still(), pytest.raises(RunTimeout) as caught:
+        run(one_rank_never_comes, 3, timeout=600)
     text = str(caught.value)
     assert "ranks 0 and 1 wait in all_reduce #1" in text
     assert "for rank 2, which sleeps or blocks before any operation" in text
@@ -388,25 +400,26 @@ def test_a_timeout_says_where_each_rank_is():
 def test_a_timeout_before_the_ranks_have_begun_says_so(tmp_path):
     class SlowToUnpickle:
         def __reduce__(self):
-            return time.sleep, (60,)
+            return time.sleep, (600,)
 
     with pytest.raises(RunTimeout, match="ranks 0 and 1 were still starting"):
         run(lambda world, x: None, 2, (SlowToUnpickle(),), timeout=1)
 
 
-def test_a_failed_runs_timeline_can_be_drawn():
+def test_a_failed_runs_timeline_can_be_drawn(timeout_when_still):
     from labkit import viz
 
     def waits(world):
         world.all_reduce(torch.ones(1))
         if world.rank:
-            time.sleep(60)
+            time.sleep(600)
         world.recv(torch.empty(1), src=1 - world.rank)
 
-    with pytest.raises(RunTimeout) as caught:
-        run(waits, 2, timeout=1.5)
+    with timeout_when_still(), pytest.raises(RunTimeout) as caught:
+        run(waits, 2, timeout=600)
     for timeline in caught.value.timeline:
-        assert 0 == timeline.start_s < timeline.operations[0].posted_s < 1 < timeline.end_s < 3
+        (first, *_) = timeline.operations
+        assert 0 == timeline.start_s < first.posted_s < first.done_s < timeline.end_s
     assert viz.timeline(caught.value).png().startswith(b"\x89PNG")
 
 
@@ -431,7 +444,7 @@ def test_nobody_else_reads_how_a_rank_ended():
 
     thread = threading.Thread(target=asks)
     thread.start()
-    run(lambda world: time.sleep(0.5), 2, timeout=30)
+    run(lambda world: time.sleep(0.5), 2, timeout=120)
     is_over.set()
     thread.join()
     assert seen == []

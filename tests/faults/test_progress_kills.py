@@ -25,7 +25,7 @@ def killed(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_HOME", str(tmp_path_factory.mktemp("killed")))
         command = [sys.executable, str(KILLER), str(NUM_ROUNDS)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         seen = json.loads(done.stdout)
         yield seen["acknowledged"], seen["num_logs_left"]

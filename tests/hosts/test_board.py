@@ -18,6 +18,9 @@ def store():
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+PATIENCE_S = 60  # with a board that answers
+
+
 class Cable:
     """Between a board and its store: it can be cut, or hold back what is sent."""
 
@@ -44,6 +47,15 @@ class Cable:
                 self.is_open.wait()
                 target.sendall(data)
 
+    def hold(self):
+        """From now on no answer comes, and nobody is patient."""
+        self.is_open.clear()
+        board_module._PATIENCE_S = 0.3
+
+    def let_go(self):
+        board_module._PATIENCE_S = PATIENCE_S
+        self.is_open.set()
+
     def cut(self):
         for end in self.ends:
             with contextlib.suppress(OSError):
@@ -54,8 +66,8 @@ class Cable:
 @pytest.fixture
 def cable(store, monkeypatch):
     monkeypatch.setattr(board_module, "PAUSES_S", (0.05, 0.05))
-    monkeypatch.setattr(board_module, "_PATIENCE_S", 0.3)
-    monkeypatch.setattr(board_module, "LOST_AFTER_S", 1.0)
+    monkeypatch.setattr(board_module, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(board_module, "LOST_AFTER_S", PATIENCE_S)
     cable = Cable(store.port)
     yield cable
     cable.is_open.set()
@@ -66,7 +78,9 @@ def cable(store, monkeypatch):
 @pytest.fixture
 def board(cable, request):
     def connect():
-        return dist.TCPStore("127.0.0.1", cable.port, is_master=False, timeout=timedelta(seconds=1))
+        return dist.TCPStore(
+            "127.0.0.1", cable.port, is_master=False, timeout=timedelta(seconds=PATIENCE_S)
+        )
 
     return Board(connect, request.node.name)
 
@@ -91,7 +105,7 @@ def test_of_two_outcomes_the_first_one_stays_and_reaches_who_looks_for_it(board)
 
 
 def comes_true(condition):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return condition()
@@ -109,10 +123,10 @@ def test_a_connection_that_breaks_is_made_anew(board, cable):
 
 def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
     assert board.count("failed") == 1
-    cable.is_open.clear()
+    cable.hold()
     assert board.count("failed") is None
     assert board.is_there()
-    cable.is_open.set()
+    cable.let_go()
     assert comes_true(lambda: board.count("failed"))
     assert board.is_there()
 
@@ -120,12 +134,12 @@ def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
 def test_what_no_answer_confirms_is_said_not_to_be_known(board, cable):
     """Whoever believes it to be settled waits for ever; whoever takes no answer for no note too."""
     assert board.post("note", b"text")
-    cable.is_open.clear()
+    cable.hold()
     assert not board.settle("outcome", "good")
     assert not board.settle("outcome", "good"), "it was not even asked"
     with pytest.raises(NoAnswer):
         board.read("note", bytes)
-    cable.is_open.set()
+    cable.let_go()
     assert comes_true(lambda: board.settle("outcome", "good"))
     assert board.read("note", bytes) == b"text"
 
@@ -135,9 +149,10 @@ def test_a_damaged_note_is_read_as_none(board):
     assert board.read("note", int) is None
 
 
-def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable):
-    cable.is_open.clear()
+def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable, monkeypatch):
+    monkeypatch.setattr(board_module, "LOST_AFTER_S", 1.0)
+    cable.hold()
     assert comes_true(lambda: not board.is_there())
-    cable.is_open.set()
+    cable.let_go()
     assert board.count("failed") is None
     assert not board.is_there()

@@ -5,7 +5,7 @@ from test_two_hosts import two_hosts_can_be_made  # noqa: F401  (a fixture)
 
 from tests.an_example import load_example
 
-pytestmark = [pytest.mark.clock, pytest.mark.usefixtures("two_hosts_can_be_made")]
+pytestmark = pytest.mark.usefixtures("two_hosts_can_be_made")
 kills = load_example("kills")
 
 

@@ -128,7 +128,7 @@ def with_delays(world, num_blocks):
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_no_block_is_overwritten_before_it_is_read_nor_read_before_it_is_there(world_size):
-    assert run(with_delays, world_size, (12,), timeout=60).values == [[]] * world_size
+    assert run(with_delays, world_size, (12,), timeout=120).values == [[]] * world_size
 
 
 def through_the_functions(world):

@@ -65,7 +65,7 @@ def with_delays(world):
 
 
 def test_nothing_is_read_before_it_is_there_nor_overwritten_before_it_is_read():
-    assert run(with_delays, 3, timeout=60).values == [[]] * 3
+    assert run(with_delays, 3, timeout=120).values == [[]] * 3
 
 
 def a_part(world):
@@ -144,7 +144,7 @@ def in_too_little(world):
 )
 def test_ranks_that_do_not_mean_the_same_memory_are_told_so(fault, said):
     with pytest.raises((RankError, Mismatch), match=said):
-        run(fault, 2, timeout=60)
+        run(fault, 2, timeout=120)
 
 
 def wrapped_twice(world):

@@ -118,12 +118,14 @@ def test_files_of_rows_that_all_have_compared_are_closed(tmp_path):
     assert rows.read(0, 0) is not None, "and opened again where one is asked for"
 
 
-def test_after_a_refusal_a_group_takes_part_in_nothing_more():
-    def goes_on(world):
+def test_after_a_refusal_a_group_takes_part_in_nothing_more(tmp_path):
+    def goes_on(world, sent):
         if world.rank == 0:
             world.isend(torch.ones(5), 1)
+            sent.touch()
             return "sent"
-        time.sleep(0.3)
+        while not sent.exists():
+            time.sleep(0.01)
         said = []
         for size in (3, 5):
             try:
@@ -132,7 +134,7 @@ def test_after_a_refusal_a_group_takes_part_in_nothing_more():
                 said.append(str(error)[:40])
         return said
 
-    first, second = run(goes_on, 2).values[1]
+    first, second = run(goes_on, 2, (tmp_path / "sent",)).values[1]
     assert first.startswith("send #1")
     assert second.startswith("this group has been out of step since: s")
 

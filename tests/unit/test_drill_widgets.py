@@ -8,6 +8,7 @@ import pytest
 from labkit import progress
 from labkit.interview.drills import DRILLS
 from labkit.notebook import drill
+from tests.virtual_loop import run_virtually
 from tests.widget_tree import buttons, entry, press, words
 
 
@@ -152,7 +153,7 @@ def test_enter_takes_the_text_that_the_page_sends_after_it(asking):
         assert asking.question.asked.is_right and asking.question.asked.tries == 1
         await asyncio.sleep(0.3)  # and what was waited for does not come a second time
 
-    asyncio.run(typed())
+    run_virtually(typed())
     assert len(answers()) == 1
 
 
@@ -180,7 +181,7 @@ def test_enter_and_then_the_button_is_one_answer(asking):
         field.value = "98"  # typed at once after it: not to be taken by the first Enter
         await asyncio.sleep(0.3)
 
-    asyncio.run(typed())
+    run_virtually(typed())
     assert asking.question.asked.tries == 1 and not answers()
     assert "The same answer again" not in words(asking._widget), "the timer fired all the same"
 
@@ -193,5 +194,5 @@ def test_enter_takes_a_text_that_has_not_changed(asking):
         pressed_enter(field)
         await asyncio.sleep(0.3)
 
-    asyncio.run(typed())
+    run_virtually(typed())
     assert asking.question.asked.is_right and len(answers()) == 1

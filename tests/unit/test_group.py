@@ -200,7 +200,7 @@ def test_a_group_that_a_rank_does_not_belong_to_refuses_every_call():
 
 
 def test_groups_may_overlap():
-    values = run(overlapping_groups, 4, timeout=15).values
+    values = run(overlapping_groups, 4).values
     assert [sums for sums, _ in values] == [
         [1, 2, None, 4, None],
         [1, None, 3, 4, None],
@@ -210,18 +210,19 @@ def test_groups_may_overlap():
     assert [ranks for _, ranks in values] == [(0, 1), (0, 1), (2, 3), (2, 3)]
 
 
-def forget_the_send(world):
+def forget_the_send(world, forgotten):
     if world.rank == 0:
         world.isend(torch.ones(1000), dst=1)
         gc.collect()
-        time.sleep(0.3)
+        forgotten.touch()
         return None
-    time.sleep(0.3)  # the message waits for its reader
+    while not forgotten.exists():  # the message waits for its reader
+        time.sleep(0.01)
     return world.recv(torch.zeros(1000), src=0).sum().item()
 
 
-def test_a_send_that_nobody_waits_for_arrives():
-    assert run(forget_the_send, 2, timeout=15).values == [None, 1000]
+def test_a_send_that_nobody_waits_for_arrives(tmp_path):
+    assert run(forget_the_send, 2, (tmp_path / "forgotten",)).values == [None, 1000]
 
 
 def reduce_into_a_transposed_view(world):

