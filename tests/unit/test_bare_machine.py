@@ -43,7 +43,7 @@ def test_ranks_run_where_only_torch_and_cloudpickle_are_installed_and_leave_no_f
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
     values, loaded = result.stdout.splitlines()

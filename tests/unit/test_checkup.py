@@ -310,7 +310,7 @@ def test_too_few_open_files_are_found_for_real(tmp_path):
         "for finding in check_up(): print(int(finding.level), finding.subject)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
     )
     assert "2 open files" in done.stdout.splitlines(), done.stdout
 

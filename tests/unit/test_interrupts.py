@@ -103,7 +103,7 @@ def test_a_script_ends_with_status_130_and_without_a_traceback(moment, tmp_path)
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = subprocess.run(
         [sys.executable, tmp_path / "script.py", moment],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=600, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert ended.returncode == 130
     assert ended.stderr.startswith("KeyboardInterrupt: stopped")

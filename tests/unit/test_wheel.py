@@ -74,7 +74,7 @@ def site(tmp_path_factory):
 def _built(kind, source, folder):
     program = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=600
     )
     assert result.returncode == 0, result.stderr
     (built,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
@@ -103,7 +103,7 @@ def installed(site, tmp_path):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     return call
