@@ -62,7 +62,7 @@ class ForkedProgram:
         self._process.join(timeout)
         return self._process.exitcode
 
-    def output(self, timeout=120):
+    def output(self, timeout=300):
         """All that it prints until it ends, within `timeout` seconds."""
         if self.wait(timeout) is None:
             self.kill()

@@ -368,7 +368,7 @@ def executed(tmp_path_factory):
         patch.setenv("LABKIT_HOME", str(tmp_path_factory.mktemp("home")))
         NotebookClient(
             notebook,
-            timeout=120,
+            timeout=600,
             kernel_manager_class=ThisPython,
             kernel_name=CURRENT_ENV_KERNEL_NAME,
         ).execute()
