@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit import measure
-    from labkit.comm import FatTree, Group, Link, Topology
+    from labkit.comm import FatTree, Group, Link, Topology, replay
     from labkit.grade.desk import hint, reset, solution
     from labkit.grade.engine import check
     from labkit.launch import (
@@ -49,6 +49,7 @@ __all__ = [
     "check",
     "hint",
     "measure",
+    "replay",
     "reset",
     "run",
     "save_payload",
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("FatTree", "Group", "Link", "Topology"), "labkit.comm"),
+    **dict.fromkeys(("FatTree", "Group", "Link", "Topology", "replay"), "labkit.comm"),
     **dict.fromkeys(("hint", "reset", "solution"), "labkit.grade.desk"),
     "check": "labkit.grade.engine",
 }

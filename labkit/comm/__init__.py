@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         shared_memory_reduce_scatter,
     )
     from labkit.comm.throttling.lateness import Lateness
+    from labkit.comm.throttling.replay import replay
     from labkit.comm.topology import Link, Topology
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "SymmetricMemory",
     "Timeline",
     "Topology",
+    "replay",
     "shared_memory_all_gather",
     "shared_memory_all_reduce",
     "shared_memory_reduce_scatter",
@@ -53,6 +55,7 @@ _HOMES = {
     **dict.fromkeys(("Operation", "Region", "Site", "Timeline"), "operation"),
     "Pending": "pending",
     "Lateness": "throttling.lateness",
+    "replay": "throttling.replay",
     **dict.fromkeys(("Link", "Topology"), "topology"),
 }
 

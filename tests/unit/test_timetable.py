@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from labkit import FatTree, Link, Topology, run
-from labkit.comm.throttling import timetable as module
 from labkit.comm.throttling.timetable import Timetable
 
 # A fast message of m bytes takes m/10 + 0.5 s here, a slow one m + 2 s.
@@ -22,27 +21,19 @@ THREE_HOSTS = Topology(hosts=3, ranks_per_host=2, fast=FAST, slow=SLOW)
 
 
 class Clock:
-    """Stands for `time` in timetable.py."""
-
     def __init__(self):
         self.now_s = 100.0
 
-    def monotonic(self):
+    def __call__(self):
         return self.now_s
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 class Network:
     """A timetable whose clock starts at 0, with messages sent and received in one line each."""
 
-    def __init__(self, topology, folder, clock):
-        self.table, self.clock, self.zero_s = Timetable(topology, folder), clock, clock.now_s
+    def __init__(self, topology, folder):
+        self.clock = Clock()
+        self.table, self.zero_s = Timetable(topology, folder, self.clock), self.clock.now_s
 
     def send(self, source, target, nbytes, at):
         self.clock.now_s = self.zero_s + at
@@ -61,8 +52,8 @@ class Network:
 
 
 @pytest.fixture
-def network(tmp_path, clock):
-    return lambda topology: Network(topology, tmp_path, clock)
+def network(tmp_path):
+    return lambda topology: Network(topology, tmp_path)
 
 
 def test_a_message_alone_takes_alpha_and_beta_of_its_link(network):
@@ -218,13 +209,14 @@ def test_two_processes_that_ask_at_other_times_come_to_the_same_times_on_a_tree(
     net = network(tree)
     messages = [net.send(rank, 7 - rank, 3 + rank, at=rank / 8) for rank in range(7)]
     often = [net.arrived(message) for message in messages]
-    late = Timetable(tree, tmp_path)
+    late = Timetable(tree, tmp_path, net.clock)
     assert [late.arrival(each.number).at_s - net.zero_s for each in messages] == often
     assert [late._follow(1e9), late._free_at_s] == [None, net.table._free_at_s]
 
 
 def test_two_processes_have_one_table(network, tmp_path):
-    net, other = network(ONE_HOST), Timetable(ONE_HOST, tmp_path)
+    net = network(ONE_HOST)
+    other = Timetable(ONE_HOST, tmp_path, net.clock)
     first = net.send(0, 1, 10, at=0)
     assert other.depart(0, 1, 10).left_s - net.zero_s == 20
     third = net.send(2, 1, 10, at=15)
@@ -280,7 +272,7 @@ def test_a_process_that_is_killed_while_it_holds_the_table_lets_go_of_it(network
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
         killer = threading.Timer(0.3, holder.send_signal, (signal.SIGKILL,))
-        killer.start()
         began_s = time.monotonic()
+        killer.start()
         assert net.left(net.send(0, 1, 10, at=0)) == 10
         assert time.monotonic() - began_s > 0.2

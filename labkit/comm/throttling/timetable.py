@@ -7,7 +7,7 @@ Known when it is posted: when its last byte leaves, and when the first one reach
 From there a message is followed port by port, as time goes on: when a port is reached, every
 message that comes to it before has been posted, so that the order is final. Each process follows
 all messages by itself, from the same rows in the same order, and comes to the same times.
-(All times are of time.monotonic(), which is one clock for all processes of a machine.)
+(All times are of one clock: time.monotonic(), for all processes of a machine, or replay.py's own.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import mmap
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -67,8 +67,11 @@ class _Message(NamedTuple):
 class Timetable:
     """One process's view of the table."""
 
-    def __init__(self, topology: Topology, folder: Path) -> None:
-        """`folder`: of the run. Whoever comes first makes the files there."""
+    def __init__(
+        self, topology: Topology, folder: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`folder`: of the run. Whoever comes first makes the files there. `clock`: in seconds."""
+        self._clock = clock
         self._link_between = topology.link_between
         self._path = functools.cache(topology.path)
         size = _NUMBER.size + topology.num_ports * _TIME.size
@@ -103,7 +106,7 @@ class Timetable:
         free_at = _NUMBER.size + out.number * _TIME.size
         with self._locked():
             # Read under the lock: arrivals that are worked out are of first bytes before now.
-            start_s = max(time.monotonic(), *_TIME.unpack_from(self._state, free_at))
+            start_s = max(self._clock(), *_TIME.unpack_from(self._state, free_at))
             left_s = start_s + nbytes * out.beta
             _TIME.pack_into(self._state, free_at, left_s)
             (number,) = _NUMBER.unpack_from(self._state)
@@ -116,7 +119,7 @@ class Timetable:
     def arrival(self, number: int) -> Moment:
         """When a message arrives; before its first byte is there, when to ask again."""
         with self._locked():
-            self._follow(time.monotonic())
+            self._follow(self._clock())
             if (entry := self._arrived.read(number, _ARRIVED)) is None:
                 reached = (each for each in self._under_way if each.number == number)
                 return Moment(next(reached).first_byte_s, is_final=False)
