@@ -31,7 +31,7 @@ from torch import nn
 from labkit import arguments
 from labkit.calc.units import seconds_text
 from labkit.collectives import ring_all_reduce
-from labkit.comm import Group, Link, Topology
+from labkit.comm import Group, Link, Timeline, Topology
 from labkit.data_parallel import BucketedDDP
 from labkit.inject.slow import compute
 from labkit.inject.timed_training import WIDTH, Wait
@@ -50,6 +50,7 @@ MakeStep = Callable[[Group, int], Step]
 
 ROW_S, SERIAL_S = 0.01, 0.02
 """The default step: an example in the layers, forward and backward; and the update."""
+LAYERS, UPDATE = "forward and backward", "update"
 LINK = Link(8e6, 200e-6)
 
 
@@ -63,9 +64,11 @@ def timed_step(world: Group, rows: int) -> Step:
     model, batch = BucketedDDP(stack, world, ring_all_reduce), torch.zeros(rows, WIDTH)
 
     def step() -> None:
-        model(batch).sum().backward()
+        with world.region(LAYERS):
+            model(batch).sum().backward()
         model.reduce_gradients()
-        compute(SERIAL_S)
+        with world.region(UPDATE):
+            compute(SERIAL_S)
 
     return step
 
@@ -218,9 +221,14 @@ def scaling(
         topology = Topology(hosts=1, ranks_per_host=n, fast=link) if link else None
         args = (make_step, (batch // n, batch), num_steps)
         run = launch(_steps_on_rank, n, [args], timeout=timeout, echo=False, topology=topology)
-        steps = list(zip(*breakdown(of_run(run)).values(), strict=True))
-        strong[n], weak[n] = (_point(some) for some in (steps[:num_steps], steps[num_steps:]))
+        strong[n], weak[n] = _points(run.timeline, num_steps)
     return Scaling(batch, strong, weak)
+
+
+def _points(timelines: Sequence[Timeline], num_steps: int) -> tuple[Point, Point]:
+    """Strong and weak, from what `_steps_on_rank` has left on each rank."""
+    steps = list(zip(*breakdown(of_run(timelines)).values(), strict=True))
+    return _point(steps[:num_steps]), _point(steps[num_steps:])
 
 
 def _steps_on_rank(world: Group, make_step: MakeStep, sizes: Sequence[int], num: int) -> None:

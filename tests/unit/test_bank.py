@@ -6,11 +6,13 @@ from importlib.resources import files
 import pytest
 import typer
 
+from labkit import calc
 from labkit.cli.bank import bank
 from labkit.interview import cards
 from labkit.interview.court import Evidence, load_claims
 from labkit.interview.evidence import prove
 from labkit.interview.proof import uses
+from labkit.interview.runs import collectives
 from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 
 CARDS, UNREADABLE = cards.read_bank()
@@ -72,17 +74,17 @@ def test_every_number_that_a_formula_proves_holds():
     assert failing(by_formula) == {}
 
 
-def marks(card):
-    """A proof that compares times runs alone."""
-    compares = any("faster_on" in item.proof for item in RUNS[card])
-    return [pytest.mark.alone, pytest.mark.clock] if compares else []
-
-
-@pytest.mark.parametrize(
-    "card", [pytest.param(card, marks=marks(card)) for card, items in RUNS.items() if items]
-)
+@pytest.mark.parametrize("card", [card for card, items in RUNS.items() if items])
 def test_every_number_that_a_run_proves_holds(card):
     assert failing(RUNS[card]) == {}
+
+
+@pytest.mark.parametrize("num_bytes", [8_000, 2_000_000])
+def test_times_on_slow_links_are_those_of_calc(num_bytes):
+    for name in ("ring", "halving_doubling", "tree"):
+        of_calc = calc.collective("all_reduce", name, 4, num_bytes).seconds(20e-3, 1 / 10e6)
+        found = collectives.seconds_on_slow_links(name, 4, num_bytes)
+        assert found == pytest.approx(of_calc, rel=1e-9), name
 
 
 def test_every_group_of_topics_proves_something():

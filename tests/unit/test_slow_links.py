@@ -6,9 +6,11 @@ from itertools import combinations
 
 import pytest
 
-from labkit import FatTree, Link, Topology, measure, viz
-from labkit.measure.slow_links import Pairs, bisect, rounds_of_pairs
+from labkit import FatTree, Link, Topology, measure, replay, run, viz
+from labkit.measure import slow_links
+from labkit.measure.slow_links import Bisection, Pairs, Traffic, bisect, rounds_of_pairs
 from labkit.viz import style
+from tests.replayed import seconds_of, timed
 
 TREE = FatTree(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(20e6, 200e-6))
 
@@ -50,17 +52,56 @@ def test_bisection_finds_every_leaf_in_log2_measurements(n):
     assert bisect(range(n), lambda leaves: False) is None
 
 
-@pytest.mark.alone
-@pytest.mark.clock
-def test_no_pair_shows_the_degraded_uplink_that_bisection_finds():
+def test_no_pair_shows_a_degraded_uplink():
+    """Messages of real ranks, replayed over the tree: each pair has the links to itself."""
+    tree, nbytes = TREE.degraded("leaf 2", 0.5), 4096
+    args = rounds_of_pairs(8, tree), nbytes, 1
+    timelines = replay(run(slow_links.pairs_on_rank, 8, args).timeline, tree)
+    for a, b in combinations(range(8), 2):
+        there, back = (op for op in timelines[a].operations if op.peer == b)
+        one_way_s = (back.done_s - there.posted_s) / 2
+        assert one_way_s == pytest.approx(tree.slow.seconds(nbytes), rel=1e-9)
+
+
+# What bisection may ask of four leaves.
+ASKED = ((0, 1, 2, 3), (0, 1), (0, 2), (2, 0))
+
+
+def circles(world, tree, nbytes):
+    for leaves in ASKED:
+        ranks = [tree.ranks_below(f"leaf {leaf}") for leaf in leaves]
+        timed(world, str(leaves), lambda ranks=ranks: slow_links._circle(world, ranks, nbytes))
+
+
+def test_bisection_finds_every_degraded_uplink():
+    nbytes, healthy_s = 4096, TREE.slow.seconds(4096)
+    timelines = run(circles, 8, (TREE, nbytes)).timeline
+    for degraded in (None, 0, 1, 2, 3):
+        tree = TREE if degraded is None else TREE.degraded(f"leaf {degraded}", 0.5)
+        replayed, asked = replay(timelines, tree), []
+
+        def is_slow(leaves, replayed=replayed, asked=asked):
+            asked.append(Traffic(tuple(leaves), seconds_of(replayed, str(tuple(leaves)))))
+            return asked[-1].seconds > slow_links.SLOW * healthy_s
+
+        found = Bisection(bisect(range(4), is_slow), tuple(asked), healthy_s)
+        assert found.leaf == degraded
+        for leaves, seconds in asked:  # two hosts share half of what they need
+            bytes_s = nbytes * TREE.slow.beta * (2 if degraded in leaves else 1)
+            assert seconds == pytest.approx(TREE.slow.alpha + bytes_s, rel=1e-9)
+        assert len(asked) == (1 if degraded is None else 3)
+        words = "no uplink" if degraded is None else f"leaf {degraded}"
+        assert found.table().startswith(f"{words} is degraded: {len(asked)} measurements")
+
+
+def test_in_real_time_no_pair_is_faster_than_its_links_and_a_degraded_uplink_is_slow():
     tree = TREE.degraded("leaf 2", 0.5)
-    pairs = measure.pairs(8, topology=tree)
-    crossing = [pairs.bytes_per_s(rank, 0) for rank in tree.ranks_below("leaf 2")]
-    assert min(crossing) > 0.7 * 20e6
-    found = measure.bisect_uplinks(tree)
-    assert (found.leaf, len(found.measurements)) == (2, 3)
-    assert [each.leaves for each in found.measurements] == [(0, 1, 2, 3), (0, 1), (2, 0)]
-    assert found.table().startswith("leaf 2 is degraded: 3 measurements")
+    pairs = measure.pairs(8, nbytes="64 KiB", topology=tree, repetitions=1)
+    assert max(pairs.bytes_per_s(*pair) for pair in pairs.seconds) <= 20e6
+    found = measure.bisect_uplinks(tree, nbytes="64 KiB", repetitions=1)
+    first = found.measurements[0]
+    assert first.leaves == (0, 1, 2, 3)
+    assert first.seconds >= 2 * 2**16 * tree.slow.beta > slow_links.SLOW * found.healthy_s
 
 
 def pairs_of(speeds, topology=None):

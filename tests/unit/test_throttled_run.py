@@ -1,5 +1,7 @@
 """What a run with a topology leaves behind: results, journal, counts, and what it says."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,9 @@ from labkit import Link, Session, Topology, run
 from labkit.collectives import ring_all_reduce
 from labkit.comm.shared_memory import shared_memory_all_reduce
 from labkit.comm.staging import ThroughHost
+from labkit.comm.throttling.lateness import Lateness
 from labkit.launch import launch
+from labkit.launch.notes import _notes_on_throttling
 
 # 10 ms a message, whatever its size up to some kilobytes.
 SLOW = Topology(hosts=2, ranks_per_host=1, slow=Link(1e9, 10e-3))
@@ -58,12 +62,21 @@ def test_results_and_bytes_are_those_of_a_run_without_links():
         assert a.by_operation == b.by_operation
 
 
-def test_links_that_the_machine_keeps_up_with_need_no_word(capsys):
-    result = run(passes_on, 2, (1,), topology=Topology(hosts=2, ranks_per_host=1, slow=Link(40)))
+def test_a_message_is_late_by_a_tenth_of_what_its_link_takes():
+    counts = Lateness()
+    for lateness_s in (-1.0, 0.029, 0.031):
+        counts.count(lateness_s, link_s=0.3)
+    assert counts == Lateness(num_messages=3, num_late=1, late_s=0.031)
+
+
+def test_links_that_the_machine_keeps_up_with_need_no_word():
+    result = run(passes_on, 2, (1,), topology=Topology(hosts=2, ranks_per_host=1, slow=Link(400)))
     assert [each.num_messages for each in result.lateness] == [1, 1]
-    assert result.topology.slow == Link(40)
-    assert sum(each.num_late for each in result.lateness) == 0
-    assert capsys.readouterr().out == ""
+    assert result.topology.slow == Link(400)
+    in_time, late = (Lateness(1, num_late, 0.1 * num_late) for num_late in (0, 1))
+    assert _notes_on_throttling(replace(result, lateness=[in_time, in_time])) == []
+    (line,) = _notes_on_throttling(replace(result, lateness=[in_time, late]))
+    assert line.startswith("1 of 2 messages came later")
 
 
 def test_links_faster_than_the_machine_are_reported_with_a_count(capsys):
