@@ -21,11 +21,14 @@ from labkit.collectives import (
 )
 from labkit.comm import Timeline
 from labkit.measure import collectives, scaling
+from labkit.measure.scaling_law import ROW_S, SERIAL_S
 
 FAST, SLOW = Link(20e6, 0.5e-3), Link(4e6, 1e-3)
 TIERS = Topology(hosts=2, ranks_per_host=2, fast=FAST, slow=SLOW)
 NUMEL = 200_000
 ROUNDS = 3
+STEP_BYTES = 4 * 5 * 64 * 65
+"""Gradients of labkit.measure.scaling's step, which a ring of two sends once."""
 
 
 def calls(world: Group) -> dict[str, Callable[[], object]]:
@@ -95,8 +98,14 @@ def main() -> None:
     fit = collectives(sizes, 2, "ring", repetitions=5, topology=topology).fits["ring"]
     found = Link(fit.bytes_per_s, max(fit.alpha, 0.0))
     print(f"\nthe links that a sweep finds: {found}; they are {link}")
-    print(f"\na step of 60 ms (strong) and 100 ms (weak) on 2 ranks, over {link}")
-    print(scaling(ranks=(1, 2), batch=8, link=Link(2e6, 1e-3)).table())
+    link = Link(2e6, 1e-3)
+    alone_s, wire_s = ROW_S * 8 + SERIAL_S, link.seconds(0) * 2 + STEP_BYTES * link.beta
+    print(
+        f"\na training step on 1 and 2 ranks over {link}; predicted: {1e3 * alone_s:.0f} ms on 1,"
+    )
+    print(f"{1e3 * (alone_s - ROW_S * 4 + wire_s):.0f} ms strong and ", end="")
+    print(f"{1e3 * (alone_s + wire_s):.0f} ms weak on 2, of which communication {1e3 * wire_s:.0f}")
+    print(scaling(ranks=(1, 2), batch=8, link=link).table())
 
 
 if __name__ == "__main__":

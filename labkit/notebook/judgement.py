@@ -6,7 +6,7 @@ judge("gpipe-10-4")         verdict and vote, exhibits, what is true, what was c
 from html import escape
 
 from labkit.grade.ink import ink
-from labkit.interview.court import VERDICTS, Claim, Finding, findings
+from labkit.interview.court import VERDICTS, Claim, Finding, findings, record
 from labkit.notebook.claims_court import claim_of, record_verdict, vote_on
 from labkit.notebook.proofs import proofs_html
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
@@ -15,16 +15,17 @@ _RIGHT, _WRONG, _OTHER = "#009e73", "#d55e00", "#0072b2"
 _HEADING = ("exhibit", "claimed", "calculated", "measured", "borne out")
 
 
-def judge(key: str, *, measure: bool = True) -> Shown:
+def judge(key: str, *, measure: bool = True, anew: bool = False) -> Shown:
     """The trial of a claim. KeyError names the claims that there are.
 
-    measure: whether the runs are made that its exhibits ask for; each once in a process. Measured
-    numbers that vary are marked with ~.
+    measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
+    marked with ~, and come from the court's record. anew: they are measured on this machine.
     """
     claim = claim_of(key)
-    found = findings(claim, measure=measure)
+    found = findings(claim, measure=measure, anew=anew)
     record_verdict(claim)
-    return Shown(_text(claim, found), _html(claim, found))
+    notes = [*_origin(key, found, anew), *_doubts(found)]
+    return Shown(_text(claim, found, notes), _html(claim, found, notes))
 
 
 def _verdict_text(claim: Claim) -> str:
@@ -36,6 +37,17 @@ def _vote_text(claim: Claim) -> str:
     if voted is None:
         return "You did not vote."
     return f"You voted {voted!r}{', and so does the court' if voted == claim.verdict else ''}."
+
+
+def _origin(key: str, found: list[Finding], anew: bool) -> list[str]:
+    """Where the times come from."""
+    if anew or not any(each.exhibit.within and each.measured is not None for each in found):
+        return []
+    kept = record()
+    return [
+        f"(~: times recorded on {kept.date} on {kept.machine}. Here and now: "
+        f"judge({key!r}, anew=True).)"
+    ]
 
 
 def _doubts(found: list[Finding]) -> list[str]:
@@ -62,7 +74,7 @@ def _cells(found: list[Finding]) -> list[tuple[str, ...]]:
     ]
 
 
-def _text(claim: Claim, found: list[Finding]) -> str:
+def _text(claim: Claim, found: list[Finding], notes: list[str]) -> str:
     cells = [_HEADING, *_cells(found)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADING))]
     lines = [
@@ -74,14 +86,14 @@ def _text(claim: Claim, found: list[Finding]) -> str:
         [
             f"{_verdict_text(claim)} {_vote_text(claim)}",
             *lines,
-            *_doubts(found),
+            *notes,
             f"What is true. {claim.truth}",
             f"What was confused. {claim.confusion}",
         ]
     )
 
 
-def _html(claim: Claim, found: list[Finding]) -> str:
+def _html(claim: Claim, found: list[Finding], notes: list[str]) -> str:
     stands = VERDICTS[claim.verdict].stands
     colour = {frozenset({True}): _RIGHT, frozenset({False}): _WRONG}.get(stands, _OTHER)
     measured = [(each.shows, each.run) for each in claim.exhibits if each.run]
@@ -89,7 +101,7 @@ def _html(claim: Claim, found: list[Finding]) -> str:
         f'<div><b style="color: {ink(colour)};">{escape(_verdict_text(claim))}</b> '
         f'<span style="color: {FAINT};">{escape(_vote_text(claim))}</span></div>',
         _table(found),
-        *(f'<div style="color: {ink(_WRONG)};">{escape(each)}</div>' for each in _doubts(found)),
+        *(f'<div style="color: {FAINT};">{escape(each)}</div>' for each in notes),
         f'<p style="margin: 6px 0;"><b>What is true.</b> {escape(claim.truth)}</p>',
         f'<p style="margin: 6px 0;"><b>What was confused.</b> {escape(claim.confusion)}</p>',
         f'<details style="color: {FAINT};"><summary>where the numbers come from</summary>'

@@ -1,30 +1,58 @@
 """The claims court: every verdict follows from its exhibits, and every number is proved.
 
-What journals and meters count must agree exactly; what a clock reads, within each exhibit's own
-tolerance. One test a claim, so that runs are shared within a process.
+What journals and meters count must agree exactly. What a clock reads is in the court's record, and
+agrees within each exhibit's own tolerance: `python -m scripts.court_times` prints it beside what
+this machine measures. One test a claim, so that runs are shared within a process.
 """
 
 import pytest
 
-from labkit.interview.court import faults, findings, load_claims
-from labkit.interview.runs import idle_time, throttled_tensors
+from labkit import calc
+from labkit.interview import proof
+from labkit.interview.court import faults, findings, load_claims, record
+from labkit.interview.runs import idle_time
+from labkit.interview.runs.real_run import times_of
+from labkit.pipeline import Costs, gpipe, plan
+from tests.replayed import replayed_step
 
 CLAIMS = load_claims()
-WITH_CLOCKS = {key for key, each in CLAIMS.items() if any(one.within for one in each.exhibits)}
+TIMED = [each for claim in CLAIMS.values() for each in claim.exhibits if each.within]
 
 
-@pytest.mark.parametrize("key", [key for key in CLAIMS if key not in WITH_CLOCKS])
+@pytest.mark.parametrize("key", CLAIMS)
 def test_a_verdict_holds(key):
     assert faults(CLAIMS[key]) == []
 
 
-@pytest.mark.alone
-@pytest.mark.clock
-@pytest.mark.parametrize("key", sorted(WITH_CLOCKS))
-def test_a_verdict_that_a_clock_has_part_in_holds(key):
-    idle_time.timing.cache_clear()  # tried again, it is measured again
-    throttled_tensors._by_count.cache_clear()
-    assert faults(CLAIMS[key]) == []
+class Asked(dict):
+    """Times, and the names of those that were read."""
+
+    def __init__(self, times):
+        super().__init__(times)
+        self.names = set()
+
+    def __getitem__(self, name):
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def test_the_record_has_the_times_of_every_exhibit_that_allows_a_tolerance_and_no_others():
+    times = Asked(record().times)
+    with times_of(times):
+        assert all(proof.value(each.run) > 0 for each in TIMED)
+    assert times.names == record().times.keys()
+    assert record().machine and record().date
+
+
+def test_a_time_that_is_not_in_the_record_says_how_to_measure_it():
+    with times_of({}), pytest.raises(LookupError, match=r"idle_time.spans\(2, 3\): .*court_times"):
+        idle_time.share(2, 3)
+
+
+def test_measured_anew_a_step_takes_no_less_than_its_operations():
+    """Ranks that sleep: two stages and two microbatches are three forwards and three backwards."""
+    assert idle_time.timing(2, 2).makespan >= 3 * 3 * idle_time.FORWARD_S
+    assert 0 < idle_time.share(2, 2) < 1
 
 
 def test_most_claims_are_tried_by_a_real_run():
@@ -44,14 +72,12 @@ def test_what_is_measured_is_no_repetition_of_what_is_predicted():
 
 
 @pytest.mark.parametrize("num_stages", [2, 3])
-@pytest.mark.alone
-@pytest.mark.clock
 def test_the_quoted_formula_is_far_from_what_ranks_do(num_stages):
-    """(p-1)/(2m+p-1) for m = 2, against clocks: the runs can tell the two apart."""
-    idle_time.timing.cache_clear()
-    quoted, true = ((num_stages - 1) / (k * 2 + num_stages - 1) for k in (2, 1))
-    found = idle_time.share(num_stages, 2)
-    assert abs(found - true) < abs(found - quoted)
+    """(p-1)/(2m+p-1) for m = 2, against the order of real ranks: the runs tell the two apart."""
+    costs = Costs(forward=1, input_gradient=1, weight_gradient=1)
+    found = replayed_step(plan(gpipe, num_stages, 2), costs).bubble()
+    assert found == pytest.approx(float(calc.bubble_fraction(num_stages, 2, "gpipe")), rel=1e-9)
+    assert found > 1.4 * (num_stages - 1) / (4 + num_stages - 1)
 
 
 def test_findings_without_runs_measure_nothing():

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit import Link, Topology, calc, replay, run
+from labkit import calc, run
 from labkit.model import GPTConfig
 from labkit.pipeline import (
     Costs,
     Pipeline,
     PipelineGPT,
-    emulated_step,
     gpipe,
     in_flight,
     interleaved,
-    measured,
     one_f_one_b,
     plan,
     simulate,
@@ -26,9 +24,8 @@ from labkit.pipeline import (
     zero_bubble_h2,
     zero_bubble_v,
 )
-from labkit.pipeline.timing import Span
+from tests.replayed import replayed_step
 
-REGIONS = ("forward", "backward", "input gradients", "weight gradients")
 CONFIG = GPTConfig(context=10, num_layers=6, hidden=24, num_heads=3, vocab=50)
 NUM_ROWS = 9
 SCHEDULES = {
@@ -112,21 +109,7 @@ def test_the_examples_simulated_bubbles_are_those_of_the_closed_form():
 def test_a_step_of_real_ranks_takes_as_long_as_the_simulated_one_by_its_order(name):
     """Replayed from the journals. examples/pipeline.py prints what it takes on this machine."""
     schedule = plan(SCHEDULES[name][0], 4, 4)
-    seconds = dict(zip(REGIONS, (0.04, 0.12, 0.06, 0.06), strict=True))
-    free = Costs(forward=0, input_gradient=0, weight_gradient=0)
-    timelines = replay(
-        run(emulated_step, 4, (schedule, free)).timeline,
-        Topology(hosts=1, ranks_per_host=4, fast=Link(1e18)),
-        lambda rank, region: seconds[region.name],
-    )
-    step = [
-        [
-            Span(op, region.start_s, region.end_s)
-            for op, region in zip(row, timeline.regions[-len(row) :], strict=True)
-        ]
-        for row, timeline in zip(schedule.rows, timelines, strict=True)
-    ]
-    replayed = measured(schedule, step)
-    simulated = simulate(schedule, Costs(forward=0.04, input_gradient=0.06, weight_gradient=0.06))
+    costs = Costs(forward=0.04, input_gradient=0.06, weight_gradient=0.05)
+    replayed, simulated = replayed_step(schedule, costs), simulate(schedule, costs)
     assert replayed.makespan == pytest.approx(simulated.makespan, rel=1e-9)
     assert replayed.bubble() == pytest.approx(simulated.bubble(), rel=1e-9)

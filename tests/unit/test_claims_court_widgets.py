@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from labkit import progress
-from labkit.interview.court import VERDICTS, Evidence, findings, load_claims
+from labkit.interview.court import VERDICTS, Evidence, findings, load_claims, record
+from labkit.interview.runs import idle_time
 from labkit.notebook import claims_court, docket, judge, judgement, vote
 from labkit.progress import clock, practice
 
@@ -121,6 +122,17 @@ def test_a_run_that_contradicts_the_calculation_is_not_passed_over(monkeypatch):
         monkeypatch.setattr(judgement, "findings", lambda *_, found=found, **__: found)
         shown = judge("bubble-8-16")
         assert said in repr(shown) and said in shown.html
+
+
+def test_a_recorded_time_says_when_and_where_and_one_measured_anew_does_not(monkeypatch):
+    """The exhibits of GPipe, whose runs are replaced: nothing is measured in this test."""
+    kept = record()
+    for shown in (repr(judge("gpipe-10-4")), judge("gpipe-10-4").html):
+        assert kept.date in shown and kept.machine in shown
+    monkeypatch.setattr(idle_time, "spans", lambda *_: kept.times["idle_time.spans(10, 4)"])
+    assert kept.date not in repr(judge("gpipe-10-4", anew=True))
+    assert kept.date not in repr(judge("gpipe-10-4", measure=False))
+    assert kept.date not in repr(judge("70b-280"))
 
 
 def test_a_published_figure_is_called_so_and_what_is_pending_is_said(monkeypatch):

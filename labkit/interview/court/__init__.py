@@ -10,11 +10,12 @@ faults(case)                         what is wrong with the case itself: [] in a
     claim.py            Claim, Exhibit, VERDICTS
     read_claims.py      from the file to claims; ClaimsError names claim, reason and fix
     court_findings.py   exhibits, calculated and measured
+    times.json          what clocks read, with the machine and the date
     faults.py           does the evidence hold, and does the verdict follow from the exhibits?
 """
 
 from labkit.interview.court.claim import VERDICTS, Claim, Evidence, Exhibit
-from labkit.interview.court.court_findings import Finding, findings
+from labkit.interview.court.court_findings import Finding, findings, record
 from labkit.interview.court.faults import faults
 from labkit.interview.court.read_claims import ClaimsError, load_claims, read_claims
 
@@ -29,4 +30,5 @@ __all__ = [
     "findings",
     "load_claims",
     "read_claims",
+    "record",
 ]

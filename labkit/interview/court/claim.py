@@ -68,7 +68,8 @@ class Exhibit:
     run: str = ""
     """An expression of runs that measures what the proof predicts."""
     within: float = 0.0
-    """The relative error allowed to the run: 0 for bytes and counts, more for times."""
+    """The relative error allowed to the run: 0 for bytes and counts, more for times. Those are in
+    times.json, with the machine and the date."""
     at_least: float | None = None
     more_than: float | None = None
     at_most: float | None = None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from labkit.calc.units import GB, bytes_text, number_text, parse_quantity
 from labkit.interview import proof as proofs
 from labkit.interview.court.claim import Claim, Exhibit
 from labkit.interview.evidence import prove
+from labkit.interview.runs.real_run import times_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Finding:
 
     @property
     def measured_text(self) -> str:
-        """What was measured; marked with ~ where it is another number in every run."""
+        """What was measured; marked with ~ where a clock has part in it."""
         if self.only_measured:
             return shown(self.found, self.exhibit)
         if self.measured is None:
@@ -65,22 +71,45 @@ class Finding:
         return f"{mark}{shown(self.measured, self.exhibit)}"
 
 
-def findings(claim: Claim, *, measure: bool = True) -> list[Finding]:
+class Record(NamedTuple):
+    """What clocks read in the runs of exhibits that allow a tolerance: starts and ends, in seconds.
+
+    `python -m scripts.court_times --write` makes it anew.
+    """
+
+    machine: str
+    date: str
+    times: dict[str, Any]
+    """By run, with its arguments."""
+
+
+@cache
+def record() -> Record:
+    """The one that the package has."""
+    return Record(**json.loads((files(__package__) / "times.json").read_text(encoding="utf-8")))
+
+
+def findings(claim: Claim, *, measure: bool = True, anew: bool = False) -> list[Finding]:
     """Each exhibit of a claim with its numbers. BadProof where an expression fails.
 
     measure: whether real runs are made, which takes some seconds; each is made once in a process.
+    Bytes and counts are measured now. Times are those of the `record`, and so the same on every
+    machine. anew: times, too, are measured now.
     """
-    return list(_findings(claim, measure))
+    return list(_findings(claim, measure, anew))
 
 
-def _findings(claim: Claim, measure: bool) -> Iterator[Finding]:
+def _findings(claim: Claim, measure: bool, anew: bool) -> Iterator[Finding]:
     for exhibit in claim.exhibits:
         if exhibit.published:
             found = parse_quantity(exhibit.published).value
         else:
             found = float(proofs.value(exhibit.proof))
-        is_run = measure and exhibit.run
-        yield Finding(exhibit, found, float(proofs.value(exhibit.run)) if is_run else None)
+        measured = None
+        if measure and exhibit.run:
+            with nullcontext() if anew else times_of(record().times):
+                measured = float(proofs.value(exhibit.run))
+        yield Finding(exhibit, found, measured)
 
 
 def has_bounds(exhibit: Exhibit) -> bool:
