@@ -41,6 +41,7 @@ REFUSED = """
     examples/memory.py                  zero9
     examples/cluster_simulation.py      no_such_case
     benchmarks/context_parallel.py      0 -1 two
+    benchmarks/links.py                 something
     benchmarks/moe.py                   0 -1 two
     benchmarks/pipeline.py              0 3 two
     benchmarks/serving.py --rounds      0 two

@@ -85,8 +85,8 @@ class _Replay:
         self._done_s: dict[tuple[int, int], float] = {}
         self._entered_s: dict[tuple[int, int], float] = {}
         self._left_s: dict[tuple[int, int], float] = {}
-        # By key, which the ranks of an operation share: who has posted it, and when the last did.
-        self._arrived: dict[tuple, dict[int, float]] = defaultdict(dict)
+        # By key, which the ranks of an operation share: who has posted it.
+        self._arrived: dict[tuple, set[int | str]] = defaultdict(set)
         # A sent message: when its last byte leaves, and its number in the table (None: no link).
         self._sent: dict[tuple, tuple[float, int | None]] = {}
         self._blocked: dict[tuple, list[int]] = defaultdict(list)
@@ -113,7 +113,7 @@ class _Replay:
     def _perform(self, rank: int, event: _Event) -> None:
         """The step of a rank at this time: what comes after it, or what it is blocked on."""
         here, now_s = (rank, event.number), self._now_s
-        until_s: float | None = now_s
+        until_s = now_s
         if event.kind == _ENTER:
             self._entered_s[here] = now_s
             if self._work_s:
@@ -125,10 +125,10 @@ class _Replay:
             self._post(rank, self._recorded[rank].operations[event.number])
         else:
             self._waited_s.setdefault(here, now_s)
-            until_s = self._wait(rank, self._recorded[rank].operations[event.number])
-            if until_s is None:
+            done_s = self._wait(rank, self._recorded[rank].operations[event.number])
+            if done_s is None:
                 return
-            self._done_s[here] = until_s
+            until_s = self._done_s[here] = done_s
         self._next[rank] += 1
         self._go_on(rank, until_s)
 
@@ -142,7 +142,7 @@ class _Replay:
                 self._sent[key] = left_s, number
             else:
                 self._sent[key] = self._now_s, None
-        self._arrived[key][rank if operation.is_collective else operation.kind] = self._now_s
+        self._arrived[key].add(rank if operation.is_collective else operation.kind)
         for other in self._blocked.pop(key, ()):
             self._go_on(other, self._now_s)
 
