@@ -19,7 +19,7 @@ import torch
 from labkit.interview import proof
 from labkit.interview.court import load_claims, record
 from labkit.interview.court.court_findings import shown
-from labkit.interview.runs.real_run import times_of
+from labkit.interview.recorded_times import times_of
 
 FILE = Path(__file__).parents[1] / "labkit" / "interview" / "court" / "times.json"
 

@@ -10,8 +10,8 @@ import pytest
 from labkit import calc
 from labkit.interview import proof
 from labkit.interview.court import faults, findings, load_claims, record
+from labkit.interview.recorded_times import times_of
 from labkit.interview.runs import idle_time
-from labkit.interview.runs.real_run import times_of
 from labkit.pipeline import Costs, gpipe, plan
 from tests.replayed import replayed_step
 

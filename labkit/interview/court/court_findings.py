@@ -14,7 +14,7 @@ from labkit.calc.units import GB, bytes_text, number_text, parse_quantity
 from labkit.interview import proof as proofs
 from labkit.interview.court.claim import Claim, Exhibit
 from labkit.interview.evidence import prove
-from labkit.interview.runs.real_run import times_of
+from labkit.interview.recorded_times import times_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Ranks sleep instead of computing, so that ten of them really run at once on two 
 else is real: messages, order, waiting. Wire: 32 B per row over each boundary, and back.
 """
 
-from labkit.interview.runs.real_run import run, timed_run
+from labkit.interview.recorded_times import timed_run
+from labkit.interview.runs.real_run import run
 from labkit.pipeline import Costs, Timing, emulated_step, gpipe, measured, plan
 from labkit.pipeline.timing import Span
 

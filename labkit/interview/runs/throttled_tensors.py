@@ -6,8 +6,9 @@ import torch
 
 from labkit import Group, Link, Run, Topology
 from labkit.collectives import ring_all_reduce
+from labkit.interview.recorded_times import timed_run
 from labkit.interview.runs.journals_of_runs import region_of, sent_bytes_in
-from labkit.interview.runs.real_run import real_run, run, timed_run
+from labkit.interview.runs.real_run import real_run, run
 
 LINK = Link(bandwidth_bytes_per_s=20e6, latency_s=3e-3)
 """So slow that this machine has time to spare."""
