@@ -11,10 +11,11 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import zlib
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import cloudpickle
 import hypothesis
@@ -215,6 +216,30 @@ def _at_most_two_ranks(request):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_specs", of_few)
+        yield
+
+
+@functools.cache
+def _start_the_fork_server():
+    """And wait until it has imported all that it preloads."""
+    importlib.import_module("labkit.launch.rank_process").warm_up()
+    process = multiprocessing.get_context("forkserver").Process(target=int)
+    process.start()
+    process.join()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_runs_time_begins_when_the_fork_server_is_there():
+    """On a busy machine it took 80 s to start, of the 120 s of the first run in a process."""
+
+    def monotonic():
+        _start_the_fork_server()
+        return time.monotonic()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("labkit.launch.run", "labkit.launch.session.session_ranks"):
+            if module := sys.modules.get(name):
+                patch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
         yield
 
 
