@@ -147,28 +147,10 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """For `-m alone` only files that say so are imported: 26 of 300, and nothing runs meanwhile."""
     is_file = re.fullmatch(r"test_\w+\.py", collection_path.name)
     if is_file and config.option.fast and collection_path.stem[5:] in SLOW:
         return True
-    if is_file and config.option.markexpr == "alone" and not _says_alone(collection_path):
-        return True
     return None
-
-
-@functools.cache
-def _says_alone(path):
-    return "mark.alone" in path.read_text(encoding="utf-8")
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.get_closest_marker("alone") and not _says_alone(item.path):
-            raise pytest.UsageError(f"{item.nodeid}: write `mark.alone` into its own file")
-    # Never a verdict, a value or a count: those are right at once, on the busiest machine.
-    for item in items:
-        if item.get_closest_marker("clock"):
-            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 def pytest_collection_finish(session):
