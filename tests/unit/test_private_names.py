@@ -108,6 +108,14 @@ NAMES = {
     ),
     "_dynamo": ("imported before ranks are forked", lambda: find_spec("torch._dynamo").loader),
     "_forkserver": ("keeps a program's own modules", lambda: forkserver._forkserver),
+    "_forkserver_pid": (
+        "ends it while it imports, at Ctrl-C",
+        lambda: forkserver._forkserver._forkserver_pid,
+    ),
+    "_config": (
+        "the folder of its sockets, removed at Ctrl-C",
+        lambda: multiprocessing.current_process()._config.get("tempdir"),
+    ),
     "_preload_modules": ("as above", lambda: forkserver._forkserver._preload_modules),
     "_children": (
         "keeps others from reading a rank's exit code",
