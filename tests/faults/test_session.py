@@ -24,6 +24,12 @@ GOES_ON = "the session goes on, with its variables"
 HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without the variables"
 
 
+@pytest.fixture(autouse=True)
+def ranks_that_compute_have_a_minute_to_come_back(monkeypatch):
+    """After a press or an error: a quarter of a second is too little on a busy machine."""
+    monkeypatch.setattr(session_ranks, "_COME_BACK_S", (0.1, 60))
+
+
 def processes(session):
     return [int(line.split()[3]) for line in session.status().splitlines() if " process " in line]
 
@@ -38,7 +44,7 @@ def session(tmp_path, monkeypatch):
         session.execute("kept = rank * 10")
         pids = processes(session)
         yield session
-    assert are_gone_within(pids, 30)
+    assert are_gone_within(pids, 60)
     assert list(folder.iterdir()) == []
 
 
@@ -164,7 +170,7 @@ def test_status_names_processes_and_variables(session):
 def test_restart_forgets_the_variables(session):
     before = processes(session)
     session.restart()
-    assert are_gone_within(before, 30)
+    assert are_gone_within(before, 60)
     assert session.execute("'kept' in globals()").values == [False] * 3
 
 
@@ -334,7 +340,7 @@ def test_the_mark_below_a_cells_last_line_stands_below_what_it_is_about(session)
 
 def test_a_timeout_in_python_leaves_the_variables(session):
     with pytest.raises(RunTimeout, match=GOES_ON) as caught:
-        session.execute("while True:\n    pass", timeout=0.3)
+        session.execute("while True:\n    pass", timeout=2)
     assert "Cell 2, line" in caught.value.stacks[0]
     assert goes_on(session)
 
@@ -423,7 +429,6 @@ def test_a_rank_that_had_not_begun_the_cell_is_interrupted_a_second_time(session
         missed.add(rank.rank)
 
     monkeypatch.setattr(RankProcess, "signal", misses_the_first)
-    monkeypatch.setattr(session_ranks, "_COME_BACK_S", (0.1, 60))
     with pytest.raises(RunTimeout, match=GOES_ON):
         session.execute("import time; time.sleep(600)", timeout=0.2)
     assert missed == {0, 1, 2} and goes_on(session)
@@ -434,6 +439,7 @@ import os, signal, threading, time, labkit
 from pathlib import Path
 from tests.processes import wait_until_still
 HERE = __file__
+labkit.launch.session.session_ranks._COME_BACK_S = (0.1, 60)
 session = labkit.Session(3)
 session.execute("import os, pathlib, time; kept = 1")
 
