@@ -74,6 +74,7 @@ AT_A_TERMINAL = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.signal(signal.SIGINT, getattr(signal, sys.argv[1]))
+open("began", "w").close()  # before that, a key reaches nobody
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 COMMANDS = """
@@ -177,6 +178,8 @@ class Program:
             cwd=self._folder,
             env=environment(self.mark, self._folder, self.temporary),
         )
+        while not (self._folder / "began").exists():
+            time.sleep(0.001)
 
     def read(self, seconds: float = 0.02) -> None:
         """Take in what it shows."""

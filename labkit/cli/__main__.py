@@ -2,4 +2,9 @@
 
 from labkit.cli import main
 
-main()
+try:
+    main()
+finally:
+    # Where KeyboardInterrupt came in an exec() of text, as dataclasses make their methods, Python
+    # would end a `-m` program by SIGINT, whatever its status. The next exec() makes it forget that.
+    exec("")
