@@ -12,7 +12,7 @@ Jupyter does: SIGINT to the group of a kernel.
     own            the program was over: its own status
     traceback      shown, with a line of labkit's
     before         the traceback of an interpreter that has not come to labkit's first line
-    left           processes that are there 5 s later; files: in the folder for temporary files
+    left           processes that are there 30 s later; files: in the folder for temporary files
     terminal       as it was before
     longest        seconds from the press to the end
 """
@@ -42,7 +42,7 @@ from measure import command_line, machine
 ROOT = Path(__file__).parents[1]
 NAME = "model_state_bytes"
 PATIENCE_S = 60.0
-LEFT_S = 5.0
+LEFT_S = 30.0
 MARK = "LABKIT_PRESSED"
 LABKIT = (sys.executable, "-m", "labkit.cli")
 
