@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # ranks left two cores idle for 9% of the time: more would not be faster, and each takes memory.
 # A cell that takes 15 s takes 50 on a machine with three times the work: its limit is for hangs.
 TEST_WORKERS ?= 4
-PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" $(BIN)/python -m pytest
+PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" MPLCONFIGDIR="$(CURDIR)/$(VENV)/matplotlib" $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test test-fast lint format notebooks pins clean

@@ -107,6 +107,9 @@ def pytest_configure(config):
         # Last of all: multiprocessing removes its own folder, which is in it, with priority -100.
         Finalize(None, shutil.rmtree, (tempfile.tempdir, True), exitpriority=-200)
     config.option.basetemp = os.path.join(tempfile.gettempdir(), own)
+    # Tests do not write into the progress of whoever runs them; neither do notebooks, which are run
+    # without fixtures.
+    os.environ["LABKIT_HOME"] = os.path.join(tempfile.gettempdir(), f"{own}-home")
 
 
 def _length(scope):
@@ -231,12 +234,4 @@ def _a_rank_has_a_minute_to_say_where_it_is():
     with pytest.MonkeyPatch.context() as patch:
         if listen := sys.modules.get("labkit.launch.listen"):
             patch.setattr(listen, "PATIENCE_S", 60.0)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _home_of_the_tests(tmp_path_factory):
-    """Tests do not write into the progress of whoever runs them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_HOME", str(tmp_path_factory.mktemp("labkit-home")))
         yield

@@ -230,7 +230,7 @@ def test_no_gpu_is_no_problem(monkeypatch):
 
 
 def test_two_ranks_run():
-    finding = smoke_run(limit_s=60)
+    finding = smoke_run(limit_s=300)
     assert finding.level is not Level.ERROR, finding
     assert "s the first time" in finding.text
 
