@@ -50,8 +50,9 @@ def process_ids_of_ranks():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
+    before = process_ids_of_ranks()  # a server of kernels, where a notebook was tested before
     yield
-    assert process_ids_of_ranks() == []
+    assert process_ids_of_ranks() == before
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -436,18 +437,18 @@ def test_a_program_that_ends_itself_as_it_should_has_returned(code):
 
 def test_nobody_else_reads_how_a_rank_ended():
     """multiprocessing asks all processes that it knows, in any thread that starts one."""
-    seen, is_over = [], threading.Event()
+    before, seen, is_over = set(multiprocessing.active_children()), set(), threading.Event()
 
     def asks():
         while not is_over.wait(0.05):
-            seen.extend(multiprocessing.active_children())
+            seen.update(multiprocessing.active_children())
 
     thread = threading.Thread(target=asks)
     thread.start()
     run(lambda world: time.sleep(0.5), 2, timeout=120)
     is_over.set()
     thread.join()
-    assert seen == []
+    assert seen <= before
 
 
 def test_a_rank_that_holds_pythons_lock_is_ended():

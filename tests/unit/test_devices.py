@@ -96,7 +96,11 @@ def test_an_unknown_device_is_refused_with_the_choices(device):
     [
         ({}, (256 - 60 - 16) // 5, "a process may have 256 (ulimit -n; 60 are in use)"),
         ({"max_open_files": 10**6, "available_bytes": 4 * 10**8}, 50, "0.4 GB of memory"),
-        ({"max_open_files": 10**6}, 1959, "8 cores about 0.25 ms / 8 per pair"),
+        (
+            {"max_open_files": 10**6, "available_bytes": None},
+            1959,
+            "8 cores about 0.25 ms / 8 per pair",
+        ),
         ({"max_open_files": None, "available_bytes": None, "num_cores": 0.5}, 489, "0.5 cores"),
     ],
 )
