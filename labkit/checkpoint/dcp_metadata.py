@@ -65,6 +65,7 @@ _NAMES = {
     ("torch", "strided"),
     ("torch.serialization", "_get_layout"),
     ("collections", "OrderedDict"),
+    ("builtins", "getattr"),  # a member of an enum, as Python 3.11.0 to 3.11.3 write it
     *(
         (module, name)
         for module in ("pathlib", "pathlib._local")

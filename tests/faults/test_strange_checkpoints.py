@@ -1,5 +1,6 @@
 """Checkpoints of strangers: only files of their own folder, bounded, and refused in one line."""
 
+import enum
 import json
 import os
 import pickle
@@ -345,3 +346,14 @@ def test_tensors_of_dcp_that_share_a_list_of_chunks_are_refused(tmp_path):
     data = pickle.dumps(dcp.Metadata(dict(zip("ab", rows)), storage_data={}))
     with pytest.raises(Damaged, match="those of another tensor"):
         read_metadata(tmp_path, data)
+
+
+def test_metadata_of_dcp_that_an_older_python_3_11_wrote_is_read(tmp_path, monkeypatch):
+    """Up to 3.11.3 a member of an enum is written as getattr(its class, its name)."""
+    reduced = lambda member, _: (getattr, (type(member), member.name))  # noqa: E731
+    monkeypatch.setattr(enum.Enum, "__reduce_ex__", reduced)
+    size = torch.Size([2])
+    row = TensorStorageMetadata(TensorProperties(torch.float32), size, [])
+    data = pickle.dumps(dcp.Metadata({"a": row}, storage_data={}))
+    assert b"getattr" in data
+    assert read_metadata(tmp_path, data).state_dict_metadata["a"].size == size

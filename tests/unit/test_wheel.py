@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -63,8 +62,7 @@ def site(tmp_path_factory):
         shutil.copytree(ROOT / name, clone / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
-    with tarfile.open(_built("sdist", clone, folder)) as archive:
-        archive.extractall(folder / "source", filter="data")
+    shutil.unpack_archive(_built("sdist", clone, folder), folder / "source")
     (source,) = (folder / "source").iterdir()
     with zipfile.ZipFile(_built("wheel", source, folder)) as archive:
         archive.extractall(folder / "site")
