@@ -115,22 +115,29 @@ def test_a_cells_run_has_the_traffic_of_that_cell_only(session):
     assert viz.timeline(run).png().startswith(b"\x89PNG")
 
 
-def test_a_cell_that_lasts_reads_nothing_again_of_earlier_cells(session, monkeypatch):
-    num_read = 0
+def test_a_cell_that_lasts_reads_nothing_again_of_earlier_cells(session, monkeypatch, tmp_path):
+    num_read = enough = 0
 
     def counted(*record):
         nonlocal num_read
         num_read += 1
+        if num_read == enough:
+            (tmp_path / f"{enough} read").touch()
         return parse(*record)
 
+    def lasts(until):
+        nonlocal num_read, enough
+        num_read, enough = 0, until
+        session.execute(
+            "import os, time\nfor _ in range(4):\n    world.barrier()\n"
+            f"while not os.path.exists({str(tmp_path / f'{until} read')!r}):\n    time.sleep(0.05)"
+        )
+
     monkeypatch.setattr(follow_journal, "parse", counted)
-    lasts = "import time\nfor _ in range(4):\n    world.barrier()\n    time.sleep(0.1)"
     session.execute("for _ in range(500):\n    with world.region('step'):\n        pass")
-    session.execute(lasts)
-    assert num_read >= 3 * 500, "nobody has looked: this test proves nothing"
-    num_read = 0
-    session.execute(lasts)
-    assert 3 * 4 <= num_read < 3 * 500
+    lasts(until=3 * 500)  # else nobody has looked, and this test proves nothing
+    lasts(until=3 * 4)
+    assert num_read < 3 * 500
 
 
 def test_a_cell_on_some_ranks_leaves_the_others_alone(session):
