@@ -50,9 +50,12 @@ def ended(timeout_when_still):
 @pytest.fixture(scope="module")
 def ends(ended, tmp_path_factory):
     """By program, what `ended` says. They run side by side: most of the time they wait."""
+    stopped = tmp_path_factory.mktemp("is") / "stopped"
     with ThreadPoolExecutor() as pool:
         begun = {
-            stops_in_a_receive: pool.submit(ended, stops_in_a_receive),
+            stops_in_a_receive: pool.submit(
+                ended, stops_in_a_receive, 2, stopped, may_pass=stopped.exists
+            ),
             returns_or_stops: pool.submit(ended, returns_or_stops),
             stop_all_but_one: pool.submit(ended, stop_all_but_one, 3),
             sleeps_in_the_kernel: pool.submit(
@@ -89,12 +92,13 @@ def test_a_stopped_rank_is_told_and_named_with_its_cure(ended, capsys, monkeypat
     assert "Stack of rank 0" in str(error) and "Stack of rank 1" not in str(error)
 
 
-def stops_in_a_receive(world):
+def stops_in_a_receive(world, stopped):
     _, pid = world.all_gather(torch.tensor([os.getpid()])).tolist()
     if world.rank == 1:
         world.recv(torch.empty(1), 0)
     wait_until_still([pid])
     os.kill(pid, signal.SIGSTOP)
+    stopped.touch()  # before, rank 0 sleeps between its looks, and the timeout must not pass
     time.sleep(600)
 
 
@@ -104,7 +108,7 @@ def test_a_rank_that_is_stopped_in_an_operation_is_said_to_be_in_it(ends):
         r"is stopped \(SIGSTOP, or a debugger\) in recv #1 from rank 0; `kill -CONT \d+` lets it"
     )
     assert re.search(
-        rf"  rank 1  {where} go on  test_stopped_ranks.py, line \d+  float32", str(error)
+        rf"  rank 1  {where} go on  test_stopped_ranks.py, line \d+ +float32", str(error)
     )
     assert error.verdict.fault is Fault.STOPPED
 
