@@ -17,8 +17,8 @@ import torch.distributed as dist
 from measure import added, alternate_in_rounds, command_line, machine
 
 import labkit
-from labkit.comm.flight_recorder import NUM_COLLECTIVES
-from labkit.comm.no_journal import NoJournal
+from labkit.comm.group import NoJournal
+from labkit.comm.recorder import NUM_COLLECTIVES
 from labkit.comm.wire_bytes import WireBytes
 
 CALLS_PER_BLOCK = 20

@@ -90,7 +90,7 @@ class _Pairwise(torch.autograd.Function):
 
 @contextlib.contextmanager
 def on_pairwise_messages():
-    """What dispatch.py calls, exchanged for the time of a call."""
+    """What moe_layer.py calls, exchanged for the time of a call."""
     library = autograd.all_to_all
     autograd.all_to_all = lambda x, group, send_splits, recv_splits: _Pairwise.apply(
         x, group, send_splits, recv_splits

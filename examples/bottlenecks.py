@@ -31,7 +31,7 @@ from pathlib import Path
 
 from labkit import arguments, inject, profile
 from labkit.inject import CATALOGUE
-from labkit.launch.machine.machine import usable_cores
+from labkit.launch.machine import usable_cores
 from labkit.profile import Trace
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"

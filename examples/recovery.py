@@ -59,7 +59,7 @@ from labkit.optimizer import AdamW
 from labkit.pipeline import Pipeline, PipelineGPT, one_f_one_b, plan, token_loss
 from labkit.pipeline import train_step as pipeline_step
 from labkit.tensor_parallel import parallelize
-from labkit.tensor_parallel.train_tp import train_step as tensor_parallel_step
+from labkit.tensor_parallel.gpt_tp import train_step as tensor_parallel_step
 from labkit.train import TrainConfig, loss
 from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
 

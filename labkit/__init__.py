@@ -84,16 +84,16 @@ if "ipykernel" in sys.modules and _ipython is not None and _ipython.get_ipython(
 
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext labkit` calls: makes the magics `%%ranks` and `%ranks`."""
-    from labkit.notebook import ranks_magic
+    from labkit.notebook import magic
 
-    ranks_magic.load(shell)
+    magic.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """What `%unload_ext labkit` calls: ends the session that the magics have started."""
-    from labkit.notebook import ranks_magic
+    from labkit.notebook import magic
 
-    ranks_magic.unload()
+    magic.unload()
 
 
 def __dir__() -> list[str]:

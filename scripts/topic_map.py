@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from labkit.grade.catalog import load_catalog
+from labkit.grade.workspace import load_catalog
 from labkit.interview.cards import Topic, load_bank, load_topics
 from labkit.interview.drills import DRILLS
 from labkit.interview.subjects import group_of_exercise

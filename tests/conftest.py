@@ -222,7 +222,7 @@ def _a_runs_time_begins_when_the_fork_server_is_there():
         return time.monotonic()
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("labkit.launch.run", "labkit.launch.session.session_ranks"):
+        for name in ("labkit.launch.run", "labkit.launch.session.ranks"):
             if module := sys.modules.get(name):
                 patch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
         yield

@@ -22,7 +22,7 @@ labkit = sys.modules["labkit"] = types.ModuleType("labkit")
 labkit.__path__ = [str(Path(__file__).parents[1] / "labkit")]
 
 from labkit.progress import practice, scheduling  # noqa: E402
-from labkit.progress.home import store_path  # noqa: E402
+from labkit.progress.clock import store_path  # noqa: E402
 
 MOST_ANSWERS = 4  # of both children before a kill
 CHILDREN = 2

@@ -2,8 +2,8 @@
 
 from labkit import Link, Topology, replay, run
 from labkit.pipeline import Costs, emulated_step, measured
-from labkit.pipeline.execute import _REGIONS
-from labkit.pipeline.timing import Span
+from labkit.pipeline.executor import _REGIONS
+from labkit.pipeline.simulation import Span
 
 NO_LINKS = Link(1e18)
 KINDS = {name: kind for kind, name in _REGIONS.items()}

@@ -17,8 +17,8 @@ from torch.distributed import distributed_c10d as c10d
 from labkit.grade.harness import Closed
 from labkit.launch import payload
 from labkit.launch.rank import draw_own_random_numbers
-from labkit.launch.session.cell_run import cell_run
-from labkit.launch.session.session_ranks import SessionRanks, out_of_step
+from labkit.launch.session.ranks import SessionRanks, out_of_step
+from labkit.launch.session.session import cell_run
 from tests.rehearsal import rehearse
 
 _MOST_GROUPS = 12

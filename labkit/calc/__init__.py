@@ -16,14 +16,17 @@ Collective, Choice, Estimate, SimulatedStep. What there is one of for each rank 
 """
 
 from labkit.calc import plan, simulate, units
-from labkit.calc.bandwidth import algbw, busbw
-from labkit.calc.checkpoints import checkpoint_interval, lost_share, mean_time_between_interruptions
-from labkit.calc.choice import choose_algorithm, crossover_bytes
-from labkit.calc.compute.flops import flops_per_token, training_flops
-from labkit.calc.compute.training_time import mfu, training_days
-from labkit.calc.expert_capacity import dropped_choices, expert_capacity
-from labkit.calc.hardware.cluster import CLUSTERS, cluster
-from labkit.calc.hardware.gpu import GPUS
+from labkit.calc.bubble import bubble_fraction, in_flight_microbatches
+from labkit.calc.choice import algbw, busbw, choose_algorithm, crossover_bytes
+from labkit.calc.compute import flops_per_token, mfu, training_days, training_flops
+from labkit.calc.experts import (
+    balanced_expert_traffic_bytes,
+    dropped_choices,
+    expert_capacity,
+    expert_parallel_traffic_bytes,
+    padded_expert_traffic_bytes,
+)
+from labkit.calc.hardware import CLUSTERS, GPUS, cluster
 from labkit.calc.inference import (
     PassTime,
     chunk_delay,
@@ -34,40 +37,53 @@ from labkit.calc.inference import (
     speculative_tokens,
 )
 from labkit.calc.layout import Layout
-from labkit.calc.memory.activations import activation_bytes
+from labkit.calc.memory.activations import (
+    activation_bytes,
+    head_input_bytes,
+    logits_bytes,
+    loss_gradient_bytes,
+)
 from labkit.calc.memory.fit import changes_that_fit
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
-from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.kv_cache import (
     contiguous_cache_use,
     kv_cache_bytes_per_token,
     paged_cache_use,
 )
-from labkit.calc.memory.model_state import model_state_bytes
-from labkit.calc.memory.optimizer_offload import offload_bandwidth, offload_traffic_bytes
-from labkit.calc.memory.recipe import RECIPES, Recipe
-from labkit.calc.models.lora import lora_parameters
-from labkit.calc.models.model_config import ModelConfig
-from labkit.calc.models.parameters import active_parameters, num_parameters
-from labkit.calc.models.presets import MODELS
-from labkit.calc.outage import lost_gpu_hours
-from labkit.calc.pipeline.bubble import bubble_fraction, in_flight_microbatches
+from labkit.calc.memory.model_state import (
+    RECIPES,
+    Recipe,
+    model_state_bytes,
+    offload_bandwidth,
+    offload_traffic_bytes,
+)
+from labkit.calc.models import (
+    MODELS,
+    ModelConfig,
+    active_parameters,
+    lora_parameters,
+    num_parameters,
+)
+from labkit.calc.reliability import (
+    checkpoint_interval,
+    lost_gpu_hours,
+    lost_share,
+    mean_time_between_interruptions,
+)
 from labkit.calc.result import Result, amount
-from labkit.calc.traffic.chunks import chunk_numels
 from labkit.calc.traffic.collective import collective
-from labkit.calc.traffic.combined import combined_traffic_bytes
 from labkit.calc.traffic.context import (
     context_score_elements,
     context_shard_tokens,
     context_traffic_bytes,
 )
-from labkit.calc.traffic.expert_traffic import (
-    balanced_expert_traffic_bytes,
-    expert_parallel_traffic_bytes,
-    padded_expert_traffic_bytes,
+from labkit.calc.traffic.cost import chunk_numels
+from labkit.calc.traffic.step import (
+    combined_traffic_bytes,
+    pipeline_traffic_bytes,
+    step_traffic_bytes,
+    step_traffic_volume,
 )
-from labkit.calc.traffic.pipeline import pipeline_traffic_bytes
-from labkit.calc.traffic.step_traffic import step_traffic_bytes, step_traffic_volume
 from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes, two_layers_traffic_bytes
 from labkit.calc.units import bytes_text, count_text, seconds_text
 

@@ -11,18 +11,88 @@ few bytes is recursive doubling, in which whole tensors are swapped: log2 n of b
 D beta. It is not written out here.) Rings and trees are used all the same, for a reason that the
 model leaves out: links are shared. A ring's messages go to the next rank, a tree's mostly near, and
 those of halving-doubling to another rank in each step, far away.
+
+Where two models of seconds by bytes change places.
+
+seconds  |  ring           ring
+         |- - - - - - - x      below x the tree is faster, above it the ring
+         |  tree     .     tree
+         +----------------------- bytes
+
+Bandwidths of a collective that was timed: algorithm bandwidth, and what each link reached.
+
+D bytes over n ranks in t seconds. The factors are those of nccl-tests; for all_gather and
+reduce_scatter D is the whole tensor:
+
+    algbw    D / t
+    busbw    D / t * 2(n-1)/n    all_reduce
+                     (n-1)/n     reduce_scatter, all_gather, all_to_all
+                     1           broadcast
+
+Source: nccl-tests, doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from labkit.calc.checked_numbers import check_ranks
-from labkit.calc.crossing import predicted_crossing
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
 from labkit.calc.result import Result
 from labkit.calc.traffic.collective import collective
-from labkit.calc.units import seconds_text, size_text
+from labkit.calc.units import bytes_text, seconds_text, size_text
+
+SMALLEST_BYTES, LARGEST_BYTES = 1.0, 2.0**40
+_SAMPLES_PER_DOUBLING = 10  # formulas with blocks have steps in them
+_HALVINGS = 60
+_ROUNDING = 1e-13
+"""Two that differ by less may be one and the same, added up in another order."""
+
+
+class Crossing(NamedTuple):
+    """Two curves change places at `nbytes`; `first_is_below`: the first is faster below it."""
+
+    nbytes: float
+    first_is_below: bool
+
+
+def predicted_crossing(
+    first: Callable[[float], float],
+    second: Callable[[float], float],
+    largest_bytes: float = LARGEST_BYTES,
+) -> Crossing | None:
+    """The smallest size from 1 byte to `largest_bytes` at which they do; None: nowhere."""
+    doublings = math.log2(largest_bytes / SMALLEST_BYTES)
+    num_samples = math.ceil(doublings * _SAMPLES_PER_DOUBLING)
+
+    def lead(nbytes: float) -> float:
+        return first(nbytes) - second(nbytes)
+
+    low = at_low = 0.0  # the last size at which they differ
+    for number in range(num_samples + 1):
+        high = SMALLEST_BYTES * 2 ** (doublings * number / num_samples)
+        at_high = lead(high)
+        if abs(at_high) <= _ROUNDING * abs(first(high)):
+            continue  # they meet, and may change places
+        if low and (at_high > 0) != (at_low > 0):
+            return Crossing(_bisected(lead, low, high), at_low < 0)
+        low, at_low = high, at_high
+    return None
+
+
+def _bisected(lead: Callable[[float], float], low: float, high: float) -> float:
+    """Where `lead` changes its sign between two sizes, by their geometric mean."""
+    is_above = lead(low) > 0
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        if (lead(middle) > 0) == is_above:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
 
 _ALGORITHMS = ("ring", "tree", "double_tree", "halving_doubling")
 _LARGEST_BYTES = 2**60
@@ -87,3 +157,38 @@ def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) 
 
 def _seconds(algorithm: str, n: int, nbytes: float, alpha: float, beta: float) -> float:
     return collective("all_reduce", algorithm, n, nbytes).seconds(alpha, beta)
+
+
+_SOURCE = "nccl-tests, doc/PERFORMANCE.md"
+
+
+def algbw(nbytes: float, seconds: float) -> Result:
+    """Algorithm bandwidth, in bytes per second: the caller's bytes D over the time.
+
+    It falls as ranks are added even when every link is busy, so it says nothing about the links.
+    """
+    check_not_negative(nbytes, "nbytes")
+    check_above_zero(seconds, "seconds", "a bandwidth needs a finite time above 0")
+    how = f"{bytes_text(nbytes)} / {seconds_text(seconds)}"
+    return Result(nbytes / seconds, "bytes/s", "algbw", "D / t", how, source=_SOURCE)
+
+
+def busbw(nbytes: float, seconds: float, n: int, kind: str = "all_reduce") -> Result:
+    """Bus bandwidth, in bytes per second: algbw times the share of D that each link must carry.
+
+    It compares with the link's speed at any n.
+    """
+    n = check_ranks(n, "n")
+    ring = (n - 1) / n
+    factors = {
+        "all_reduce": 2 * ring,
+        "reduce_scatter": ring,
+        "all_gather": ring,
+        "all_to_all": ring,
+        "broadcast": 1.0,
+    }
+    if not isinstance(kind, str) or kind not in factors:
+        raise ValueError(f"no bus factor for {kind!r}; there is one for {', '.join(factors)}")
+    alone, factor = algbw(nbytes, seconds), factors[kind]
+    how = f"{factor:.4g} * {alone}"
+    return Result(alone.value * factor, "bytes/s", "busbw", "factor * D / t", how, source=_SOURCE)

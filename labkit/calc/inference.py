@@ -32,12 +32,10 @@ from labkit.calc.checked_numbers import (
     check_number,
     check_ranks,
 )
-from labkit.calc.compute.flops import flops_per_token
-from labkit.calc.hardware.gpu import GPU, gpu
+from labkit.calc.compute import flops_per_token
+from labkit.calc.hardware import GPU, gpu
 from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
-from labkit.calc.models.model_config import ModelConfig
-from labkit.calc.models.parameters import num_parameters
-from labkit.calc.models.presets import model
+from labkit.calc.models import ModelConfig, model, num_parameters
 from labkit.calc.result import Result
 
 _POPE = "Pope et al., arXiv:2211.05102"

@@ -19,8 +19,7 @@ from functools import total_ordering
 from numbers import Real
 
 from labkit.calc.checked_numbers import check_number
-from labkit.calc.dimensions import UNITS, exact_text, text
-from labkit.calc.units import parse_quantity
+from labkit.calc.units import UNITS_OF, exact_text, parse_quantity, text
 
 
 @total_ordering
@@ -42,14 +41,14 @@ class Result:
     parts: Mapping[str, Result] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.dimension not in UNITS:
+        if self.dimension not in UNITS_OF:
             raise ValueError(
-                f"dimension={self.dimension!r}: give one of {', '.join(map(repr, UNITS))}"
+                f"dimension={self.dimension!r}: give one of {', '.join(map(repr, UNITS_OF))}"
             )
 
     def to(self, unit: str) -> float:
         """The number in a unit of this dimension, `to("GiB")`. ValueError for any other unit."""
-        units = UNITS[self.dimension]
+        units = UNITS_OF[self.dimension]
         if unit not in units:
             kind = self.dimension or "a plain number"
             raise ValueError(

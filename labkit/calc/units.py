@@ -5,13 +5,56 @@ parse_quantity("2/3")     -> Quantity(value=0.666..., dimension="")
 bytes_text(1.5e6)         -> "1.5 MB"
 size_text(2**20)          -> "1 MiB"
 seconds_text(0.00493)     -> "4.93 ms"
+
+What a person typed, made plain before it is read as a number.
+
+plain("≈ 1.5 × 10^9   bytes.")    "1.5e9 bytes"
+plain("1,5 GB")                   "1.5 GB"; "1,500 GB" stays: there the comma groups digits
+plain("12 percent")               "12%"
+
+What a result may measure, in which units it is read, and how it is written.
+
+to("GiB")     one of the units of its dimension, by UNITS
+31.4 GB       `text`: three digits, for people
+31,406,250,000 B      `exact_text`: every one of a count
+
+A number that a person typed, in the unit that was asked for, and how far it is off.
+
+in_unit("4900 us", "ms") == in_unit(4.9, "ms")       seconds
+read("6.74B", "billion").quantity.value              6.74e9: B is bytes elsewhere
+usual_mistake(8.0)                                   "A factor of eight: bits or bytes?"
 """
 
 import math
 import re
 from typing import NamedTuple
 
-from labkit.calc.written import plain
+_LONGEST = 100  # characters: what is longer is no number, and matching it may take minutes
+_HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_RAISED = re.compile(r"10([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
+_POWER = re.compile(r"(?<![\d.,_])10 ?(?:\^|\*\*) ?([+-]?\d+)")
+_TIMES_POWER = re.compile(r"(?<=\d) ?[x×*·] ?1e(?=[+-]?\d)", re.I)
+# A decimal comma has not three digits behind it, or a single 0 before it.
+_DECIMAL_COMMA = re.compile(r"(?<![\d.,_])(0(?=,\d)|\d+(?=,(?!\d{3}(?!\d)))),(\d+)(?![\d.,])")
+
+
+def plain(text: str) -> str:
+    """The text as the parser knows it. TypeError for no text, ValueError for a long one."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r:.60} is no text; write the number with its unit, '1.5 MB'")
+    text = " ".join(text.split())
+    if len(text) > _LONGEST:
+        raise ValueError(
+            f"{text[:20]!r}... has {len(text)} characters, and a number has at most {_LONGEST}; "
+            "try 1e9 or 1.5 MB"
+        )
+    text = text.replace("µ", "u").replace("μ", "u").lstrip("≈~= ").removesuffix(".")
+    text = re.sub(r" ?per ?cent$", "%", text, flags=re.I)
+    text = re.sub(r" ?×$", " x", text)
+    text = _RAISED.sub(lambda match: f"10^{match[1].translate(_HIGH)}", text)
+    text = _TIMES_POWER.sub("e", _POWER.sub(r"1e\1", text))
+    return _DECIMAL_COMMA.sub(r"\1.\2", text)
+
 
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
@@ -206,3 +249,126 @@ def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:
     if rounded == 0:
         return f"0 {units[-1][0] if units[-1][1] == 1 else 's'}"
     return f"{rounded / size:.6g} {name}"
+
+
+# In base units: bytes are bytes, and time is seconds.
+UNITS_OF: dict[str, dict[str, float]] = {
+    "bytes": UNITS["bytes"],
+    "seconds": UNITS["seconds"],
+    "bytes/s": {f"{name}/s": size for name, size in UNITS["bytes"].items()},
+    "FLOP": UNITS["FLOP"],
+    "FLOP/s": {f"{name}/s": size for name, size in UNITS["FLOP"].items()},
+    "parameters": {"parameters": 1, "M": 1e6, "B": 1e9, "T": 1e12},
+    "share": {"": 1, "%": 0.01},
+    "": UNITS[""],
+}
+_LONG_SPANS = ("days", "h", "min")
+
+
+def text(value: float, dimension: str) -> str:
+    """As a person reads it: 31.4 GB, 6.74B parameters, 30.4%, 19.3 min."""
+    if dimension == "share":
+        return f"{100 * value:.3g}%"
+    if dimension == "seconds" and math.isfinite(value):
+        for name in _LONG_SPANS:
+            if value >= UNITS_OF["seconds"][name]:
+                return f"{value / UNITS_OF['seconds'][name]:.3g} {name}"
+    if dimension in ("bytes", "bytes/s", "seconds", ""):
+        return quantity_text(value, dimension)
+    if dimension == "parameters":
+        return f"{count_text(value)} parameters"
+    return f"{value:.4g} {dimension}"
+
+
+def exact_text(value: float, dimension: str) -> str:
+    """Every one of a count of parameters or bytes: rounding would hide that some are missing."""
+    if dimension in ("parameters", "bytes") and float(value).is_integer():
+        return f"{int(value):,} {'B' if dimension == 'bytes' else dimension}"
+    return text(value, dimension)
+
+
+# How people write large counts. Only where a count is asked for: 7B is seven bytes elsewhere.
+_COUNT_LETTERS = {"K": "thousand", "M": "million", "B": "billion", "bn": "billion", "T": "trillion"}
+_LARGE_COUNTS = tuple(dict.fromkeys(_COUNT_LETTERS.values()))
+_ENDS_IN_A_LETTER = re.compile(r"(.*\d\.?\s*)(K|M|B|bn|T)\s*", re.I | re.S)
+
+
+def read(text: str, unit: str) -> Typed:
+    """What was typed in answer to a question in `unit` ("" for counts): a bare number is in it.
+
+    A quotient is a share where percent are asked for: 7/23 are 30.4, as 30.4% is.
+    Raises ValueError for a text that is no number, for one whose unit measures something else or
+    counts where nothing is counted, and for bytes and seconds below 0.
+    """
+    asked = parse_typed(f"1 {unit}")
+    text = plain(text)
+    if unit in _LARGE_COUNTS and (match := _ENDS_IN_A_LETTER.fullmatch(text)):
+        letter = next(each for each in _COUNT_LETTERS if each.lower() == match[2].lower())
+        text = f"{match[1]} {_COUNT_LETTERS[letter]}"
+    typed = parse_typed(text)
+    if typed.number < 0 and asked.dimension in ("bytes", "seconds"):
+        raise ValueError(f"{text.strip()!r}: {asked.dimension} cannot be negative")
+    if "%" in text and asked.dimension:
+        raise ValueError(f"{text.strip()!r} of what? The question is in {asked.dimension}")
+    if not typed.unit:
+        if unit == "%" and "/" in text:
+            return typed
+        return Typed(typed.number, asked.size, asked.dimension, "")
+    if counted(typed.unit) and (asked.dimension or unit == "%"):
+        raise ValueError(
+            f"{text!r} counts {typed.unit}; the question is in {asked.dimension or unit}"
+        )
+    if typed.dimension == asked.dimension:
+        return typed
+    if typed.dimension == "":  # "2 x", "3 million": what is counted was said before
+        return Typed(typed.number * typed.size, asked.size, asked.dimension, "")
+    wanted = (
+        f"the question is in {asked.dimension or unit}"
+        if asked.dimension or counted(unit)
+        else "the question asks for a bare number"
+    )
+    raise ValueError(f"{text.strip()!r} is in {typed.dimension}; {wanted}")
+
+
+def in_unit(number: float | str, unit: str) -> Quantity:
+    """A number as a Quantity: a bare one is in `unit` ("" for counts), a text may bring its own.
+
+    in_unit(4.9, "ms") == in_unit("4900 us", "ms"). Raises ValueError as `read` does, and for a
+    number that is infinite, not a number, or below 0 where bytes or seconds are asked for.
+    """
+    if isinstance(number, str):
+        return read(number, unit).quantity
+    asked = parse_typed(f"1 {unit}")
+    if not math.isfinite(number):
+        raise ValueError(
+            f"{number} is no measurement: pass a finite number, such as "
+            "result.traffic[0].sent_bytes"
+        )
+    if number < 0 and asked.dimension in ("bytes", "seconds"):
+        raise ValueError(f"{number}: {asked.dimension} cannot be negative; pass 0 or more")
+    return Quantity(number * asked.size, asked.dimension)
+
+
+def text_of(quantity: Quantity) -> str:
+    """A quantity as a reader sees it; bytes exactly, as far as that is readable."""
+    if quantity.dimension == "bytes":
+        return exact_bytes_text(quantity.value)
+    return quantity_text(quantity.value, quantity.dimension)
+
+
+def usual_mistake(ratio: float) -> str:
+    """The usual reason for a number that is off by a well-known factor, as a question; or ""."""
+    factor = ratio if ratio > 1 else 1 / ratio
+    usual = {
+        2.0: "A factor of two: one phase or both, one direction or both?",
+        8.0: "A factor of eight: bits or bytes?",
+        100.0: "A factor of a hundred: a share, or percent?",
+        1000.0: "A factor of a thousand: which prefix?",
+        1.024: "KB or KiB?",
+        1.024**2: "MB or MiB?",
+        1.024**3: "GB or GiB?",
+    }
+    for known, question in usual.items():
+        if abs(factor / known - 1) < 1e-3:
+            return question
+    return ""

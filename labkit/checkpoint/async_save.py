@@ -27,7 +27,7 @@ from labkit.checkpoint.contents import TensorShard
 from labkit.checkpoint.disk import Disk, RecordedDisk, Written
 from labkit.checkpoint.saving import Plan, make_room, remove_folders, tensors_to_write
 from labkit.comm import Group
-from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
+from labkit.data_parallel.background import CommunicationThread, OnThread
 
 ALIGNMENT = 64
 SHARED = Path("/dev/shm")

@@ -56,7 +56,7 @@ from labkit.checkpoint.saving import (
 )
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data_parallel.communication_thread import OnThread
+from labkit.data_parallel.background import OnThread
 
 
 class Stateful(Protocol):

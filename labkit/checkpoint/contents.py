@@ -36,9 +36,9 @@ from labkit.optimizer import AdamState, AdamW, load_states, states_of
 from labkit.pipeline import PipelineGPT
 from labkit.precision import MasterWeights
 from labkit.tensor_parallel import REPLICATED, Cut
-from labkit.tensor_parallel.full_state import parameters_with_cuts
+from labkit.tensor_parallel.gradients import parameters_with_cuts
 from labkit.zero import FullyShardedModule
-from labkit.zero.sharded_states import MASTER, ShardedStates
+from labkit.zero.states import MASTER, ShardedStates
 
 Values = dict[str, Any]
 Kind = Literal["elements", "whole", "int", "float"]

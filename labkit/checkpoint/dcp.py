@@ -63,7 +63,7 @@ from labkit.checkpoint.plain_data import agreed, result_or_error
 from labkit.checkpoint.whole_tensors import complete_here, whole_tensors
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.zero.sharded_states import MASTER
+from labkit.zero.states import MASTER
 
 _SETTING = re.compile(r"optim\.param_groups\.\d+\.\w+")
 

@@ -41,7 +41,7 @@ from labkit.checkpoint.manifest import (
 )
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
 from labkit.comm import Group
-from labkit.zero.sharded_states import MASTER
+from labkit.zero.states import MASTER
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import sys
 from labkit.cli import ctrl_c
 
 _WHAT_RANKS_NEED = [
-    "labkit.launch.session.session_main",
+    "labkit.launch.session.in_rank",
     "labkit.grade.harness",
     "torch.fx.experimental.symbolic_shapes",  # torch imports it at a rank's first backward()
 ]

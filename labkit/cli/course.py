@@ -16,9 +16,8 @@ import typer
 from rich.text import Text
 
 from labkit.cli.terminal import console
-from labkit.grade.catalog import load_catalog
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import CATALOG, Workspace, find_packages_workspace
+from labkit.grade.workspace import CATALOG, Workspace, find_packages_workspace, load_catalog
 
 HOW_TO_MAKE_ONE = "`labkit course lab` writes the exercises and the notebooks into the folder lab."
 

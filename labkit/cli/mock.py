@@ -7,12 +7,10 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
-from labkit.cli import cards as asking_cards
-from labkit.cli import course
-from labkit.cli import drills as asking_drills
+from labkit.cli import course, practise
 from labkit.cli.terminal import console
-from labkit.grade import catalog
-from labkit.grade.outcome import Outcome
+from labkit.grade import workspace
+from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interrupts import uninterrupted
 from labkit.interview.cards import load_bank
@@ -70,12 +68,12 @@ def mock(
 
 def _question(item: Item, _: int) -> asking.Scored:
     card = load_bank()[item.name]
-    return asking.scored_question(card, asking_cards.ask(card))
+    return asking.scored_question(card, practise.ask(card))
 
 
 def _drill(item: Item, seed: int) -> asking.Scored:
     asked = asking.asked_drill(item, seed)
-    asking_drills.ask(asked, asked.drill.title)
+    practise.ask_drill(asked, asked.drill.title)
     return asking.scored_drill(asked)
 
 
@@ -85,7 +83,7 @@ def _exercise(item: Item, _: int) -> asking.Scored:
         from labkit.grade.engine import check
         from labkit.interview.mock.given_exercise import GivenExercise
 
-    exercise, out = catalog.get_exercise(item.name), console()
+    exercise, out = workspace.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))
     given = GivenExercise(item.name)
     if given.notice:

@@ -7,9 +7,8 @@ import typer
 
 from labkit.arguments import UserError
 from labkit.cli.terminal import console
-from labkit.grade.catalog import load_catalog
 from labkit.grade.stubs import write_stubs
-from labkit.grade.workspace import find_workspace
+from labkit.grade.workspace import find_workspace, load_catalog
 
 new = typer.Typer(help="Start something new: see docs/.", no_args_is_help=True)
 

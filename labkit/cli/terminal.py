@@ -1,13 +1,27 @@
-"""The terminal that commands print to."""
+"""The terminal that commands print to.
+
+What a terminal shows of a verdict, and of a hint or a solution.
+"""
+
+from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
 from rich.text import Text
 
 from labkit.arguments import printable
+from labkit.grade.desk import Note
+from labkit.grade.verdict import Outcome
+
+if TYPE_CHECKING:
+    from labkit.grade.verdict import Verdict
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -33,3 +47,58 @@ def progress_warnings_shown(out: Console) -> Iterator[None]:
 def counted(number: int, noun: str) -> str:
     """`1 card`, `2 cards`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+_STYLES = {
+    Outcome.PASSED: "bold green",
+    Outcome.NOT_ATTEMPTED: "bold",
+    Outcome.OVER_BUDGET: "bold yellow",
+}
+# A call in Python, as the notebook's texts have it: hint("scan", 2)
+_CALL = re.compile(r'\b(check|hint|solution|reset)\("(\w+)"((?:, [^()]+)?)\)')
+
+
+def show_verdict(verdict: Verdict, out: Console) -> None:
+    """The end of a check: headline, then what to know about it."""
+    out.print(Text(verdict.headline, style=_STYLES.get(verdict.outcome, "bold red")))
+    for label, text in verdict.paragraphs:
+        body = Text(_in_a_terminal(text))
+        if "\n" in text:
+            out.print(Padding(Text(f"{label}:", style="bold"), (0, 0, 0, 2)))
+            out.print(Padding(body, (0, 0, 0, 4)))
+        else:
+            out.print(Padding(Text(f"{label}: ", style="bold") + body, (0, 0, 0, 2)))
+
+
+def show_note(note: Note, out: Console) -> None:
+    """A text that the learner asked for; code in colours, unless it goes to a file.
+
+    Then the file has the code as it is, and nothing else: the title goes to standard error.
+    """
+    if note.is_code and not out.file.isatty():
+        Console(stderr=True, highlight=False).print(Text(note.title, style="bold"))
+        out.file.write(note.text)
+        return
+    out.print(Text(note.title, style="bold"))
+    if note.is_code:
+        out.print(Syntax(note.text, "python", background_color="default", word_wrap=True))
+    else:
+        out.print(Text(_in_a_terminal(note.text)))
+
+
+def _in_a_terminal(text: str) -> str:
+    """Calls in Python as commands: `hint("scan", 2)` becomes `labkit hint scan 2`."""
+    return _CALL.sub(_as_command, text)
+
+
+def _as_command(call: re.Match[str]) -> str:
+    words = ["labkit", call[1], call[2]]
+    for argument in call[3].split(", ")[1:]:
+        option, equals, value = argument.partition("=")
+        if argument == "confirm=True":
+            words.append("--yes")
+        elif equals:
+            words.append(f"--{option} {value}")
+        else:
+            words.append(f"--file {argument}" if call[1] == "check" else argument)
+    return " ".join(words)

@@ -25,9 +25,9 @@ from rich.text import Text
 from labkit.arguments import UserError
 from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.exercises import show_list
-from labkit.cli.shown_in_terminal import show_note, show_verdict
-from labkit.cli.terminal import console, progress_warnings_shown
-from labkit.grade import catalog, desk
+from labkit.cli.terminal import console, progress_warnings_shown, show_note, show_verdict
+from labkit.grade import desk
+from labkit.grade import workspace as catalog
 from labkit.grade.workspace import Workspace, find_learners_workspace
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as

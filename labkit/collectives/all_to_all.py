@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from labkit.comm import Group, Pending, tensor_checks
+from labkit.comm import Group, Pending, tensor_arguments
 from labkit.comm.group import chosen
 
 
@@ -50,8 +50,8 @@ def pairwise_all_to_all(
     ValueError for splits that do not fit x or the group.
     """
     group = chosen(group)
-    x = tensor_checks.tensor(x, group)
-    send_rows, recv_rows = tensor_checks.both_splits(send_splits, recv_splits, x, group)
+    x = tensor_arguments.tensor(x, group)
+    send_rows, recv_rows = tensor_arguments.both_splits(send_splits, recv_splits, x, group)
     result = x.new_empty(sum(recv_rows), *x.shape[1:])
     outgoing, incoming = x.contiguous().split(send_rows), result.split(recv_rows)
     incoming[group.rank].copy_(outgoing[group.rank])

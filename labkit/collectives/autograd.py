@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.comm import Group, tensor_checks
+from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
 
 
@@ -58,7 +58,7 @@ def all_gather(x: Tensor, group: Group | None = None) -> Tensor:
     Wire: n - 1 times x's bytes forward; backward a reduce_scatter of n*k rows.
     """
     group = chosen(group)
-    tensor_checks.tensor(x, group)
+    tensor_arguments.tensor(x, group)
     return _AllGather.apply(x[None] if x.dim() == 0 else x, group)
 
 
@@ -103,7 +103,7 @@ def reduce(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor:
     the others drop.
     """
     group = chosen(group)
-    tensor_checks.member(root, group, "root")
+    tensor_arguments.member(root, group, "root")
     return _Reduce.apply(x, group, root)
 
 

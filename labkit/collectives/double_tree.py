@@ -36,7 +36,7 @@ from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
 from labkit.collectives.tree import Place, broadcasting, reducing
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.comm.named_spans import messages_of
+from labkit.comm.member import messages_of
 
 
 def double_tree_all_reduce(

@@ -31,7 +31,7 @@ from labkit.collectives.results import result_like
 from labkit.collectives.stream import BLOCK_BYTES, Move, blocks, stream
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.comm.named_spans import messages_of
+from labkit.comm.member import messages_of
 
 
 def halving_doubling_all_reduce(

@@ -33,9 +33,9 @@ import torch
 from labkit import arguments
 from labkit.collectives.results import result_like
 from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from labkit.comm import Group, tensor_checks
+from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
-from labkit.comm.named_spans import messages_of
+from labkit.comm.member import messages_of
 
 ReduceScatter = Callable[[torch.Tensor, Group], torch.Tensor]
 """(x, group) -> rank r's chunk of the sum, (chunk numel,), cut as torch.tensor_split does."""
@@ -71,7 +71,7 @@ def hierarchical_all_reduce(
     """
     _check_tiers(fast, slow)
     _check_parts(reduce_scatter=reduce_scatter, all_reduce=all_reduce, all_gather=all_gather)
-    tensor_checks.summable(tensor_checks.tensor(x, fast))
+    tensor_arguments.summable(tensor_arguments.tensor(x, fast))
     target = None if out is None else result_like(x, out, fast)
     with messages_of("hierarchical_all_reduce", x):
         chunk = all_reduce(reduce_scatter(x, fast), slow)

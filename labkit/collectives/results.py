@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.comm import Group, tensor_checks
+from labkit.comm import Group, tensor_arguments
 
 
 def result_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.Tensor:
@@ -12,7 +12,7 @@ def result_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torc
     booleans, dtypes that torch does not add. ValueError for a tensor on another device than the
     group's, and for an `out` unlike x.
     """
-    return copy_like(tensor_checks.summable(tensor_checks.tensor(x, group)), out, group)
+    return copy_like(tensor_arguments.summable(tensor_arguments.tensor(x, group)), out, group)
 
 
 def copy_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.Tensor:
@@ -20,10 +20,10 @@ def copy_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.
 
     TypeError for no tensor and a sparse one, ValueError for an `out` unlike x.
     """
-    x = tensor_checks.tensor(x, group)
+    x = tensor_arguments.tensor(x, group)
     if out is None:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    out = tensor_checks.target(out, group)
+    out = tensor_arguments.target(out, group)
     if out.shape != x.shape or out.dtype != x.dtype or not out.is_contiguous():
         raise ValueError(
             f"out must be contiguous and like x, {tuple(x.shape)} of {x.dtype}; it is "

@@ -29,9 +29,9 @@ import torch
 from labkit import arguments
 from labkit.collectives.results import result_like
 from labkit.collectives.stream import Blocks, Move, blocks, stream
-from labkit.comm import Group, buffers, tensor_checks
+from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
-from labkit.comm.named_spans import messages_of
+from labkit.comm.member import messages_of
 
 # A message wakes two threads whatever its size: blocks of 1 MiB took 1.3 times as long as these,
 # and whole chunks, of which no part travels while another is added, up to 1.5 times.
@@ -99,9 +99,9 @@ def ring_all_gather(
     tensor and no number, ValueError for a chunk or an `out` of another size.
     """
     group = chosen(group)
-    chunk = tensor_checks.tensor(chunk, group)
+    chunk = tensor_arguments.tensor(chunk, group)
     numel = arguments.whole("numel", numel, "elements of all chunks together, from 0", least=0)
-    whole = buffers.row(out, numel, chunk, group)
+    whole = tensor_arguments.row(out, numel, chunk, group)
     chunks = _chunks(whole, group)
     own = chunks[group.rank]
     if chunk.numel() != own.numel():

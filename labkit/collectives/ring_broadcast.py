@@ -26,9 +26,9 @@ import torch
 from labkit.collectives.results import copy_like
 from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
 from labkit.collectives.tree import Place, broadcasting
-from labkit.comm import Group, tensor_checks
+from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
-from labkit.comm.named_spans import messages_of
+from labkit.comm.member import messages_of
 
 
 def ring_broadcast(
@@ -47,7 +47,7 @@ def ring_broadcast(
     x and a block of no bytes.
     """
     group = chosen(group)
-    tensor_checks.member(root, group, "root")
+    tensor_arguments.member(root, group, "root")
     result = copy_like(x, out, group)
     if group.rank == root:
         result.copy_(x.detach())

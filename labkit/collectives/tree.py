@@ -29,9 +29,9 @@ import torch
 
 from labkit.collectives.results import copy_like, result_like
 from labkit.collectives.stream import BLOCK_BYTES, Blocks, Move, blocks, stream
-from labkit.comm import Group, tensor_checks
+from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
-from labkit.comm.named_spans import messages_of
+from labkit.comm.member import messages_of
 
 
 class Place(NamedTuple):
@@ -59,7 +59,7 @@ def tree_reduce(
     ValueError for a `root` outside the group and an `out` unlike x.
     """
     group = chosen(group)
-    tensor_checks.member(root, group, "root")
+    tensor_arguments.member(root, group, "root")
     total = result_like(x, out if group.rank == root else None, group)
     with messages_of("tree_reduce", x, root):
         _reduce(x, total, root, group, block_bytes)
@@ -82,7 +82,7 @@ def tree_broadcast(
     outside the group and an `out` unlike x.
     """
     group = chosen(group)
-    tensor_checks.member(root, group, "root")
+    tensor_arguments.member(root, group, "root")
     result = copy_like(x, out, group)
     if group.rank == root:
         result.copy_(x.detach())

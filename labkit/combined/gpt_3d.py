@@ -30,8 +30,8 @@ from labkit.model import GPTConfig, require_tokens
 from labkit.pipeline import GPTStage, PipelineGPT, Schedule
 from labkit.pipeline.gpt_pp import TIED
 from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
-from labkit.tensor_parallel.full_state import parameters_with_cuts
 from labkit.tensor_parallel.gpt_tp import ParallelBlock, normed
+from labkit.tensor_parallel.gradients import parameters_with_cuts
 
 _ASKED = (
     "were gradients reduced over dp, those of the tied weight over pp, and clipped by one norm on "

@@ -29,7 +29,7 @@ from labkit.data import Batch, Corpus, counted
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.pipeline import Pipeline, Row, WeightedLoss, one_f_one_b, plan
-from labkit.pipeline.train_pp import losses_everywhere, num_counted
+from labkit.pipeline.gpt_pp import losses_everywhere, num_counted
 from labkit.tensor_parallel import vocab_cross_entropy
 from labkit.train import TrainConfig, Trained, fit, require_configs
 from labkit.zero import ShardedOptimizer

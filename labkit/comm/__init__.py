@@ -4,7 +4,7 @@ The only room that calls torch.distributed. Read in this order: group.py, primit
 group can do), member.py (what each operation goes through), journal.py, agreement/agreement.py (how
 ranks compare what they mean). shared_memory/, throttling/ and hosts/ are for those who need them.
 
-Nothing of it is imported before it is used: words.py and operation.py need no torch, and neither do
+Nothing of it is imported before it is used: operation.py and operation.py need no torch, and neither do
 commands that launch no ranks.
 """
 
@@ -12,11 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labkit.comm.agreement.disagreement import Disagreement
-    from labkit.comm.fat_tree import FatTree
     from labkit.comm.group import Group
+    from labkit.comm.member import Pending
+    from labkit.comm.mismatch import Disagreement
     from labkit.comm.operation import Operation, Region, Site, Timeline
-    from labkit.comm.pending import Pending
     from labkit.comm.shared_memory import (
         SharedMemory,
         SymmetricMemory,
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
         shared_memory_all_reduce,
         shared_memory_reduce_scatter,
     )
-    from labkit.comm.throttling.lateness import Lateness
-    from labkit.comm.throttling.replay import replay
-    from labkit.comm.topology import Link, Topology
+    from labkit.comm.throttle import Lateness
+    from labkit.comm.topology import FatTree, Link, Topology
+    from labkit.comm.virtual_time import replay
 
 __all__ = [
     "Disagreement",
@@ -49,13 +48,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Disagreement": "agreement.disagreement",
-    "FatTree": "fat_tree",
+    "Disagreement": "mismatch",
+    "FatTree": "topology",
     "Group": "group",
     **dict.fromkeys(("Operation", "Region", "Site", "Timeline"), "operation"),
-    "Pending": "pending",
-    "Lateness": "throttling.lateness",
-    "replay": "throttling.replay",
+    "Pending": "member",
+    "Lateness": "throttle",
+    "replay": "virtual_time",
     **dict.fromkeys(("Link", "Topology"), "topology"),
 }
 

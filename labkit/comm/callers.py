@@ -34,7 +34,7 @@ _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
 _OF_FX = "<eval_with_key>"
 _OF_INDUCTOR = re.compile(r"/(?P<folder>..)/c(?P=folder)[a-z2-7]{49}\.py$")
 _RESUMED = "torch_dynamo_resume_in_"
-_LAUNCH = os.path.join(_LABKIT, "launch") + os.sep
+_LAUNCH = tuple(os.path.join(_LABKIT, room) + os.sep for room in ("launch", "hosts"))
 
 
 @functools.lru_cache(4096)

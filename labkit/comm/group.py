@@ -6,27 +6,145 @@ no environment variables. Every operation is in the journal before it starts.
 primitives.py has what it can do, member.py what every operation needs. Here groups are made, and
 closed by all members together. (torch's own destroy_process_group does not wait for the others: a
 rank that calls it early makes their operations fail with "connection reset".)
+
+The process groups of torch.distributed that stand behind Groups: made, and destroyed.
+
+What a rank gets from a split that it takes no part in.
+
+A journal for groups outside of `labkit.run`.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import flight_recorder, process_groups
-from labkit.comm.agreement.agreement import NOBODY, Neighbours
+from labkit.comm import recorder
+from labkit.comm.agreement import NOBODY, Neighbours
+from labkit.comm.callers import Call
 from labkit.comm.journal import Journal
-from labkit.comm.no_journal import NoJournal
-from labkit.comm.not_a_member import NotAMember
 from labkit.comm.primitives import Primitives
-from labkit.comm.throttling.lateness import Lateness
-from labkit.comm.throttling.throttled_messages import Throttle
+from labkit.comm.throttle import Lateness, Throttle
 from labkit.comm.wire_bytes import ring_all_gather
+
+
+def connected(
+    ranks: tuple[int, ...], name: str, timeout: timedelta | None, backend: str | None = None
+) -> dist.ProcessGroup:
+    """A process group of `ranks`, which alone call this, under a name that no other group has.
+
+    backend: None for that of the default group.
+
+    Not dist.new_group: either every rank of the world must call it, or (with
+    use_local_synchronization) it makes up the name from how many groups this process has, and
+    members that have been in different numbers of groups wait for each other for ever.
+    """
+    backend = dist.Backend(backend or dist.get_backend())
+    process_group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(dist.get_rank()),
+        list(ranks),
+        backend,
+        c10d._get_default_store(),
+        f"labkit/{name}",  # type: ignore[arg-type]
+        timeout=timeout or c10d._get_default_timeout(backend),
+        group_desc=name,
+    )
+    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
+    return process_group
+
+
+def met(store: Path, rank: int, size: int, timeout: timedelta) -> Any:
+    """A gloo process group of processes that have no world in common, and meet in the file `store`.
+
+    torch knows nothing of it: its connections are closed with its last reference.
+    """
+    files = dist.FileStore(str(store), size)
+    files.set_timeout(timeout)
+    return dist.ProcessGroupGloo(files, rank, size, timeout)
+
+
+def destroy(process_group: dist.ProcessGroup) -> None:
+    """Let torch forget it; its connections are closed with the caller's own last reference."""
+    c10d.destroy_process_group(process_group)
+
+
+class NotAMember:
+    """Stands for a group that this rank does not belong to. It is false: `if group: ...`.
+
+    Whatever is called on it raises RuntimeError. (torch.distributed itself lets such a call return
+    with the tensor unchanged, and a warning.) But close(), and a `with`, which does nothing here.
+    """
+
+    def __init__(self, rank: int, parent: str) -> None:
+        """`rank`: global; `parent`: the group that was split."""
+        self._rank, self._parent = rank, parent
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"NotAMember(rank {self._rank}, of a split of {self._parent})"
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def __enter__(self) -> NotAMember:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to close."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            f"rank {self._rank} uses {name} of a group that it does not belong to: in the split of "
+            f"{self._parent} it gave color=None, so it is in none of the groups. Guard the call "
+            "with `if group:`, or give the rank a color"
+        )
+
+
+class NoJournal(Journal):
+    """A journal that writes nothing: for groups outside of `labkit.run`, such as under torchrun."""
+
+    num_collectives = 0
+
+    def __init__(self) -> None:
+        """Nothing to open."""
+
+    def group(self, name: str, ranks: tuple[int, ...]) -> int:
+        """Nothing is entered."""
+        return 0
+
+    def caller(self) -> Call:
+        """Nobody is looked up."""
+        return Call(0, 0, "")
+
+    def post(self, *args: object, **fields: object) -> int:
+        """Nothing is written."""
+        return 0
+
+    def begin_region(self, name: str) -> int:
+        """Nothing is written."""
+        return 0
+
+    def waiting(self, record: int) -> None:
+        """Nothing is written."""
+
+    def done(self, record: int) -> None:
+        """Nothing is written."""
+
+    def failed(self, record: int) -> None:
+        """Nothing is written."""
 
 
 class Closed:
@@ -85,7 +203,7 @@ class Group(Primitives):
         `timeout` is a RuntimeError. Without a journal; it cannot be split, and abandon() ends it.
         RuntimeError: the others have not come in time.
         """
-        process_group = process_groups.met(store, rank, size, timeout)
+        process_group = met(store, rank, size, timeout)
         ranks = tuple(range(size))
         return cls(process_group, ranks, torch.device("cpu"), NoJournal(), name, timeout)
 
@@ -167,7 +285,7 @@ class Group(Primitives):
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
         backend = dist.get_backend(self._of_torch)  # on_cpu gives another one than the world's
-        process_group = process_groups.connected(ranks, name, self._timeout, backend)
+        process_group = connected(ranks, name, self._timeout, backend)
         return Group(
             process_group,
             ranks,
@@ -186,7 +304,7 @@ class Group(Primitives):
         """
         self._num_splits += 1
         name = f"{self.name}.{self._num_splits}.cpu"
-        process_group = process_groups.connected(self.ranks, name, self._timeout, "gloo")
+        process_group = connected(self.ranks, name, self._timeout, "gloo")
         return Group(
             process_group,
             self.ranks,
@@ -215,7 +333,7 @@ class Group(Primitives):
         self._meet("close")
         # Everybody has entered the last operation, so this sees all of them.
         self._agreement.leave()
-        process_groups.destroy(self._of_torch)
+        destroy(self._of_torch)
         self._process_group = self._agreement = Closed(self.name)
         self._of_torch = None  # it holds its connections
 
@@ -263,4 +381,4 @@ def leave_record(path: Path, *, only_active: bool) -> None:
     process_group = dist.group.WORLD if dist.is_initialized() else None
     world = None if process_group is None else _WORLDS.get(process_group)
     num_in_journal = 0 if world is None else world._journal.num_collectives
-    flight_recorder.write(path, num_in_journal, only_active=only_active)
+    recorder.write(path, num_in_journal, only_active=only_active)

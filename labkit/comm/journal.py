@@ -3,42 +3,68 @@
 The journal is a memory-mapped file of fixed-size records. A store into a mapped page survives the
 process that made it, so the driver can read what a rank was doing after the rank was killed, and
 while it is blocked inside C++. Text (source lines, shapes, names) is written once into a second
-file and referred to by number (format: record.py).
+file and referred to by number (format: journal.py).
 
 Cost: a few microseconds per operation (benchmarks/journal.py). PyTorch's Flight Recorder keeps
 the same kind of record in C++; with gloo it sees only collectives, and it must be asked for its
 dump while the process is alive.
+
+The journal's format on disk: one fixed-size record per operation.
+
+rank-2.journal   88 bytes per operation: numbers, times
+rank-2.names     one JSON line per name: its number is its line; `origin` names a list of sites,
+                 the reader's lines from the call outwards
+
+Reading a journal back: the records of journal.py as operations and regions.
+
+Following a journal that is being written, without reading it from the beginning each time.
 """
+
+from __future__ import annotations
 
 import json
 import mmap
 import os
+import struct
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
 from labkit.comm.callers import Call, Callers
-from labkit.comm.operation import NETWORK, P2P_KINDS, SHARED_MEMORY
-from labkit.comm.record import (
-    BLOCKING,
-    DONE_AT,
-    FAILED,
-    FLAGS_AT,
-    IN_BACKGROUND,
-    KIND_CODE,
-    NO_NAME,
-    NO_PEER,
-    RECORD,
-    REDUCE_CODE,
-    SHARED,
-    TIME,
-    WAITED_AT,
+from labkit.comm.operation import (
+    NETWORK,
+    P2P_KINDS,
+    SHARED_MEMORY,
+    Operation,
+    Region,
+    Site,
+    Timeline,
 )
+
+# kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin,
+# label, payload, sent and received bytes, times posted, waited, done
+RECORD = struct.Struct("<BBBxIIIiIIIIIQQQddd")
+TIME = struct.Struct("<d")
+FLAGS_AT = 1
+WAITED_AT = RECORD.size - 2 * TIME.size
+DONE_AT = RECORD.size - TIME.size
+
+BLOCKING, FAILED, SHARED, IN_BACKGROUND = 1, 2, 4, 8
+NO_PEER = -1
+NO_NAME = 2**32 - 1
+
+KINDS = (
+    "send recv all_reduce reduce_scatter all_gather all_to_all broadcast gather scatter barrier "
+    "split region share_memory close"
+).split()
+KIND_CODE = {kind: code for code, kind in enumerate(KINDS, start=1)}  # 0 marks an unused record
+REDUCES = [None, "sum", "mean", "max", "min"]
+REDUCE_CODE = {reduce: code for code, reduce in enumerate(REDUCES)}
 
 
 class Journal:
@@ -109,7 +135,7 @@ class Journal:
         call: who calls, from `caller`; asked here where not given.
         """
         site, origin, *_ = call or self.caller()
-        # Those that torch has recorded too: flight_recorder.py compares the numbers.
+        # Those that torch has recorded too: recorder.py compares the numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         flags = (BLOCKING if blocking else 0) | (SHARED if medium == SHARED_MEMORY else 0)
         if threading.get_ident() != self._main_thread:
@@ -186,3 +212,185 @@ def _leave_to_the_rank() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_the_rank)
+
+
+_RECORDS_AT_ONCE = 1024
+
+
+def read_journal(path: Path, first: int = 0) -> Timeline:
+    """The journal written at `path` so far, on the clock of time.monotonic().
+
+    first: how many records to leave out, for a reader that has seen those.
+
+    Safe at any time: while the rank writes, after it was killed, and before it began (empty).
+    """
+    timeline = Timeline()
+    try:
+        with open(path.with_suffix(".journal"), "rb") as file:
+            records = list(records_of(file, first))
+        # After the records: a name is on disk before its number is.
+        lines = path.with_suffix(".names").read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return timeline
+    names = decoded(lines)
+    for index, fields in enumerate(records, start=first):
+        entry = parse(index, fields, names)
+        if isinstance(entry, Region):
+            timeline.regions.append(entry)
+        else:
+            timeline.operations.append(entry)
+    return timeline
+
+
+def records_of(file: BinaryIO, first: int) -> Iterator[tuple[Any, ...]]:
+    """The records from number `first` on, up to the unused part, which may be half of the file."""
+    file.seek(first * RECORD.size)
+    while data := file.read(_RECORDS_AT_ONCE * RECORD.size):
+        for fields in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
+            if fields[0] == 0:
+                return
+            yield fields
+
+
+def decoded(lines: Iterable[bytes]) -> list[Any]:
+    """What lines of the file of names say, each decoded once: many records refer to one name."""
+    return [_decoded(*json.loads(line)) for line in lines]
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    return _DECODE[kind](value) if kind in _DECODE else value
+
+
+def _splits(sent_and_received: list[list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sent, received = sent_and_received
+    return tuple(sent), tuple(received)
+
+
+def _group(name_and_ranks: list[Any]) -> tuple[str, tuple[int, ...]]:
+    name, ranks = name_and_ranks
+    return name, tuple(ranks)
+
+
+def _path(lines: list[list[Any]]) -> tuple[Site, tuple[Site, ...]]:
+    first, *callers = (Site(*line) for line in lines)
+    return first, tuple(callers)
+
+
+_DECODE: dict[str, Callable[[Any], Any]] = {
+    "dtype": lambda name: name.removeprefix("torch."),
+    "group": _group,
+    "path": _path,
+    "shape": tuple,
+    "site": lambda line: Site(*line),
+    "splits": _splits,
+}
+
+
+def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
+    """One record; `names`: those in the file of names, decoded, by number."""
+    if KINDS[fields[0] - 1] == "region":
+        return Region(names[fields[7]], fields[15], fields[17] or None)
+    return _operation(index, fields, names)
+
+
+def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
+    kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
+    label, payload_bytes, sent_bytes, received_bytes = fields[11:15]
+    posted_s, waited_s, done_s = fields[15:]
+    group_name, ranks = names[group]
+    line, callers = names[origin]
+    return Operation(
+        index=index,
+        kind=KINDS[kind - 1],
+        blocking=bool(flags & BLOCKING),
+        group=ranks,
+        group_name=group_name,
+        sequence=sequence,
+        reduce=REDUCES[reduce],
+        peer=None if peer == NO_PEER else peer,
+        dtype=names[dtype],
+        shape=names[shape],
+        payload_bytes=payload_bytes,
+        sent_bytes=sent_bytes,
+        received_bytes=received_bytes,
+        site=names[site],
+        origin=line,
+        posted_s=posted_s,
+        waited_s=waited_s or None,
+        done_s=done_s or None,
+        failed=bool(flags & FAILED),
+        splits=None if splits == NO_NAME else names[splits],
+        callers=callers,
+        label=None if label == NO_NAME else names[label],
+        medium=SHARED_MEMORY if flags & SHARED else NETWORK,
+        in_background=bool(flags & IN_BACKGROUND),
+    )
+
+
+class JournalFollower:
+    """What a rank has written so far; `refresh` reads what is new, and what was not done yet.
+
+    `timeline` grows in place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path`: as for `read_journal`."""
+        self._path = path
+        self._num_records = 0
+        self._open: dict[int, int] = {}
+        """Records that have no end yet: number, and place among operations or regions."""
+        self._names: list[Any] = []
+        self._names_read = 0
+        self.timeline = Timeline()
+
+    def refresh(self) -> bool:
+        """Read on; whether anything has changed."""
+        try:
+            with open(self._path.with_suffix(".journal"), "rb") as file:
+                again = {}
+                for number in self._open:
+                    file.seek(number * RECORD.size)
+                    again[number] = file.read(RECORD.size)
+                new = list(records_of(file, self._num_records))
+            self._read_names()  # after the records: a name is on disk before its number is
+        except FileNotFoundError:
+            return False
+        changed = [self._look_again(number, RECORD.unpack(data)) for number, data in again.items()]
+        for fields in new:
+            self._append(fields)
+        return bool(new) or any(changed)
+
+    def _append(self, fields: tuple[Any, ...]) -> None:
+        number = self._num_records
+        entry = parse(number, fields, self._names)
+        entries = self._entries_like(entry)
+        if _end_s(entry) is None:
+            self._open[number] = len(entries)
+        entries.append(entry)
+        self._num_records += 1
+
+    def _look_again(self, number: int, fields: tuple[Any, ...]) -> bool:
+        """Whether a record that was not done has changed."""
+        entry, place = parse(number, fields, self._names), self._open[number]
+        entries = self._entries_like(entry)
+        if _end_s(entry) is not None:
+            del self._open[number]
+        has_changed = entry != entries[place]
+        entries[place] = entry
+        return has_changed
+
+    def _entries_like(self, entry: Operation | Region) -> list[Any]:
+        is_region = isinstance(entry, Region)
+        return self.timeline.regions if is_region else self.timeline.operations
+
+    def _read_names(self) -> None:
+        with open(self._path.with_suffix(".names"), "rb") as file:
+            file.seek(self._names_read)
+            whole = file.read().rpartition(b"\n")[0]
+        if whole:
+            self._names_read += len(whole) + 1
+            self._names += decoded(whole.split(b"\n"))
+
+
+def _end_s(entry: Operation | Region) -> float | None:
+    return entry.end_s if isinstance(entry, Region) else entry.done_s

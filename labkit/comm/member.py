@@ -1,26 +1,178 @@
-"""What every operation of a group needs: who is in it, and an entry in the journal first."""
+"""What every operation of a group needs: who is in it, and an entry in the journal first.
+
+An operation in flight, as a value.
+
+Names that a program gives: to a span of its work, and to what its operations are for.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from labkit.comm import staging
-from labkit.comm.agreement.agreement import NOBODY, Agreement, Neighbours, hashed
-from labkit.comm.agreement.difference import equal_shape
-from labkit.comm.agreement.disagreement import WITHOUT_DATA, Disagreement
-from labkit.comm.journal import Journal
-from labkit.comm.named_spans import NamedSpans, current_label
+from labkit.comm.agreement import NOBODY, Agreement, Neighbours, hashed
+from labkit.comm.journal import NO_PEER, Journal
+from labkit.comm.mismatch import WITHOUT_DATA, Disagreement, equal_shape
 from labkit.comm.operation import NETWORK
-from labkit.comm.pending import Pending, mark
-from labkit.comm.record import NO_PEER
-from labkit.comm.throttling.throttled_messages import Throttle
+from labkit.comm.throttle import Throttle
 from labkit.comm.wire_bytes import WireBytes
+
+Result = TypeVar("Result")
+
+
+def mark(error: BaseException) -> None:
+    """Note on an error that it came out of a communication: mostly a consequence, not a cause."""
+    error.came_from_a_communication = True  # type: ignore[attr-defined]
+
+
+def is_marked(error: BaseException | None) -> bool:
+    """Whether the error, or the one that it was raised from, came out of a communication."""
+    while error is not None:
+        if getattr(error, "came_from_a_communication", False):
+            return True
+        error = error.__cause__
+    return False
+
+
+class _State(enum.Enum):
+    IN_FLIGHT = enum.auto()
+    DONE = enum.auto()
+    FAILED = enum.auto()
+
+
+class Pending(Generic[Result]):
+    """An operation that was posted and may still be under way.
+
+    `wait()` is the only way to its result. Until then the tensors handed to the operation belong
+    to it: a tensor that is being sent must not change, one that is being received must not be read.
+    Wait for each one, sends too: until then nobody knows that it has arrived.
+    """
+
+    def __init__(
+        self,
+        work: Any,
+        finish: Callable[[], Result],
+        journal: Journal,
+        record: int,
+        in_flight: set[Pending[Any]],
+    ) -> None:
+        """`work`: the backend's handle. `finish`: makes the result once the work is complete.
+
+        `in_flight`: where the group holds this one until it is complete or has failed.
+        """
+        self._work = work
+        self._finish: Callable[[], Result] | None = finish
+        self._journal = journal
+        self._record = record
+        self._state = _State.IN_FLIGHT
+        self._in_flight = in_flight
+        in_flight.add(self)
+        self._result: Result
+
+    def wait(self) -> Result:
+        """Block until the operation is complete; return its result (None for a send).
+
+        A second call returns the same result at once. Raises what the backend raises when a peer
+        is gone or the group's timeout has passed; a second call then raises RuntimeError.
+        """
+        if self._state is _State.DONE:
+            return self._result
+        if self._state is _State.FAILED:
+            raise RuntimeError("this operation failed when it was first waited for; see that error")
+        self._journal.waiting(self._record)
+        return self.complete()
+
+    def belongs_to(self, work: Any) -> None:
+        """Let `work` stand for it: the backend's handle of all messages that start together."""
+        self._work = work
+
+    def complete(self) -> Result:
+        """`wait()` of a blocking operation: it has been waiting since it was posted."""
+        try:
+            if self._work is not None:  # nccl gives blocking operations no handle
+                self._work.wait()
+            assert self._finish is not None
+            self._result = self._finish()
+        except BaseException as error:
+            mark(error)
+            self._state = _State.FAILED
+            self._journal.failed(self._record)
+            self._in_flight.discard(self)
+            raise
+        self._state = _State.DONE
+        self._journal.done(self._record)
+        self._work = self._finish = None  # let go of the buffers
+        self._in_flight.discard(self)
+        return self._result
+
+
+# Of each thread: hooks of a backward pass may run beside the main one.
+_label: ContextVar[str | None] = ContextVar("label", default=None)
+
+
+def current_label() -> str | None:
+    """What the operations of this thread are for, if it says so."""
+    return _label.get()
+
+
+@contextmanager
+def messages_of(kind: str, x: torch.Tensor, root: int | None = None) -> Iterator[None]:
+    """Label the messages of a collective by what all ranks must mean alike, if they have no label.
+
+    Their flat pieces fit into each other whatever x's shape, as do those of another algorithm.
+    """
+    said = f"{kind} of {x.dtype} {tuple(x.shape)}".replace("torch.", "")
+    said += "" if root is None else f" from rank {root}"
+    with _labelled(said if current_label() is None else current_label()):
+        yield
+
+
+@contextmanager
+def _labelled(name: str | None) -> Iterator[None]:
+    token = _label.set(name)
+    try:
+        yield
+    finally:
+        _label.reset(token)
+
+
+class NamedSpans:
+    """What a Group offers for `with`: a region of the timeline, and a label for operations."""
+
+    _journal: Journal
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Name a span of this rank's work, for the timeline: `with world.region("forward"):`."""
+        if not isinstance(name, str):
+            raise TypeError(f"region names a span of work: {name!r} is no text")
+        record = self._journal.begin_region(name)
+        try:
+            yield
+        finally:
+            self._journal.done(record)
+
+    @contextmanager
+    def label(self, name: str) -> Iterator[None]:
+        """Say what the operations inside are for: `with world.label(parameter_name):`.
+
+        Operations are matched by their order alone, and two turns of a loop look the same. Labels
+        are compared like shapes: ranks that give different ones to operations that meet get a
+        Disagreement. Of nested labels the inner one counts.
+        TypeError: a name that is no text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"a label says what an operation is for: {name!r} is no text")
+        with _labelled(name):
+            yield
 
 
 class Member(NamedSpans):

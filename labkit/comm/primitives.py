@@ -25,13 +25,10 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import buffers, tensor_checks, wire_bytes
-from labkit.comm.agreement.agreement import hashed
-from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.agreement.pairs import RECEIVER, SENDER
-from labkit.comm.member import Member
-from labkit.comm.named_spans import current_label
-from labkit.comm.pending import Pending
+from labkit.comm import tensor_arguments, wire_bytes
+from labkit.comm.agreement import RECEIVER, SENDER, hashed
+from labkit.comm.member import Member, Pending, current_label
+from labkit.comm.mismatch import Disagreement
 from labkit.comm.wire_bytes import WireBytes
 
 Tensor = torch.Tensor
@@ -60,16 +57,16 @@ class Primitives(Member):
 
         x: any shape, the same on every rank. Wire: 2(n-1)/n of x's bytes.
         """
-        x = tensor_checks.tensor(x, self)
+        x = tensor_arguments.tensor(x, self)
         options = c10d.AllreduceOptions()
-        options.reduceOp = tensor_checks.reduce_op(op, x)
+        options.reduceOp = tensor_arguments.reduce_op(op, x)
         options.asyncOp = not wait
-        result = buffers.filled(out, x, self)
+        result = tensor_arguments.filled(out, x, self)
         buffer = result.contiguous()
         wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
         return self._started(
-            lambda: self._process_group.allreduce([buffers.real(buffer)], options),
-            lambda: buffers.reduced(buffer, result, op, self),
+            lambda: self._process_group.allreduce([tensor_arguments.real(buffer)], options),
+            lambda: tensor_arguments.reduced(buffer, result, op, self),
             self._post("all_reduce", x, wire, wait, reduce=op),
             wait,
         )
@@ -82,19 +79,19 @@ class Primitives(Member):
         x: (n*k, ...), returns (k, ...). The adjoint of all_gather. ValueError where n does not
         divide dim 0. Wire: gloo performs a whole all_reduce, 2(n-1)/n of x's bytes.
         """
-        x = tensor_checks.tensor(x, self)
+        x = tensor_arguments.tensor(x, self)
         options = c10d.ReduceScatterOptions()
-        options.reduceOp = tensor_checks.reduce_op(op, x)
+        options.reduceOp = tensor_arguments.reduce_op(op, x)
         options.asyncOp = not wait
-        rows = tensor_checks.rows_per_rank(x, self, "reduce_scatter")
-        result = buffers.empty(out, torch.Size([rows, *x.shape[1:]]), x, self)
+        rows = tensor_arguments.rows_per_rank(x, self, "reduce_scatter")
+        result = tensor_arguments.empty(out, torch.Size([rows, *x.shape[1:]]), x, self)
         buffer, source = result.contiguous(), x.contiguous()
         wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
         return self._started(
             lambda: self._process_group._reduce_scatter_base(
-                buffers.real(buffer), buffers.real(source), options
+                tensor_arguments.real(buffer), tensor_arguments.real(source), options
             ),
-            lambda: buffers.reduced(buffer, result, op, self, keep=source),
+            lambda: tensor_arguments.reduced(buffer, result, op, self, keep=source),
             self._post("reduce_scatter", x, wire, wait, reduce=op),
             wait,
         )
@@ -105,18 +102,18 @@ class Primitives(Member):
         x: (k, ...), the same shape on every rank; a single number counts as (1,).
         Returns (n*k, ...). The adjoint of reduce_scatter. Wire: n - 1 times x's bytes.
         """
-        source = buffers.with_rows(tensor_checks.tensor(x, self)).contiguous()
+        source = tensor_arguments.with_rows(tensor_arguments.tensor(x, self)).contiguous()
         options = c10d.AllgatherOptions()
         options.asyncOp = not wait
         shape = torch.Size([source.shape[0] * self.size, *source.shape[1:]])
-        result = buffers.empty(out, shape, source, self)
+        result = tensor_arguments.empty(out, shape, source, self)
         buffer = result.contiguous()
         wire = wire_bytes.ring_all_gather(x.nbytes, self.size)
         return self._started(
             lambda: self._process_group._allgather_base(
-                buffers.movable(buffer), buffers.movable(source), options
+                tensor_arguments.movable(buffer), tensor_arguments.movable(source), options
             ),
-            lambda: buffers.delivered(buffer, result, keep=source),
+            lambda: tensor_arguments.delivered(buffer, result, keep=source),
             self._post("all_gather", source, wire, wait),
             wait,
         )
@@ -135,8 +132,8 @@ class Primitives(Member):
         without them, n equal blocks. Returns (sum of recv_splits, ...), in rank order.
         Wire: all of x but the block that stays.
         """
-        x = tensor_checks.tensor(x, self)
-        send_rows, recv_rows = tensor_checks.both_splits(send_splits, recv_splits, x, self)
+        x = tensor_arguments.tensor(x, self)
+        send_rows, recv_rows = tensor_arguments.both_splits(send_splits, recv_splits, x, self)
         options = c10d.AllToAllOptions()
         options.asyncOp = not wait
         source = x.contiguous()
@@ -148,9 +145,13 @@ class Primitives(Member):
         )
         return self._started(
             lambda: self._process_group.alltoall_base(
-                buffers.movable(result), buffers.movable(source), recv_rows, send_rows, options
+                tensor_arguments.movable(result),
+                tensor_arguments.movable(source),
+                recv_rows,
+                send_rows,
+                options,
             ),
-            lambda: buffers.delivered(result, result, keep=source),
+            lambda: tensor_arguments.delivered(result, result, keep=source),
             self._post("all_to_all", x, wire, wait, splits=(send_rows, recv_rows)),
             wait,
         )
@@ -180,17 +181,17 @@ class Primitives(Member):
 
         Wire: a binomial tree. The root sends x ceil(log2(n)) times, the leaves nothing.
         """
-        x = tensor_checks.tensor(x, self)
-        tensor_checks.member(root, self, "root")
+        x = tensor_arguments.tensor(x, self)
+        tensor_arguments.member(root, self, "root")
         options = c10d.BroadcastOptions()
         options.rootRank = root
         options.asyncOp = not wait
-        result = buffers.filled(out, x, self)
+        result = tensor_arguments.filled(out, x, self)
         buffer = result.contiguous()
         wire = wire_bytes.tree_broadcast(x.nbytes, self.size, self.rank, root)
         return self._started(
-            lambda: self._process_group.broadcast([buffers.movable(buffer)], options),
-            lambda: buffers.delivered(buffer, result),
+            lambda: self._process_group.broadcast([tensor_arguments.movable(buffer)], options),
+            lambda: tensor_arguments.delivered(buffer, result),
             self._post("broadcast", x, wire, wait, peer=root),
             wait,
         )
@@ -201,8 +202,8 @@ class Primitives(Member):
         x: (k, ...), the same shape on every rank; a single number counts as (1,).
         Wire: every rank but the root sends x.
         """
-        source = buffers.with_rows(tensor_checks.tensor(x, self)).contiguous()
-        tensor_checks.member(root, self, "root")
+        source = tensor_arguments.with_rows(tensor_arguments.tensor(x, self)).contiguous()
+        tensor_arguments.member(root, self, "root")
         options = c10d.GatherOptions()
         options.rootRank = root
         options.asyncOp = not wait
@@ -210,8 +211,8 @@ class Primitives(Member):
         wire = wire_bytes.to_root(x.nbytes, self.size, self.rank, root)
         return self._started(
             lambda: self._process_group.gather(
-                [[buffers.movable(part) for part in parts]] if parts else [],
-                [buffers.movable(source)],
+                [[tensor_arguments.movable(part) for part in parts]] if parts else [],
+                [tensor_arguments.movable(source)],
                 options,
             ),
             lambda: torch.cat(parts) if parts else None,
@@ -225,9 +226,9 @@ class Primitives(Member):
         x: (n*k, ...) on the root, None elsewhere. out: (k, ...) on every rank.
         Wire: the root sends every block but its own.
         """
-        out = tensor_checks.target(out, self)
-        tensor_checks.member(root, self, "root")
-        blocks = tensor_checks.blocks_to_scatter(x, out, root, self)
+        out = tensor_arguments.target(out, self)
+        tensor_arguments.member(root, self, "root")
+        blocks = tensor_arguments.blocks_to_scatter(x, out, root, self)
         options = c10d.ScatterOptions()
         options.rootRank = root
         options.asyncOp = not wait
@@ -235,11 +236,11 @@ class Primitives(Member):
         wire = wire_bytes.from_root(out.nbytes, self.size, self.rank, root)
         return self._started(
             lambda: self._process_group.scatter(
-                [buffers.movable(buffer)],
-                [[buffers.movable(block) for block in blocks]] if blocks else [],
+                [tensor_arguments.movable(buffer)],
+                [[tensor_arguments.movable(block) for block in blocks]] if blocks else [],
                 options,
             ),
-            lambda: buffers.delivered(buffer, out),
+            lambda: tensor_arguments.delivered(buffer, out),
             self._post("scatter", out, wire, wait, peer=root),
             wait,
         )
@@ -283,8 +284,8 @@ class Primitives(Member):
                 pending.belongs_to(work)
 
     def _send(self, x: Tensor, dst: int, *, blocking: bool) -> Any:
-        x = tensor_checks.tensor(x, self)
-        tensor_checks.peer(dst, self, "dst")
+        x = tensor_arguments.tensor(x, self)
+        tensor_arguments.peer(dst, self, "dst")
         self._num_sent[dst] += 1
         record = self._post_message("send", dst, self._num_sent[dst], x, blocking)
         source = x.contiguous()
@@ -300,8 +301,8 @@ class Primitives(Member):
         )
 
     def _recv(self, buffer: Tensor, src: int, *, blocking: bool) -> Any:
-        x = tensor_checks.target(buffer, self)
-        tensor_checks.peer(src, self, "src")
+        x = tensor_arguments.target(buffer, self)
+        tensor_arguments.peer(src, self, "src")
         self._num_received[src] += 1
         record = self._post_message("recv", src, self._num_received[src], x, blocking)
         target = x.contiguous()

@@ -1,11 +1,189 @@
-"""Queries, keys and values of one rank: checked before anything is sent."""
+"""Queries, keys and values of one rank: checked before anything is sent.
+
+Which tokens of a sequence each rank holds.
+
+    8 tokens, 2 ranks      rank 0           rank 1
+    contiguous             0 1 2 3          4 5 6 7
+    zigzag                 0 1 . . 6 7      2 3 4 5        segments 0 and 3; 1 and 2 of four
+
+Under a causal mask a late token looks at more keys than an early one. With contiguous shards the
+last rank of n computes 2n - 1 times what the first does, and everyone waits for it. Zigzag cuts
+the sequence into 2n segments and gives rank r an early one, r, and a late one, 2n - 1 - r: equal
+work. Sizes are those of torch.tensor_split, so any length goes, and segments may be empty.
+
+Placements are functions: placement(num_tokens, size, rank) -> the positions, as ranges of step 1.
+Papers: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889 (contiguous);
+Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2 (zigzag).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.comm import Group, tensor_checks
-from labkit.context_parallel.token_placement import Cut, Placement, cut_of
+from labkit.collectives import autograd
+from labkit.comm import Group, tensor_arguments
+from labkit.comm.group import chosen
+
+Segments = tuple[range, ...]
+Placement = Callable[[int, int, int], Segments]
+
+
+def contiguous(num_tokens: int, size: int, rank: int) -> Segments:
+    """One segment of n: rank r's is the r-th."""
+    _require_rank(num_tokens, size, rank)
+    return (_segment(num_tokens, size, rank),)
+
+
+def zigzag(num_tokens: int, size: int, rank: int) -> Segments:
+    """Two segments of 2n: the r-th and the r-th from the end."""
+    _require_rank(num_tokens, size, rank)
+    early, late = rank, 2 * size - 1 - rank
+    return _segment(num_tokens, 2 * size, early), _segment(num_tokens, 2 * size, late)
+
+
+def _require_rank(num_tokens: int, size: int, rank: int) -> None:
+    """TypeError or ValueError for what is no sequence, no number of ranks, or no rank of these."""
+    arguments.whole("num_tokens", num_tokens, "tokens of the whole sequence, from 0", least=0)
+    arguments.whole("size", size, "how many ranks share the sequence, 1 or more")
+    arguments.whole("rank", rank, f"a rank, 0 to {size - 1}", least=0, most=size - 1)
+
+
+def _segment(num_tokens: int, num_segments: int, number: int) -> range:
+    """tensor_split's rule: the first num_tokens % num_segments are one token longer."""
+    shortest, num_longer = divmod(num_tokens, num_segments)
+    start = number * shortest + min(number, num_longer)
+    return range(start, start + shortest + (number < num_longer))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A sequence of `num_tokens`, cut over `size` ranks."""
+
+    num_tokens: int
+    size: int
+    placement: Placement
+
+    @property
+    def placement_name(self) -> str:
+        """As messages are labelled, so that ranks with different ones notice."""
+        return getattr(self.placement, "__name__", repr(self.placement))
+
+    def label(self, what: str, causal: bool) -> str:
+        """What a message says of itself: ranks that mean another attention notice by it."""
+        return f"{what}, {'causal' if causal else 'no mask'}, {self.placement_name}"
+
+    def segments(self, rank: int) -> Segments:
+        """The positions that a rank holds, in the order in which it holds them."""
+        return self.placement(self.num_tokens, self.size, rank)
+
+    def length(self, rank: int) -> int:
+        """How many tokens a rank holds."""
+        return sum(map(len, self.segments(rank)))
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each rank holds."""
+        return [self.length(rank) for rank in range(self.size)]
+
+    def positions(self, rank: int) -> Tensor:
+        """The same as `segments`, as row numbers (int64)."""
+        return torch.cat([torch.arange(each.start, each.stop) for each in self.segments(rank)])
+
+    @property
+    def places(self) -> Tensor:
+        """Where each token lies when all ranks' shards are joined in rank order: (num_tokens,)."""
+        return torch.cat([self.positions(rank) for rank in range(self.size)]).argsort()
+
+
+def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | None) -> Cut:
+    """How the sequence is cut of which this rank holds `num_own` tokens.
+
+    num_tokens: of the whole sequence; None: all ranks hold as many. TypeError for what is no
+    placement, ValueError for a shard of another length than the placement gives this rank.
+    """
+    require_placement(placement)
+    if num_tokens is None:
+        num_tokens = group.size * num_own
+    allowed = "tokens of the whole sequence, over all ranks, from 0"
+    cut = Cut(arguments.whole("num_tokens", num_tokens, allowed, least=0), group.size, placement)
+    if cut.length(group.rank) != num_own:
+        raise ValueError(
+            f"rank {group.rank} of {group.size} holds {cut.length(group.rank)} of {num_tokens} "
+            f"tokens, but its shard has {num_own}; cut with shard_sequence, and pass num_tokens= "
+            "of the whole sequence where ranks hold unequal numbers"
+        )
+    return cut
+
+
+def require_placement(placement: object) -> None:
+    """Raise TypeError unless it is a function, such as `zigzag`."""
+    if not callable(placement):
+        raise TypeError(
+            f"placement={placement!r:.60}: give a function, contiguous or zigzag of "
+            "labkit.context_parallel"
+        )
+
+
+def shard_sequence(
+    x: Tensor, group: Group | None = None, placement: Placement = contiguous, dim: int = 1
+) -> Tensor:
+    """This rank's tokens of a whole sequence that every rank has.
+
+    x: any shape, tokens along `dim`. Returns the same shape but for that dim; one segment is a
+    view of x, two are a copy. Wire: nothing. Gradients flow to this rank's x, at its own tokens.
+    """
+    group = chosen(group)
+    x, dim = _with_dim(x, dim)
+    require_placement(placement)
+    segments = placement(x.shape[dim], group.size, group.rank)
+    parts = [x.narrow(dim, each.start, len(each)) for each in segments]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def gather_sequence(
+    x: Tensor,
+    group: Group | None = None,
+    placement: Placement = contiguous,
+    dim: int = 1,
+    *,
+    num_tokens: int | None = None,
+) -> Tensor:
+    """The whole sequence on every rank, in order, from each rank's shard.
+
+    x: any shape, this rank's tokens along `dim`. num_tokens: of the whole sequence; None: all
+    ranks hold as many. A gradient flows back: each rank gets the sum over ranks for its tokens.
+    Wire: forward, the shard to each other rank: n - 1 times its bytes; backward, the gradients of
+    the other ranks' tokens, each to its owner. Errors: see `cut_of`.
+    """
+    group = chosen(group)
+    x, dim = _with_dim(x, dim)
+    cut = cut_of(group, x.shape[dim], placement, num_tokens)
+    # An all-to-all and no all-gather: shards may differ in length. Its adjoint sums n copies.
+    rows = x.movedim(dim, 0)
+    copies = rows.expand(group.size, *rows.shape).flatten(0, 1)
+    whole = autograd.all_to_all(
+        copies, group, send_splits=[len(rows)] * group.size, recv_splits=cut.lengths
+    )
+    if placement is not contiguous:
+        whole = whole.index_select(0, cut.places.to(x.device))
+    return whole.movedim(0, dim)
+
+
+def _with_dim(x: Tensor, dim: int) -> tuple[Tensor, int]:
+    """The tensor, and which dim of it counts tokens, from 0. TypeError, ValueError."""
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"expected a tensor, got {x!r:.60}; give one with tokens along a dim, such as "
+            "torch.tensor(tokens)[None]"
+        )
+    arguments.whole("dim", dim, "say which dim is time", least=-math.inf)
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"dim={dim} of a tensor of shape {tuple(x.shape)}; say which dim is time")
+    return x, dim % x.dim()
 
 
 def checked_cut(
@@ -25,7 +203,7 @@ def checked_cut(
     """
     tensors = {"q": q_BHtK, "k": k_BGtK, "v": v_BGtK}
     for name, x in tensors.items():
-        tensor_checks.tensor(x, group)
+        tensor_arguments.tensor(x, group)
         if x.dim() != 4:
             raise ValueError(
                 f"{name} has {x.dim()} dims, not 4: (batch, heads, time, head features); "

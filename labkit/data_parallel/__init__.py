@@ -9,11 +9,11 @@ Read in this order. Each class adds one idea to the one before:
 Beside them:
 
     ddp.py          DDP              OverlappedDDP with accumulation, parameters that are left out,
-                                     and buckets in the order of arrival (rebuilt_buckets.py)
+                                     and buckets in the order of arrival (ddp.py)
     reduction.py    `all_reduce=`    start(x, group) -> handle: a function, compression/,
-                                     background.py on a communication_thread.py,
+                                     background.py on a background.py,
                                      symmetric_buckets.py
-    wrapping.py, hooks.py            what is checked about a module; hooks that end with their owner
+    replica.py, replica.py            what is checked about a module; hooks that end with their owner
     local_sgd.py, parameter_server/  strategies that do without an all-reduce in each step
     train_dp.py                      the serial training loop on many ranks
 """

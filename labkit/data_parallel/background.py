@@ -1,15 +1,108 @@
-"""An all-reduce that blocks, on the group's communication thread: backward goes on meanwhile."""
+"""An all-reduce that blocks, on the group's communication thread: backward goes on meanwhile.
 
+A communication thread: collectives in the background, one after the other.
+
+    main thread             layer 2 | layer 1 | layer 0
+    communication thread            | bucket 0 | bucket 1 |
+
+It has a group of its own: messages of the thread and of the program would mix otherwise, in an
+order that differs by rank. Every rank starts the same calls in the same order.
+
+A group has one communication thread, which all wrappers share. Threads and sockets are never given
+back (a process group cannot be taken down while another rank may be in it), so they must not become
+more with every model that is wrapped.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from labkit.collectives.wire import Handle
 from labkit.comm import Group
+from labkit.comm.callers import as_handed_over_here
 from labkit.comm.group import chosen
+from labkit.comm.operation import WAITS
 from labkit.data_parallel.bucketed import Bucket
-from labkit.data_parallel.communication_thread import CommunicationThread
 from labkit.data_parallel.reduction import AllReduce, Reduction, reduction_of
+
+T = TypeVar("T")
+
+
+class CommunicationThread:
+    """Runs collectives in the background, in the order of calls. `of` makes it."""
+
+    def __init__(self, group: Group) -> None:
+        self._own: WeakKeyDictionary[Group, Group] = WeakKeyDictionary()
+        self.group = self.own(group)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
+        weakref.finalize(self, self._executor.shutdown, wait=False).atexit = False
+
+    @classmethod
+    def of(cls, group: Group) -> CommunicationThread:
+        """The one of a group, whose ranks all call this: the first call splits off a group."""
+        if group not in _THREADS:
+            _THREADS[group] = cls(group)
+        return _THREADS[group]
+
+    def own(self, group: Group) -> Group:
+        """The same ranks, for messages of this thread. All of them call it, as with `of`."""
+        if group not in self._own:
+            own = group.split(0)
+            assert isinstance(own, Group)
+            self._own[group] = own
+        return self._own[group]
+
+    def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
+        """Call `collective(group of the thread)` when those before are done; on nccl, now.
+
+        nccl works in the background by itself, and needs the operations of all groups in the same
+        order on every rank. A thread beside the program's own would start them in any order.
+        """
+        if self.group.backend == "nccl":
+            done = Future[T]()
+            done.set_result(collective(self.group))
+            return OnThread(done, self.group)
+        # So that the operations keep their label, and the line that they are started at.
+        context = as_handed_over_here(contextvars.copy_context())
+        call = _on_the_same_stream(collective, self.group)
+        return OnThread(self._executor.submit(context.run, call), self.group)
+
+
+class OnThread(Generic[T]):
+    """A collective that a communication thread carries out."""
+
+    def __init__(self, future: Future[T], group: Group) -> None:
+        self._future, self._group = future, group
+
+    def wait(self) -> T:
+        """Block until it is done; return its result, or raise its error."""
+        with self._group.region(WAITS):
+            return self._future.result()
+
+
+_THREADS: WeakKeyDictionary[Group, CommunicationThread] = WeakKeyDictionary()
+
+
+def _on_the_same_stream(collective: Callable[[Group], T], group: Group) -> Callable[[], T]:
+    """On a GPU in the order of the caller's stream: a thread has another one, the default."""
+    if group.device.type != "cuda":
+        return lambda: collective(group)
+    stream = torch.cuda.current_stream(group.device)
+
+    def ordered() -> T:
+        with torch.cuda.stream(stream):
+            return collective(group)
+
+    return ordered
 
 
 class InBackground(Reduction):

@@ -34,7 +34,7 @@ from labkit.collectives.wire import Handle
 from labkit.comm import Group
 from labkit.data_parallel.naive import Replica, gradients_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
-from labkit.data_parallel.wrapping import require_as_wrapped, trained_of
+from labkit.data_parallel.replica import require_as_wrapped, trained_of
 
 MIB = 2**20
 BUCKET_BYTES = 25 * MIB

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data_parallel.hooks import unhook
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
-from labkit.data_parallel.wrapping import (
+from labkit.data_parallel.replica import (
     kinds_of,
     require_as_wrapped,
     require_equal_layouts,
     require_plain,
     trained_of,
+    unhook,
 )
 
 # Every rank wraps its modules in one order, or what they broadcast would not meet.

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 
 from labkit.collectives.wire import Handle
 from labkit.data_parallel.bucketed import Bucket, BucketedDDP
-from labkit.data_parallel.hooks import average_in_backward
-from labkit.data_parallel.wrapping import require_as_wrapped
+from labkit.data_parallel.replica import average_in_backward, require_as_wrapped
 
 _NO_PASS = -1
 _NOT_REENTRANT = (

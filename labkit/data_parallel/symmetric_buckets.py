@@ -14,8 +14,8 @@ from torch import Tensor
 from labkit.collectives.wire import Done, Handle
 from labkit.comm import Group, SymmetricMemory
 from labkit.comm.group import chosen
+from labkit.comm.shared_memory.collectives import ALIGNMENT
 from labkit.comm.shared_memory.meeting import require_on_host
-from labkit.comm.shared_memory.supersteps import ALIGNMENT
 from labkit.data_parallel.bucketed import Bucket, bucket_in
 from labkit.data_parallel.reduction import Reduction
 

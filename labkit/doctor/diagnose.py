@@ -21,16 +21,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from labkit.comm import Operation, Timeline
-from labkit.comm.agreement import disagreement
-from labkit.comm.agreement.difference import ADVICE, Difference
-from labkit.comm.recorded import is_foreign
-from labkit.comm.words import known_as, listed, places, purpose, ranks_named, verb
-from labkit.doctor import advice, sources
+from labkit.comm import Operation, Timeline, mismatch
+from labkit.comm.mismatch import ADVICE, Difference
+from labkit.comm.operation import known_as, listed, places, purpose, ranks_named, verb
+from labkit.comm.recorder import is_foreign
+from labkit.doctor import sources
+from labkit.doctor import verdict as advice
 from labkit.doctor.halt import cure
 from labkit.doctor.position import activity, plural, position_of
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault, Verdict
+from labkit.doctor.verdict import Fault, Stage, Verdict
 from labkit.doctor.waiting import View, Wait, cycle, waits, waits_of
 
 _MOST_SHOWN = 8
@@ -43,7 +42,7 @@ def diagnose(views: Sequence[View]) -> Verdict:
     It goes through every operation of the run, at 15 us for each: for a run that is over.
     """
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
-    difference = disagreement.find(operations)
+    difference = mismatch.find(operations)
     return diagnose_waits(views) if difference is None else _mismatch(difference)
 
 
@@ -55,7 +54,7 @@ def diagnose_now(views: Sequence[View]) -> Verdict:
     """
     operations = [Timeline(list(view.operations[-_RECENT:])) for view in views]
     recorded = [Timeline(list(view.recorded.operations)) for view in views]
-    difference = disagreement.find(operations) or disagreement.find(recorded)
+    difference = mismatch.find(operations) or mismatch.find(recorded)
     return diagnose_waits(views) if difference is None else _mismatch(difference)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from labkit.comm import Operation
-from labkit.comm.agreement.disagreement import WITHOUT_DATA
-from labkit.comm.words import known_as, ranks_named, verb
+from labkit.comm.mismatch import WITHOUT_DATA
+from labkit.comm.operation import known_as, ranks_named, verb
 from labkit.doctor import sources
 from labkit.doctor.halt import cure
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 from labkit.doctor.waiting import View
 
 Row = TypeVar("Row", bound=Hashable)

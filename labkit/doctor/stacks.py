@@ -14,9 +14,7 @@ from labkit.comm.callers import is_machinery, is_of_a_library
 from labkit.doctor import sources
 
 _MAIN = re.compile(r"in (rank|session)_main\b")
-_LAUNCHER = re.compile(
-    r"labkit/(launch/(rank|session/session_main|session/command)|elastic/restarts)\.py"
-)
+_LAUNCHER = re.compile(r"labkit/(launch/(rank|session/in_rank)|elastic/restarts)\.py")
 # Threads that bring no operation: the one that waits for the driver's end, and those of C++ that
 # have been in Python once. Where torch sees a GPU, autograd keeps one for each from the first
 # backward pass on. In a pass they do call Python, but then the thread that began it is listed too.
@@ -28,7 +26,7 @@ _HOLDING = (
     (_THREADING, "waiter.acquire()"),
     (_THREADING, "self._wait_for_tstate_lock()"),
     (os.path.join("concurrent", "futures", "thread.py"), "work_item = work_queue.get(block=True)"),
-    (os.path.join("labkit", "comm", "pending.py"), "self._work.wait()"),
+    (os.path.join("labkit", "comm", "member.py"), "self._work.wait()"),
 )
 _JOINING = " in _wait_for_tstate_lock"  # its caller says whether without a timeout
 _LINE = re.compile(r'File "([^"]+)", line (\d+) in (.+)')

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labkit.comm import Operation
-from labkit.comm.recorded import Recorded, is_foreign
+from labkit.comm.recorder import Recorded, is_foreign
 from labkit.doctor.halt import Halt
 from labkit.doctor.stacks import Stack
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 
 _OTHER_END = {"send": "recv", "recv": "send"}
 

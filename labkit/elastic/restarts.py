@@ -36,8 +36,8 @@ from typing import Any
 
 from labkit import arguments
 from labkit.launch import Deadlock, Mismatch, RankError, Run, RunError, launch, notes
-from labkit.launch.cluster.attempts import remember_attempt
 from labkit.launch.request import check_args
+from labkit.launch.run import remember_attempt
 
 
 class Restart(Exception):

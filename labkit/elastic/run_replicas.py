@@ -27,9 +27,8 @@ from labkit.elastic.quorum import Commit, Coordinator, Healing, NoReplicaLeft, Q
 from labkit.elastic.replica_steps import Place, Replica
 from labkit.elastic.restarts import Attempt
 from labkit.launch import RankError, RunError
-from labkit.launch.cluster.attempts import remember_attempt
 from labkit.launch.request import check_args, check_function
-from labkit.launch.run_thread import RunThread
+from labkit.launch.run import RunThread, remember_attempt
 
 
 @dataclass(frozen=True)

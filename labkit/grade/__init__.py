@@ -8,6 +8,6 @@
 Read in this order: grader.py, what a grader is made of, with one of graders/ beside it; engine.py,
 from a name to a verdict; submission.py reads the code, harness.py runs it on each rank, observed.py
 is what was seen there; findings.py looks for the first thing that is wrong, with unfinished.py and
-differences.py; check_verdict.py says it. stubs.py, catalog.py and workspace.py are about files,
+differences.py; verdict.py says it. stubs.py, workspace.py and workspace.py are about files,
 desk.py about the learner; puzzles/ is another kind of exercise.
 """

@@ -8,10 +8,16 @@ import itertools
 from dataclasses import dataclass
 
 from labkit import progress
-from labkit.grade.catalog import NUM_HINTS, get_exercise, load_catalog
-from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
+from labkit.grade.verdict import Outcome
+from labkit.grade.workspace import (
+    NUM_HINTS,
+    Workspace,
+    find_learners_workspace,
+    find_workspace,
+    get_exercise,
+    load_catalog,
+)
 
 HINT_TITLES = ("the concept", "the invariant", "the first line that goes wrong")
 

@@ -3,7 +3,7 @@
 read the code (submission.py)  ->  launch it on its cases, world size by world size
 (harness.py, on each rank)     ->  Observed, case by case (observed.py)
 what is wrong? (findings.py)   ->  launch the programs of the exercise's mistakes on these cases
-whose results are the same?    ->  a Verdict (check_verdict.py)
+whose results are the same?    ->  a Verdict (verdict.py)
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ from pathlib import Path
 
 import torch
 
-from labkit.comm.operation import P2P_KINDS, Timeline
-from labkit.comm.words import listed
+from labkit.comm.operation import P2P_KINDS, Timeline, listed
 from labkit.grade import findings
-from labkit.grade.catalog import get_exercise, load_catalog
-from labkit.grade.check_verdict import Verdict
 from labkit.grade.grader import Draw, Grader, OnRanks, Patch, Questions
 from labkit.grade.graders import functions_of, load_graders
 from labkit.grade.harness import MARK, MEETING, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
-from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.submission import Code, Submission, SubmissionLike
 from labkit.grade.unfinished import is_busy_machine
-from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
+from labkit.grade.verdict import Finding, Outcome, Verdict
+from labkit.grade.workspace import (
+    Workspace,
+    find_learners_workspace,
+    find_workspace,
+    get_exercise,
+    load_catalog,
+)
 from labkit.launch import launch
 from labkit.launch.errors import RunError
-from labkit.progress import graded as practised
+from labkit.progress import practice as practised
 
 _MORE_PATIENCE = 4.0
 _STALL_S = 2.0

@@ -18,8 +18,8 @@ import torch
 from labkit.grade.differences import common_factor, difference, form_of, shown
 from labkit.grade.grader import Grader, Mistake, Patch, Predicate, close
 from labkit.grade.observed import Observation, Observed, pairs, tensors_in
-from labkit.grade.outcome import Finding, Outcome
 from labkit.grade.unfinished import how_it_ended
+from labkit.grade.verdict import Finding, Outcome
 from labkit.launch.errors import Mismatch, RunError
 
 _PRINTED_LINES = 10

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.comm.words import listed
+from labkit.comm.operation import listed
 from labkit.grade.differences import shown
 from labkit.grade.grader import Case, Draw, Mistake, Observed, Patch, Questions
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.verdict import Finding, Outcome
 
 Rows = list[list[str]]
 Cost = tuple[float, float, float, float]
@@ -158,7 +158,7 @@ class Rules:
     def invalid(self, rows: Any, args: tuple[int, ...]) -> Finding | None:
         """Why rows are no training step: the first wrong cell, a missing one, or a deadlock."""
         from labkit.pipeline import ScheduleError, validate
-        from labkit.pipeline.text import marked
+        from labkit.pipeline.op import marked
 
         name, seen, mark = self._wrong_cell(rows) or ("", "", {})
         if not name:

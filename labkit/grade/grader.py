@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from labkit.grade.observed import ByRank, Case, Draw, Observed, pairs
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.verdict import Finding, Outcome
 
 __all__ = ["Budget", "ByRank", "Case", "Draw", "Mistake", "Observed", "OnRanks", "Outcome"]
 __all__ += ["Patch", "Questions", "close", "patch", "patches", "program", "within"]

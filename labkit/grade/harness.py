@@ -21,7 +21,7 @@ import torch
 
 from labkit.comm import Group
 from labkit.grade.observed import RankSeen, plain, tensors_in
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.verdict import Finding, Outcome
 from labkit.grade.watched import BrokenRule, Job, Watch, learner_site
 from labkit.launch import payload
 

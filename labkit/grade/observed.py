@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from labkit.comm.operation import Site
-from labkit.grade.outcome import Finding
+from labkit.grade.verdict import Finding
 from labkit.launch.errors import RunError
 
 Tensor = torch.Tensor

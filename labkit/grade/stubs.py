@@ -23,8 +23,7 @@ import ast
 import re
 import sys
 
-from labkit.grade.catalog import load_catalog
-from labkit.grade.workspace import Workspace, find_workspace
+from labkit.grade.workspace import Workspace, find_workspace, load_catalog
 
 PLACEHOLDER = 'raise NotImplementedError("not attempted yet: your code replaces this line")'
 

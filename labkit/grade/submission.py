@@ -16,10 +16,9 @@ from typing import Any
 import cloudpickle
 
 from labkit.arguments import UserError
-from labkit.comm.operation import Site
-from labkit.comm.words import listed
-from labkit.grade.outcome import Finding, Outcome
+from labkit.comm.operation import Site, listed
 from labkit.grade.stubs import cut_stub, is_unattempted
+from labkit.grade.verdict import Finding, Outcome
 from labkit.grade.workspace import Workspace
 
 SubmissionLike = str | Path | Callable[..., Any] | None

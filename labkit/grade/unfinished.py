@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 
 from labkit.comm.callers import is_of_a_library
-from labkit.comm.operation import Operation, Site
-from labkit.comm.words import named, ranks_named, verb
+from labkit.comm.operation import Operation, Site, named, ranks_named, verb
 from labkit.doctor import sources
 from labkit.doctor.verdict import Fault
 from labkit.doctor.waiting import blocked_in
 from labkit.grade.harness import MEETING
 from labkit.grade.observed import Observed
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.verdict import Finding, Outcome
 from labkit.launch.errors import Mismatch, RankError, RunError, RunTimeout
 
 _HUNG = {

@@ -37,8 +37,8 @@ from labkit.gpt_config import GPTConfig
 from labkit.inject.slow import Fault, compute, faults
 from labkit.inject.uneven import NetworkFault
 from labkit.launch import run
-from labkit.moe.moe_config import MoEConfig
 from labkit.moe.moe_layer import ExpertParallelMoE
+from labkit.moe.routing import MoEConfig
 from labkit.pipeline import Pipeline, one_f_one_b, plan
 from labkit.profile import Trace, of_run, read, recording
 from labkit.profile.of_run import STEP

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.page import html_of
-from labkit.progress.whole_file import write_whole
+from labkit.progress.exchange import write_whole
 
 DECK = "Distributed training"
 _HEADERS = (

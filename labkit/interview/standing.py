@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import date
 
 from labkit import progress
-from labkit.grade.catalog import load_catalog
+from labkit.grade.workspace import load_catalog
 from labkit.interview.cards import load_topics
 from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS
 from labkit.interview.subjects import subjects_by_group
-from labkit.progress import clock, details, practice, scheduling, states, statistics
+from labkit.progress import clock, practice, scheduling, statistics
 from labkit.progress.event import Event
 from labkit.progress.scheduling import State
 from labkit.progress.statistics import ExerciseRow, Mastery
@@ -80,13 +80,13 @@ def standing() -> Standing:
     Where fsrs is missing there is no mastery, and nothing is known to be due.
     """
     known = practice.all_states() if scheduling.is_installed() else {}
-    return _standing(details.usable(progress.events()), known, clock.now_s())
+    return _standing(statistics.usable(progress.events()), known, clock.now_s())
 
 
 def standing_of(events: Sequence[Event], now_s: float) -> Standing:
     """Of these events: what is due is made out of them anew, and the store is not touched."""
-    found = details.usable(events)
-    known = states.rebuilt(found) if scheduling.is_installed() else {}
+    found = statistics.usable(events)
+    known = scheduling.rebuilt(found) if scheduling.is_installed() else {}
     return _standing(found, known, now_s)
 
 
@@ -100,7 +100,7 @@ def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) ->
     }
     return Standing(
         now_s=now_s,
-        num_events=sum(event.kind != states.SCHEDULER for event in events),
+        num_events=sum(event.kind != scheduling.SCHEDULER for event in events),
         streak=statistics.streak(now_s, events),
         due=statistics.due_counts(now_s, known),
         due_days=statistics.due_per_day(7, now_s, known),
@@ -135,7 +135,7 @@ def _rated(events: Iterable[Event], kind: str) -> list[tuple[str, str]]:
     return [
         (event.subject.partition("/")[2], event.detail["rating"])
         for event in events
-        if event.kind == states.ANSWER and event.subject.startswith(f"{kind}/")
+        if event.kind == scheduling.ANSWER and event.subject.startswith(f"{kind}/")
     ]
 
 

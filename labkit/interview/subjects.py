@@ -10,7 +10,7 @@ notebooks' own, and listed nowhere.
 from collections import Counter
 from functools import cache
 
-from labkit.grade.catalog import Exercise, load_catalog
+from labkit.grade.workspace import Exercise, load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.cards.sitting import subject
 from labkit.interview.court import load_claims

@@ -12,7 +12,7 @@ To follow one run that goes well, read in this order; nothing else is needed:
     run_result.py         the Run
 
 A run that fails: examine.py (evidence), failure.py (the error that explains it), errors.py.
-Lines that the lab prints: notes.py. Runs that another thread can kill: run_thread.py. Besides that:
+Lines that the lab prints: notes.py. Runs that another thread can kill: run.py. Besides that:
 
     session/    ranks that keep their variables from cell to cell; begin with session.py
     cluster/    several hosts, torchrun, saved runs; begin with hosted_job.py
@@ -25,7 +25,6 @@ from labkit.interrupts import uninterrupted
 # imported stays so until a kernel is restarted.
 try:
     with uninterrupted():
-        from labkit.launch.cluster.attempts import attempt
         from labkit.launch.errors import (
             Deadlock,
             Interrupted,
@@ -36,7 +35,7 @@ try:
         )
         from labkit.launch.payload import save_payload
         from labkit.launch.rank_process import warm_up
-        from labkit.launch.run import launch, run
+        from labkit.launch.run import attempt, launch, run
         from labkit.launch.run_result import Run
         from labkit.launch.session.session import Session
 except KeyboardInterrupt:

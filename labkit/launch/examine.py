@@ -14,13 +14,13 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from labkit.comm import Timeline, recorded
-from labkit.comm.follow_journal import JournalFollower
-from labkit.comm.recorded import Recorded
+from labkit.comm import Timeline, recorder
+from labkit.comm.journal import JournalFollower
+from labkit.comm.recorder import Recorded
 from labkit.doctor import stacks
 from labkit.doctor.halt import Halt, halt_of
 from labkit.doctor.stacks import MUTE, Stack
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 from labkit.doctor.waiting import View
 from labkit.launch.payload import RunDirectory
 from labkit.launch.rank import ACTIVE, STACK_SIGNAL
@@ -60,8 +60,8 @@ class Evidence:
     def views(self) -> list[View]:
         """For the doctor."""
         return [
-            View(rank.stage, journal.operations, recorded, stack, halt)
-            for rank, journal, recorded, stack, halt in zip(
+            View(rank.stage, journal.operations, recorder, stack, halt)
+            for rank, journal, recorder, stack, halt in zip(
                 self._ranks, self.timeline, self._recorded, self.stacks, self._halts, strict=True
             )
         ]
@@ -98,7 +98,7 @@ class Evidence:
             self._halts[number] = silence.of(number) if number in alive else None
             stack = self._stack_of(number)
             self.stacks[number] = stack if stack.is_known or number not in alive else MUTE
-            self._recorded[number] = recorded.read(self._record_of(number))
+            self._recorded[number] = recorder.read(self._record_of(number))
             if number in alive:  # where it dies later, that was not its last stack
                 with contextlib.suppress(OSError):
                     self._directory.of_rank(number, "stack").write_text("")

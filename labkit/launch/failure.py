@@ -15,10 +15,9 @@ from typing import Any
 
 from labkit import doctor
 from labkit.comm import Disagreement, Timeline
-from labkit.comm.words import named, ranks_named
+from labkit.comm.operation import named, ranks_named
 from labkit.doctor import position, sources, stacks
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault, Verdict
+from labkit.doctor.verdict import Fault, Stage, Verdict
 from labkit.launch.errors import Deadlock, Interrupted, Mismatch, RankError, RunError, RunTimeout
 from labkit.launch.rank import Raised
 from labkit.launch.rank_process import Rank

@@ -13,8 +13,7 @@ from __future__ import annotations
 import time
 
 from labkit import doctor
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault, Verdict
+from labkit.doctor.verdict import Fault, Stage, Verdict
 from labkit.interrupts import uninterrupted
 from labkit.launch import failure, notes
 from labkit.launch.examine import PATIENCE_S, Evidence

@@ -23,10 +23,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from labkit.comm import Lateness, Operation, Timeline, Topology
-from labkit.comm.agreement.difference import apart
-from labkit.comm.agreement.disagreement import WITHOUT_DATA, collectives, has_order
-from labkit.comm.operation import SHARED_MEMORY
-from labkit.comm.words import listed, named, ranks_named, shortened, verb
+from labkit.comm.mismatch import WITHOUT_DATA, apart, collectives, has_order
+from labkit.comm.operation import SHARED_MEMORY, listed, named, ranks_named, shortened, verb
 from labkit.doctor import sources
 from labkit.launch.run_result import Run
 

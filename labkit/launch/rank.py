@@ -37,7 +37,8 @@ import cloudpickle
 import torch
 
 from labkit import interrupts
-from labkit.comm import Group, Lateness, Site, Topology, flight_recorder, pending, sockets
+from labkit.comm import Group, Lateness, Site, Topology, member, recorder
+from labkit.comm import connect as sockets
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.connect import connect
 from labkit.comm.group import leave_record
@@ -61,9 +62,8 @@ _LAUNCHER = {
     os.path.normpath(_LAUNCH / name)
     for name in (
         "rank.py",
-        "session/session_main.py",
-        "session/command.py",
-        "cluster/hosted_rank.py",
+        "session/in_rank.py",
+        "../hosts/hosted_rank.py",
         "payload/__init__.py",
         "request.py",
         "../elastic/restarts.py",
@@ -268,7 +268,7 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
             faulthandler.dump_traceback(stack)
             if prefix := os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
                 with contextlib.suppress(Exception):  # the rank may not have joined the world yet
-                    flight_recorder.dump(prefix)
+                    recorder.dump(prefix)
             with contextlib.suppress(Exception):  # the run's folder may be gone
                 leave_record(record, only_active=request == ACTIVE)
     os.killpg(0, signal.SIGKILL)  # this process, and what it has started
@@ -335,7 +335,7 @@ def raised(error: BaseException) -> Raised:
         message = f"(its __str__ raises {type(worse).__name__})"
         text = "".join(traceback.format_tb(trace)) + f"{type(error).__name__}: {message}"
     site = _site_of(trace) or _site_of_syntax(error)
-    is_marked = pending.is_marked(error)
+    is_marked = member.is_marked(error)
     return Raised(type(error).__name__, message, text, site, exception, at_s, is_marked)
 
 

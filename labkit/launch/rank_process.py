@@ -26,7 +26,7 @@ from multiprocessing.context import ForkServerProcess
 
 from labkit import interrupts
 from labkit.doctor.halt import halt_of
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 from labkit.launch.rank import Raised, RankSpec, Returned, rank_main
 
 _EXIT_S = 0.5
@@ -48,7 +48,7 @@ _loaded = getattr(forkserver._forkserver, "_preload_modules", [])
 _CONTEXT.set_forkserver_preload(
     [
         *(name for name in _loaded if name != "__main__"),
-        "labkit.launch.session.session_main",
+        "labkit.launch.session.in_rank",
         *_CHAPTERS,
         "labkit.launch.needed_by_steps",
     ]

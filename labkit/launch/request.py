@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from labkit.comm import Topology
-from labkit.comm.placement import shares_gpus
-from labkit.launch.machine import machine as machines
-from labkit.launch.machine.machine import Machine
+from labkit.comm.connect import shares_gpus
+from labkit.launch import machine as machines
+from labkit.launch.machine import Machine
 
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
 

@@ -7,11 +7,20 @@ rank           in each: meet the others, call the function, report
 supervise      take in what ranks report and print
 listen         until all have returned, or the run cannot end
 result         what the ranks returned, as a Run
+
+A thread that starts runs, one after the other. Other threads can kill the one that is running.
+
+this thread       launch  ->  RankError: rank 0 was killed     launch  ->  RankError   ended
+another thread           kill()                                       end() ..........|
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -154,7 +163,7 @@ def launch(
 
 
 def _torchrun(directory: RunDirectory) -> Any:
-    from labkit.launch.cluster.torchrun import Torchrun
+    from labkit.hosts.torchrun import Torchrun
 
     return Torchrun(directory)
 
@@ -252,3 +261,52 @@ def _value(directory: RunDirectory, number: int) -> Any:
             f"what rank {number} returned cannot be read here: {error}. "
             "Return plain data or tensors"
         ) from error
+
+
+class RunThread(threading.Thread):
+    """A subclass starts runs in its `run`, until is_over. pids: the ranks of the one that runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.pids: list[int] = []
+        self.is_over = False
+
+    def launch(
+        self, fn: Callable[..., Any], num_ranks: int, args: Sequence[Any], timeout: float
+    ) -> Run:
+        """As of `launch`: on the CPU, and what ranks print is not shown."""
+        options: dict[str, Any] = {"device": "cpu", "echo": False, "on_start": self.pids.extend}
+        try:
+            return launch(fn, num_ranks, [args], timeout=timeout, **options)
+        finally:
+            self.pids.clear()
+
+    def kill(self) -> None:
+        """End all ranks of the run."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the run, which may just be starting, and wait for this thread."""
+        self.is_over = True
+        while self.is_alive():
+            self.kill()
+            self.join(0.05)
+
+
+_ATTEMPT = "LABKIT_ATTEMPT"
+
+
+def attempt() -> int:
+    """0 in the first start of a job, 1 after the first restart, and so on; 0 in `labkit.run`.
+
+    All ranks of all hosts agree on it. A training loop that may be restarted asks for its
+    checkpoint when this is above 0.
+    """
+    return int(os.environ.get(_ATTEMPT, "0"))
+
+
+def remember_attempt(number: int) -> None:
+    """For the ranks that this process is about to fork."""
+    os.environ[_ATTEMPT] = str(number)

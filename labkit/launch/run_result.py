@@ -114,7 +114,7 @@ class Run:
         there, OSError where nothing can be written, and TypeError, naming the rank, for a value
         that cannot be pickled. The format: cluster/saved_run.py.
         """
-        from labkit.launch.cluster import saved_run
+        from labkit.hosts import saved_run
 
         return saved_run.save(self, path)
 
@@ -131,7 +131,7 @@ class Run:
         there is no run, UntrustedValue, ValueError that names missing ranks or a damaged file, and
         TypeError for what is no name of a folder.
         """
-        from labkit.launch.cluster import saved_run
+        from labkit.hosts import saved_run
 
         kept = saved_run.load(paths, trust=trust, partial=partial)
         first = kept.first

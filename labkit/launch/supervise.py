@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 from labkit.launch.examine import Evidence
 from labkit.launch.payload import RunDirectory
 from labkit.launch.rank import Raised

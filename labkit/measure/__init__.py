@@ -16,16 +16,14 @@ Pictures load matplotlib when they are drawn, and not before.
 
 from labkit.measure.algorithms import Algorithm
 from labkit.measure.alpha_beta_fit import Fit, fit_alpha_beta, link_speed_text
-from labkit.measure.alternate import alternate, slowest
 from labkit.measure.arrival_sweep import ArrivalSweep, serving
-from labkit.measure.crossover import Crossover
 from labkit.measure.gpt_roofline import Roofline, roofline
-from labkit.measure.measured import Measured
+from labkit.measure.measured import Crossover, Measured
 from labkit.measure.pass_times import RecordedEngine, fit_pass_time, predict
 from labkit.measure.preflight_checks import Preflight, preflight
 from labkit.measure.scaling_law import Scaling, scaling
 from labkit.measure.slow_links import Bisection, Pairs, bisect_uplinks, pairs
-from labkit.measure.sweep import collectives
+from labkit.measure.sweep import alternate, collectives, slowest
 
 __all__ = [
     "Algorithm",

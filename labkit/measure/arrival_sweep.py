@@ -39,7 +39,7 @@ from labkit.serving import (
 from labkit.serving.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from labkit.viz.picture import Picture
+    from labkit.viz.style import Picture
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5)
 _ALONE = 8
@@ -104,7 +104,7 @@ class ArrivalSweep:
 
     def draw(self, title: str = "latency against throughput") -> Picture:
         """TTFT and ITL over tokens per second, with their predictions."""
-        from labkit.viz.load_curves import latency_throughput  # viz loads matplotlib
+        from labkit.viz.serving import latency_throughput  # viz loads matplotlib
 
         names = {"TTFT, 90th percentile": "ttft_p90_s", "ITL, 99th percentile": "itl_p99_s"}
         measured, predicted = (

@@ -36,7 +36,7 @@ from labkit.model import Block, Embedding, attend
 from labkit.optimizer import AdamW
 
 if TYPE_CHECKING:
-    from labkit.viz.picture import Picture
+    from labkit.viz.style import Picture
 
 _SAMPLES, _SAMPLE_S, _MOST_S = 8, 5e-3, 0.5
 # Matrices and copies that fill the device, and are larger than its caches.
@@ -117,7 +117,7 @@ class Roofline:
 
     def draw(self, title: str | None = None) -> Picture:
         """The roof with a point for each operation."""
-        from labkit.viz.roofline_picture import roofline as drawn  # viz loads matplotlib
+        from labkit.viz.performance import roofline as drawn  # viz loads matplotlib
 
         points = {each.name: (each.intensity, each.flops_per_s) for each in self.operations}
         title = title or f"roofline of {self.device}"

@@ -42,7 +42,7 @@ from labkit.profile import Terms, breakdown, of_run
 from labkit.profile.breakdown import BUBBLE, STRAGGLER, TRANSFER
 
 if TYPE_CHECKING:
-    from labkit.viz.picture import Picture
+    from labkit.viz.style import Picture
 
 Step = Callable[[], object]
 MakeStep = Callable[[Group, int], Step]
@@ -173,7 +173,7 @@ class Scaling:
 
     def draw(self, title: str | None = None) -> Picture:
         """Speedup over ranks with Amdahl's law, and what the steps are made of."""
-        from labkit.viz.scaling_picture import scaling_curves  # viz loads matplotlib
+        from labkit.viz.performance import scaling_curves  # viz loads matplotlib
 
         return scaling_curves(self.strong, self.weak, self.amdahl_of_all.seconds, title=title)
 

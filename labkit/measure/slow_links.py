@@ -34,7 +34,7 @@ from labkit.measure.measured import aligned
 from labkit.measure.sweep import checked_sizes
 
 if TYPE_CHECKING:
-    from labkit.viz.picture import Picture
+    from labkit.viz.style import Picture
 
 Pair = tuple[int, int]
 """Two ranks, the lower one first."""
@@ -91,7 +91,7 @@ class Pairs:
 
     def draw(self, title: str | None = None) -> Picture:
         """The table as a heat map: the slower, the darker."""
-        from labkit.viz.heat_map import bandwidth_map  # viz loads matplotlib
+        from labkit.viz.performance import bandwidth_map  # viz loads matplotlib
 
         speeds = {pair: self.bytes_per_s(*pair) for pair in self.seconds}
         tree, leaves = self.topology, []

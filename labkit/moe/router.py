@@ -18,20 +18,77 @@ Choosing has no gradient. What the router learns, it learns through the weights;
 Logits and softmax are computed in float32 at least, whatever the model's dtype: exp turns a small
 rounding error of a logit into a large one of a weight (Switch, section 2.4).
 Papers: Switch, arXiv:2101.03961; GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088, section 2.1.
+
+Expert choice: every expert takes the tokens that suit it best.
+
+    TopKRouter            each row of p_NE chooses k columns      experts may be uneven, tokens not
+    ExpertChoiceRouter    each column chooses k N/E rows          tokens may be uneven, experts not
+
+Balanced by construction: no loss, no capacity, no straggler. A token may be taken by many experts,
+or by none.
+
+It looks at the future: whether a token is taken depends on all tokens of its group, also on later
+ones of its own sequence. A causal model trained like this has seen what it will not have when it
+generates word by word, and its loss is that much too good. It suits encoders.
+
+The group that an expert chooses from is a rank's tokens, as for capacities (routing.py).
+Paper: Zhou et al., "Mixture-of-Experts with Expert Choice Routing", arXiv:2202.09368, section 3.2,
+whose capacity factor c is top_k here: experts per token, on average.
+
+Balance without a loss: a bias that makes a busy expert less likely to be chosen.
+
+    chosen by     p_e + b_e                                 no gradient flows here anyway
+    weighed by    p_e                                       the answer does not know of b
+    after a step  b_e += rate * sign(mean load - load_e)    each by the same amount, however uneven
+
+An auxiliary loss pulls at the weights of the router, against what the task wants of them. The bias
+changes who is chosen and leaves every gradient to the task. The load is that of the whole batch,
+over all ranks, so that b is the same everywhere: it is a buffer, and travels in the state_dict.
+
+Papers: Wang et al., "Auxiliary-Loss-Free Load Balancing", arXiv:2408.15664; DeepSeek-V3,
+arXiv:2412.19437, section 2.1.2, where p is a sigmoid of each logit; here it is the softmax.
+
+Auxiliary losses of a router: balance, and logits that stay small.
+
+    balance    E * sum over e of f_e P_e      f_e: share of the choices that went to expert e
+                                              P_e: mean probability of expert e
+    z          mean over tokens of (log sum over e of exp(logit_e))^2
+
+Balanced, f_e = P_e = 1/E, the first is 1, whatever E and k (where f counts choices per token it is
+k: Mixtral's library code); all tokens to one expert, with certainty: E. It counts choices before
+any is dropped. f has no gradient, so the loss pushes each P_e down in proportion to f_e.
+
+Over ranks: the loss is not a mean over tokens, since f and P are multiplied. The mean of the ranks'
+own losses demands balance within each rank; the loss of the whole batch demands it of the batch
+only, and a rank may be uneven (its texts are of one kind, say). Given f, the loss is linear in P:
+so each rank takes f of all ranks, an all-reduce of E counts, and the sum of its own p over all
+ranks' tokens. These parts add up to the loss of the whole batch, gradients included.
+
+Papers: Switch, arXiv:2101.03961, equations 4-6; ST-MoE, arXiv:2202.08906, equation 5; on the
+batch that f is taken over: Qiu et al., arXiv:2501.11873.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit import arguments
-from labkit.moe.capacity import within_group_capacities
-from labkit.moe.moe_config import Weights, check_choices, check_factor, check_it_learns
-from labkit.moe.routing import Routing, counts_of
+from labkit.moe.routing import (
+    Routing,
+    Weights,
+    check_choices,
+    check_factor,
+    check_it_learns,
+    checked_groups,
+    counts_of,
+    expert_capacity,
+    within_group_capacities,
+)
 
 
 class Router(nn.Module):
@@ -66,7 +123,7 @@ class Router(nn.Module):
 class TopKRouter(Router):
     """x_ND -> Routing: each token goes to the k experts of its highest probability.
 
-    capacity_factor: None drops nothing, see capacity.py. TypeError or ValueError for sizes that
+    capacity_factor: None drops nothing, see routing.py. TypeError or ValueError for sizes that
     cannot be.
     """
 
@@ -130,3 +187,110 @@ def chosen_weights(
     if weights == "of_all":
         return probs_NE.gather(1, experts_Nk)
     return logits_NE.gather(1, experts_Nk).softmax(dim=1)
+
+
+class ExpertChoiceRouter(Router):
+    """x_ND -> Routing: each expert takes the ceil(k N/E) tokens of its highest probability.
+
+    A token is weighed by its p_e, the softmax over all experts as it is.
+    """
+
+    def forward(self, x_ND: Tensor, group_tokens: Sequence[int] | None = None) -> Routing:
+        """Route N tokens. group_tokens: how many tokens each group has that experts choose from."""
+        logits_NE, probs_NE = self.scores(x_ND)
+        token_A, expert_A = self._taken(probs_NE.detach(), group_tokens)
+        return Routing(
+            logits_NE,
+            probs_NE,
+            token_A,
+            expert_A,
+            weight_A=probs_NE[token_A, expert_A].to(x_ND.dtype),
+            chosen_E=counts_of(expert_A, self.num_experts),
+        )
+
+    def _taken(self, probs_NE: Tensor, group_tokens: Sequence[int] | None) -> tuple[Tensor, Tensor]:
+        tokens, before = [], 0
+        for of_group in probs_NE.split(checked_groups(group_tokens, len(probs_NE))):
+            num_tokens = len(of_group)
+            taken = min(num_tokens, expert_capacity(num_tokens, self.num_experts, self.top_k, 1.0))
+            # of equals the earlier token
+            order_EN = of_group.T.argsort(dim=1, descending=True, stable=True)
+            tokens.append(before + order_EN[:, :taken])
+            before += num_tokens
+        token_EC = torch.cat(tokens, dim=1)
+        experts_E1 = torch.arange(self.num_experts, device=probs_NE.device)[:, None]
+        return token_EC.flatten(), experts_E1.expand_as(token_EC).flatten()
+
+
+class BiasBalancedRouter(TopKRouter):
+    """A TopKRouter that chooses by p + bias and weighs by p. Call `rebalance` after each step."""
+
+    bias_E: Tensor
+
+    def __init__(
+        self,
+        hidden: int,
+        num_experts: int,
+        top_k: int,
+        *,
+        rate: float = 0.001,
+        weights: Weights = "of_chosen",
+        capacity_factor: float | None = None,
+    ) -> None:
+        """rate: what a bias moves in a step. TypeError or ValueError as TopKRouter."""
+        super().__init__(
+            hidden, num_experts, top_k, weights=weights, capacity_factor=capacity_factor
+        )
+        allowed = "0 or more, small beside 1, such as 0.001"
+        self.rate = arguments.number("rate", rate, allowed, least=0, below=math.inf)
+        self.register_buffer("bias_E", torch.zeros(num_experts))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiasBalancedRouter:
+        """Devices change, the dtype stays: in bfloat16 a rate of 0.001 is lost beside a bias of 1,
+        and two biases that differ by it are equal."""
+        bias_E = self.bias_E
+        super()._apply(fn, recurse)
+        self.bias_E = bias_E.to(self.bias_E.device)
+        return self
+
+    def preference(self, probs_NE: Tensor) -> Tensor:
+        """p + b."""
+        return probs_NE.detach() + self.bias_E
+
+    @torch.no_grad()
+    def rebalance(self, chosen_E: Tensor) -> None:
+        """Move each bias by `rate`, against its expert's load of this step.
+
+        chosen_E: choices of each expert over the whole batch, all ranks', those dropped included.
+        """
+        load_E = chosen_E.to(self.bias_E)
+        self.bias_E += self.rate * torch.sign(load_E.mean() - load_E)
+
+
+def load_balancing_loss(
+    routing: Routing, chosen_E: Tensor | None = None, num_tokens: int | None = None
+) -> Tensor:
+    """E * sum f_e P_e of these tokens, (); or their part of it in a larger batch.
+
+    chosen_E: choices of each expert in the whole batch; num_tokens: its tokens. None: these are
+    all. Without tokens: 0.
+    """
+    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
+    chosen_E = routing.chosen_E if chosen_E is None else chosen_E
+    P_E = routing.probs_NE.sum(0) / _at_least_one(routing, num_tokens)
+    f_E = chosen_E.to(P_E.dtype) / chosen_E.sum().clamp(min=1)  # int / int would be float32
+    return routing.num_experts * (f_E * P_E).sum()
+
+
+def z_loss(routing: Routing, num_tokens: int | None = None) -> Tensor:
+    """Mean of the squared log-sum-exp of these tokens, (); or their part of it in a larger batch.
+
+    It keeps logits small, whose rounding errors grow with them. num_tokens: as above.
+    """
+    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
+    z_N = torch.logsumexp(routing.logits_NE, dim=1)
+    return z_N.square().sum() / _at_least_one(routing, num_tokens)
+
+
+def _at_least_one(routing: Routing, num_tokens: int | None) -> int:
+    return max(1, routing.num_tokens if num_tokens is None else num_tokens)

@@ -8,14 +8,39 @@ Shapes, beside the legend in model.py:
     token_A    0    0    1    1    2          token 2 has only one: its second choice was dropped
     expert_A   2    0    2    3    0
     weight_A  .7   .3   .6   .4   .8
+
+Capacity: how many choices an expert takes, and who is turned away.
+
+    capacity = ceil(factor * k * N / E)       N tokens of a group, of which balance gives k N/E
+
+Static shapes want it: a buffer of so many rows for each expert, whatever the router says. The
+price is choices dropped where the router is uneven, and rows of padding where it is too.
+
+The group: each rank counts its own tokens and enforces the capacity before anything is sent, so
+the limit of an expert is per source rank (GShard's local groups). Whether a token is dropped
+depends on its rank's other tokens only, and other ranks are not asked. Over one group of all
+tokens other choices would be dropped.
+
+The order, GShard's: first choices of all tokens before second choices of any, and among equals
+earlier tokens first. So what comes last in a batch is dropped first.
+
+Papers: GShard, arXiv:2006.16668, section 2.2, algorithm 1; Switch, arXiv:2101.03961, section 2.2.
+
+The sizes of a mixture of experts, and how its tokens are routed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+from labkit import arguments
+from labkit.gpt_config import GPTConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +90,136 @@ def counts_of(experts: Tensor, num_experts: int) -> Tensor:
     """
     flat = experts.flatten()
     return flat.new_zeros(num_experts).scatter_add_(0, flat, torch.ones_like(flat))
+
+
+RouterName = Literal["top_k", "bias_balanced", "expert_choice"]
+Weights = Literal["of_chosen", "of_all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoEConfig:
+    """The layer of experts that replaces each MLP of a GPT. Bad sizes: TypeError, ValueError."""
+
+    num_experts: int = 4
+    top_k: int = 2
+    """Experts of a token; with expert choice, of a token on average."""
+    expert_ffn: int | None = None
+    """F of one expert; None: as the GPT's MLP."""
+    router: RouterName = "top_k"
+    weights: Weights = "of_chosen"
+    """"of_chosen": the k weights add up to 1 (GShard, Mixtral). "of_all": the softmax over all
+    experts as it is (Switch). Expert choice has the latter always."""
+    capacity_factor: float | None = None
+    """None: dropless. Else an expert takes factor * k * N / E choices of a group of N tokens."""
+    balance_coefficient: float = 0.01
+    """Of the load-balancing loss; Switch's."""
+    z_coefficient: float = 0.001
+    """Of the z-loss; ST-MoE's."""
+    bias_rate: float = 0.001
+    """What a bias moves in a step, where the router is "bias_balanced"; DeepSeek-V3's."""
+
+    def __post_init__(self) -> None:
+        check_choices(self.num_experts, self.top_k)
+        if self.expert_ffn is not None:
+            arguments.whole("expert_ffn", self.expert_ffn, "features inside an expert, 1 or more")
+        for name, kind in (("router", RouterName), ("weights", Weights)):
+            if getattr(self, name) not in get_args(kind):
+                names = ", ".join(get_args(kind))
+                raise ValueError(f"{name}={getattr(self, name)!r}: give one of {names}")
+        if self.router == "expert_choice" and self.capacity_factor is not None:
+            raise ValueError(
+                f"capacity_factor={self.capacity_factor}: with expert choice every expert takes "
+                "top_k * N / E tokens, and none is dropped; leave it out"
+            )
+        if self.router != "expert_choice":
+            check_it_learns(self.num_experts, self.top_k, self.weights)
+        check_factor(self.capacity_factor)
+        for name in ("balance_coefficient", "z_coefficient", "bias_rate"):
+            allowed = "0 or more; 0 turns it off"
+            arguments.number(name, getattr(self, name), allowed, least=0, below=math.inf)
+
+    def of_expert(self, config: GPTConfig) -> GPTConfig:
+        """The config whose MLP is one expert."""
+        return config if self.expert_ffn is None else replace(config, ffn=self.expert_ffn)
+
+
+def check_choices(num_experts: int, top_k: int) -> None:
+    """TypeError or ValueError unless a token can choose so many of so many experts."""
+    arguments.whole("num_experts", num_experts, "1 or more")
+    allowed = f"1 to num_experts={num_experts}, the experts of a token"
+    arguments.whole("top_k", top_k, allowed, most=num_experts)
+
+
+def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
+    """ValueError where a token's weight is 1 whatever the router says: no gradient comes of it."""
+    if weights == "of_chosen" and top_k == 1 < num_experts:
+        raise ValueError(
+            "top_k=1 with weights='of_chosen': the only weight is 1, whatever the router says, "
+            "and it never learns; give weights='of_all', as Switch does, or top_k=2"
+        )
+
+
+def check_factor(capacity_factor: float | None) -> None:
+    """TypeError or ValueError for what is no capacity factor; None is one: nothing is dropped."""
+    if capacity_factor is not None:
+        allowed = "above 0, such as 1.25; None drops nothing"
+        arguments.number("capacity_factor", capacity_factor, allowed, above=0, below=math.inf)
+
+
+def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float) -> int:
+    """Choices that an expert takes from a group of `num_tokens`.
+
+    TypeError or ValueError for counts that cannot be, and a factor that is not above 0.
+    """
+    arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
+    check_choices(num_experts, top_k)
+    arguments.number("factor", factor, "above 0, such as 1.25", above=0, below=math.inf)
+    # 1.1 * 50 is a little above 55 in floats, and would be 56.
+    return math.ceil(round(factor * top_k * num_tokens / num_experts, 9))
+
+
+def within_capacity(experts_Nk: Tensor, num_experts: int, capacity: int) -> Tensor:
+    """kept_Nk (bool): which choices of one group of tokens fit. experts_Nk[:, 0]: first choices."""
+    arguments.whole("capacity", capacity, "choices that an expert takes, 0 or more", least=0)
+    in_order = experts_Nk.T.flatten()  # all first choices, then all second ones
+    by_expert = in_order.argsort(stable=True)
+    counts_E = counts_of(in_order, num_experts)
+    starts_E = counts_E.cumsum(0) - counts_E
+    place = torch.arange(in_order.numel(), device=in_order.device) - starts_E[in_order[by_expert]]
+    kept = torch.empty_like(in_order, dtype=torch.bool)
+    kept[by_expert] = place < capacity
+    return kept.view(experts_Nk.shape[1], -1).T
+
+
+def within_group_capacities(
+    experts_Nk: Tensor, num_experts: int, factor: float | None, group_tokens: Sequence[int] | None
+) -> Tensor:
+    """kept_Nk of several groups of tokens that follow each other, each with a capacity of its own.
+
+    group_tokens: how many tokens each has; None: all are one group. factor: None keeps all.
+    ValueError for groups that are not N tokens together.
+    """
+    num_tokens, top_k = experts_Nk.shape
+    groups = checked_groups(group_tokens, num_tokens)
+    if factor is None:
+        return torch.ones_like(experts_Nk, dtype=torch.bool)
+    kept = [
+        within_capacity(of_group, num_experts, expert_capacity(size, num_experts, top_k, factor))
+        for of_group, size in zip(experts_Nk.split(groups), groups, strict=True)
+    ]
+    return torch.cat(kept)
+
+
+def checked_groups(group_tokens: Sequence[int] | None, num_tokens: int) -> list[int]:
+    """Tokens of each group; None: all in one. ValueError where they are not all tokens."""
+    asked = "give the number of tokens of each rank, in order"
+    if group_tokens is not None:
+        arguments.instance("group_tokens", group_tokens, Sequence, asked)
+    groups = [num_tokens] if group_tokens is None else list(group_tokens)
+    for each in groups:
+        arguments.whole("group_tokens", each, asked, least=0)
+    if sum(groups) != num_tokens:
+        raise ValueError(
+            f"group_tokens={groups} are {sum(groups)} tokens, and there are {num_tokens}; {asked}"
+        )
+    return groups

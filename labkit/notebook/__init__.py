@@ -10,24 +10,20 @@ The only room that imports IPython or ipywidgets. Everything here also works in 
 browser, where it shows its plain-text form.
 """
 
-from labkit.notebook.calculator import calculator
-from labkit.notebook.card_sitting import CardSitting, card
-from labkit.notebook.claims_court import Vote, docket, vote
-from labkit.notebook.dashboard import Dashboard, dashboard
-from labkit.notebook.drill_round import DrillRound, case, drill
-from labkit.notebook.expect_error import expect_error
-from labkit.notebook.judgement import judge
-from labkit.notebook.knobs import Knob, knobs
-from labkit.notebook.layout_planner import LayoutPlanner, layout_planner
-from labkit.notebook.memory_calculator import MemoryCalculator, memory_calculator
-from labkit.notebook.mesh_explorer import MeshExplorer, mesh_explorer
-from labkit.notebook.mock_interview import MockInterview, mock_interview
-from labkit.notebook.pipeline_calculator import PipelineCalculator, pipeline_calculator
-from labkit.notebook.predict import predict, reveal
-from labkit.notebook.ring_cost import RingCost
-from labkit.notebook.ring_slider import RingSlider, ring_slider
-from labkit.notebook.schedule_puzzle import schedule_puzzle
-from labkit.notebook.table import Row, table
+from labkit.notebook.cards import CardSitting, card
+from labkit.notebook.court import Vote, docket, judge, vote
+from labkit.notebook.drills import DrillRound, case, drill
+from labkit.notebook.knobs import Knob, RingSlider, knobs, ring_slider
+from labkit.notebook.memory import MemoryCalculator, memory_calculator
+from labkit.notebook.mesh import MeshExplorer, mesh_explorer
+from labkit.notebook.mock import MockInterview, mock_interview
+from labkit.notebook.pipeline import PipelineCalculator, pipeline_calculator
+from labkit.notebook.planner import LayoutPlanner, layout_planner
+from labkit.notebook.predictions import predict, reveal
+from labkit.notebook.progress import Dashboard, dashboard
+from labkit.notebook.puzzle import schedule_puzzle
+from labkit.notebook.ring import RingCost, calculator
+from labkit.notebook.shown import Row, expect_error, table
 
 __all__ = [
     "CardSitting",

@@ -2,16 +2,38 @@
 
 Each has words on it or beside it, takes part in the order of Tab, and may become as narrow as a
 window at 200% zoom makes it. Colours are the theme's, so that a dark page stays readable.
+
+Something that is done every second, in the kernel's own event loop and by no thread.
+
+A task of the loop ends with the kernel, never runs beside a cell's code, and is idle while one
+runs; so what a tick shows must be computed from a clock, and not from the number of ticks.
+
+What the progress store has to say, beside the answer that it is about, and not in a log.
+
+rating, heard = listen(lambda: grade(card, said))
+heard.is_unwritten          nothing was stored
+heard.html                  what happened, in words
+
+A ProgressWarning of a widget's button would go where nobody looks.
+
+Names for sliders, and room for their values: what a screen reader says when one has the focus.
+
+A slider of ipywidgets has its label beside it, but nothing ties the two together: a screen reader
+says "slider, 3", and neither what moves nor that it stands at "8 ranks". No trait can change that.
+A few lines in the page do: label and value become the name of the handle.
 """
 
 import asyncio
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from html import escape
+from typing import Any, TypeVar
 
 import ipywidgets as widgets
 
 from labkit.notebook.shown import BORDER, FAINT
+from labkit.progress import ProgressWarning, practice
 
 _CLASS = "labkit-practice"
 # Both are on their way at once: this is for the kernel to take the second one from its queue.
@@ -126,3 +148,133 @@ def on_enter(entry: Any, call: Callable[[str], object]) -> Callable[[], None]:
         entry.on_submit(on_key)
     entry.observe(lambda _: submit() if waiting else None, names="value")
     return submit
+
+
+_SECOND_S = 1.0
+
+
+class Ticker:
+    """Calls `tick` every second for as long as it returns True."""
+
+    def __init__(self, tick: Callable[[], bool]) -> None:
+        self._tick = tick
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a next tick."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Tick from now on. Nothing happens without a loop, as in a script, or a second time."""
+        if self.is_running:
+            return
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        except RuntimeError:
+            self._task = None
+
+    def stop(self) -> None:
+        """No tick after this."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        try:
+            while self._tick():
+                await asyncio.sleep(_SECOND_S)
+        except KeyboardInterrupt:
+            # Out of a task it would end the loop, and with it the kernel.
+            return
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The store's own words; none where all went well."""
+
+    messages: tuple[str, ...] = ()
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether something was to be stored, and could not be."""
+        return any(practice.NOT_WRITTEN in each for each in self.messages)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether something was to be read, and could not be."""
+        return any(practice.NOT_READ in each for each in self.messages)
+
+    @property
+    def html(self) -> str:
+        """A paragraph for each message; "" for none."""
+        return "".join(f"<p><b>Progress.</b> {escape(each)}</p>" for each in self.messages)
+
+
+def listen(call: Callable[[], Result]) -> tuple[Result, Heard]:
+    """What `call` returns, and what the store said meanwhile. Other warnings go their way.
+
+    Where `call` raises, all of them do: there is no answer then for them to stand beside.
+    """
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ProgressWarning)
+            result = call()
+    except BaseException:
+        _pass_on(caught)
+        raise
+    said = [each for each in caught if issubclass(each.category, ProgressWarning)]
+    _pass_on([each for each in caught if each not in said])
+    return result, Heard(tuple(dict.fromkeys(str(each.message) for each in said)))
+
+
+def _pass_on(caught: list[warnings.WarningMessage]) -> None:
+    for each in caught:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+
+
+# Once per page, for all sliders that it has and will have.
+_SCRIPT = """
+if (!window.labkitNamesSliders) {
+  let count = 0
+  const nameAll = () => {
+    const unnamed = '.widget-slider [role=slider]:not([aria-labelledby])'
+    for (const handle of document.querySelectorAll(unnamed)) {
+      const row = handle.closest('.widget-slider')
+      const parts = row.querySelectorAll('.widget-label, .widget-readout')
+      parts.forEach(part => { part.id ||= `labkit-slider-${count++}` })
+      for (const part of parts) {  // else "interleaved" loses its last letter
+        part.style.maxWidth = 'none'
+        part.style.flexShrink = 0
+      }
+      handle.setAttribute('aria-labelledby', [...parts].map(part => part.id).join(' '))
+    }
+  }
+  window.labkitNamesSliders = new MutationObserver(nameAll)
+  window.labkitNamesSliders.observe(document.body, {childList: true, subtree: true})
+  nameAll()
+}
+"""
+
+
+def with_slider_names(box: Any) -> Any:
+    """The same box, whose sliders have names; call it once, with all of a calculator."""
+    for slider in _sliders_in(box):
+        slider.tooltip = slider.description  # without one, pointing at the label shows "null"
+    script = {
+        "output_type": "display_data",
+        "data": {"application/javascript": _SCRIPT},
+        "metadata": {},
+    }
+    box.children += (widgets.Output(outputs=(script,), layout={"display": "none"}),)
+    return box
+
+
+def _sliders_in(widget: Any) -> list[Any]:
+    if isinstance(widget, widgets.SelectionSlider | widgets.IntSlider):
+        return [widget]
+    return [found for child in getattr(widget, "children", ()) for found in _sliders_in(child)]

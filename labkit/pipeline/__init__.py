@@ -26,25 +26,44 @@ simulate(schedule).bubble()         # 0.2727..., 3/11
 in_flight(schedule)                 # [4, 3, 2, 1]
 """
 
-from labkit.pipeline.balance import balance, even, stage_costs
 from labkit.pipeline.emulated import EmulatedPipeline, emulated_step
-from labkit.pipeline.execute import Pipeline, Step, execute
-from labkit.pipeline.gpt_pp import GPTStage, PipelineGPT, gather_full_state, layer_costs
-from labkit.pipeline.in_time import in_time
-from labkit.pipeline.occupancy import in_flight, peak_memory
-from labkit.pipeline.op import Kind, Op, Row, Schedule, plan
+from labkit.pipeline.executor import Pipeline, Step, WeightedLoss, execute
+from labkit.pipeline.gpt_pp import (
+    GPTStage,
+    PipelineGPT,
+    balance,
+    even,
+    gather_full_state,
+    layer_costs,
+    stage_costs,
+    token_loss,
+    train,
+    train_step,
+)
+from labkit.pipeline.op import Kind, Op, Row, Schedule, parse, plan, text
 from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
 from labkit.pipeline.problem import Problem
-from labkit.pipeline.schedules import gpipe, interleaved, naive, one_f_one_b
+from labkit.pipeline.schedules import (
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
 from labkit.pipeline.search import least_makespan, trade_off
-from labkit.pipeline.simulate import Costs, simulate
-from labkit.pipeline.text import parse, text
-from labkit.pipeline.timing import Span, Timing, measured
-from labkit.pipeline.train_pp import token_loss, train, train_step
+from labkit.pipeline.simulation import (
+    Costs,
+    Span,
+    Timing,
+    in_flight,
+    in_time,
+    measured,
+    peak_memory,
+    simulate,
+)
 from labkit.pipeline.validate import ScheduleError, validate
-from labkit.pipeline.work import WeightedLoss
-from labkit.pipeline.zero_bubble import zero_bubble_h1, zero_bubble_h2
-from labkit.pipeline.zero_bubble_v import zero_bubble_v
 
 __all__ = [
     "Costs",

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from labkit.comm import Group
-from labkit.pipeline.execute import Pipeline, Step
+from labkit.pipeline.executor import Loss, Pipeline, Step, Work
 from labkit.pipeline.op import Kind, Op, Schedule
-from labkit.pipeline.simulate import Costs
-from labkit.pipeline.work import Loss, Work
+from labkit.pipeline.simulation import Costs
 
 
 class EmulatedPipeline(Pipeline):

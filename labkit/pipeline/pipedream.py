@@ -27,9 +27,8 @@ from torch.func import functional_call
 
 from labkit.comm import Group
 from labkit.optimizer import Optimizer
-from labkit.pipeline.execute import Pipeline
+from labkit.pipeline.executor import Loss, Pipeline, Work
 from labkit.pipeline.op import Kind, Op, Schedule
-from labkit.pipeline.work import Loss, Work
 
 _Version = dict[str, Tensor]
 

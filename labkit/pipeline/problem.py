@@ -15,9 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from labkit import arguments
-from labkit.pipeline.amounts import plain
 from labkit.pipeline.op import Kind
-from labkit.pipeline.simulate import Costs
+from labkit.pipeline.simulation import Costs, plain
 
 
 @dataclass(frozen=True)

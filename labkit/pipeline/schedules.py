@@ -8,16 +8,43 @@
                                           v-ths of a microbatch       as deep
 
 Each yields what one rank does. Compute them side by side with `plan`.
+
+ZB-H1 and ZB-H2: the weights' gradients wait until the rank would otherwise be idle.
+
+    B is two products of about a forward's cost each: the gradient of the input (I), for which the
+    rank before waits, and that of the weights (W), for which no rank waits.
+
+Both are 1F1B with every backward split. They differ in how many forwards come before the first I,
+and in how many weight gradients a rank is behind:
+
+                      forwards before the first I    behind by    held by every rank
+    zero_bubble_h1    p - r                          r            p, as 1F1B's first rank
+    zero_bubble_h2    2 (p - r) - 1                  2 r          2 p - 1, about twice as much
+
+Paper: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, section 2.
+
+ZB-V: two stages on each rank, down the ranks and up again, so that both ends are on rank 0.
+
+    stage     0  1  2  3          rank r holds the stages r and 2p - 1 - r. The last rank's two are
+    rank      0  1  2  3          neighbours; rank 0 has the model's first stage and its last, and
+    stage     7  6  5  4          so the loss, and a weight that embedding and head share.
+
+A microbatch that has come back up can go down again in backward at once, on rank 0 first: nobody
+waits for the far end of a pipeline.
+
+Paper: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, section 6; "Pipeline
+parallelism with controllable memory", arXiv:2405.15362.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from labkit import arguments
 from labkit.pipeline.op import Kind, Op
 
-F, B = Kind.F, Kind.B
+F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741
 
 
 def naive(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
@@ -105,3 +132,80 @@ def interleaved(rank: int, num_ranks: int, num_microbatches: int, virtual: int =
         yield nth(B, n - warmup)
     for n in range(total - warmup, total):
         yield nth(B, n)
+
+
+def zero_bubble_h1(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
+    """1F1B with every backward split; rank r is r weight gradients behind, and ends with them.
+
+    p = 3, all of equal cost
+    rank 0   F0 F1 F2    I0 W0 F3 I1 W1 I2 W2 I3 W3
+    rank 1      F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
+    rank 2         F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
+
+    Bubble for m >= p, and W no longer than F and I: (p - 1)(F + I - W) instead of 1F1B's
+    (p - 1)(F + I + W): a third of it, if F = I = W. A rank holds p microbatches, or what is left of
+    them for their W: as many as 1F1B's first rank, but here that is every rank.
+    """
+    return _split_backward(rank, num_microbatches, num_ranks - rank - 1, behind=rank)
+
+
+def zero_bubble_h2(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
+    """Twice the forwards of ZB-H1 before the first I: from its first operation no rank waits.
+
+    p = 3, m = 5, all of equal cost
+    rank 0   F0 F1 F2 F3 F4 I0 W0 I1 W1 I2 W2 I3 W3 I4 W4
+    rank 1      F0 F1 F2 I0 F3 I1 F4 I2 W0 I3 W1 I4 W2 W3 W4
+    rank 2         F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 W1 W2 W3 W4
+
+    The paper counts a rank's time from its own first operation to its last: then the bubble is 0
+    for F = I = W and m >= 2p - 1. A step from the first rank's start to the last rank's end is
+    still (p - 1) F longer than its work, for rank r starts and ends r forwards late. A following
+    step can begin as staggered, if no barrier, such as a global gradient norm, stands between.
+    """
+    return _split_backward(rank, num_microbatches, 2 * (num_ranks - rank - 1), behind=2 * rank)
+
+
+def _split_backward(rank: int, num_microbatches: int, warmup: int, behind: int) -> Iterator[Op]:
+    """`warmup` forwards; turns of F, I and a W that is `behind` by so many; the W that are left."""
+    warmup = min(warmup, num_microbatches)
+    num_weights = 0
+    for microbatch in range(warmup):
+        yield Op(F, rank, microbatch)
+    for microbatch in range(num_microbatches):
+        if microbatch + warmup < num_microbatches:
+            yield Op(F, rank, microbatch + warmup)
+        yield Op(I, rank, microbatch)
+        if microbatch >= behind:
+            yield Op(W, rank, num_weights)
+            num_weights += 1
+    for microbatch in range(num_weights, num_microbatches):
+        yield Op(W, rank, microbatch)
+
+
+def zero_bubble_v(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
+    """Full turns of F, I and W of either stage in the middle, and W where there is room at the end.
+
+    p = 2, m = 3, stages of equal cost: `F0` of the stage on the way down, `f0` of the one up
+    rank 0   F0 F1 F2 f0 i0 w0 f1 i1 w1 I0 W0 f2 i2 w2 I1 W1 I2 W2
+    rank 1      F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 I1 i2 I2 W1 w2 W2
+
+    Bubble for F = I = W and m >= 2p - 1: a rank is idle for p - 1 operations of its half-size
+    stages, a sixth of 1F1B's time and a half of ZB-H1's. With other costs it is more. A rank holds
+    2p halves of a microbatch, as much as 1F1B's first. Fewer microbatches work, and wait longer.
+    """
+    p, m, down, up = num_ranks, num_microbatches, rank, 2 * num_ranks - 1 - rank
+    turn_down, turn_up = [(F, down), (I, down), (W, down)], [(F, up), (I, up), (W, up)]
+    pattern = (
+        [(F, down)] * (2 * (p - rank) - 1)  # until the first microbatch is back up
+        + [(F, up), (F, down)] * rank
+        + turn_up * (p - rank)
+        + (turn_down + turn_up) * max(0, m - p)
+        + [(I, down), (I, up)] * rank  # the ranks before wait for these, and for no W
+        + [(I, down), (W, down)] * (p - rank)
+        + [(kind, stage) for stage in (up, down) for kind in (I, W) for _ in range(m)]
+    )
+    done: Counter[tuple[Kind, int]] = Counter()
+    for kind, stage in pattern:
+        if done[kind, stage] < m:  # what the pattern has more of than there are microbatches
+            yield Op(kind, stage, done[kind, stage])
+            done[kind, stage] += 1

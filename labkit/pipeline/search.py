@@ -24,12 +24,11 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
 from labkit import arguments
-from labkit.pipeline.amounts import plain
 from labkit.pipeline.op import Kind, Op, Schedule
 from labkit.pipeline.partial import Decision, Partial, Undo
 from labkit.pipeline.problem import Problem
 from labkit.pipeline.search_bound import Bound
-from labkit.pipeline.simulate import simulate
+from labkit.pipeline.simulation import plain, simulate
 
 _MOST_OPERATIONS = 200  # decisions nest as deep
 _MOST_SITUATIONS = 500_000  # half a minute or so

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from labkit import arguments
-from labkit.pipeline.op import Kind, Op, Product, Schedule, malformed
-from labkit.pipeline.text import around, cell_of
+from labkit.pipeline.op import Kind, Op, Product, Schedule, around, cell_of, malformed
 
 
 class ScheduleError(ValueError):

@@ -30,10 +30,9 @@ import torch
 from torch import Tensor
 
 from labkit.comm import Group
-from labkit.comm.pending import Pending
+from labkit.comm.member import Pending
 from labkit.pipeline.op import Kind, Product, Schedule, consumer
-from labkit.pipeline.simulate import simulate
-from labkit.pipeline.timing import Span
+from labkit.pipeline.simulation import Span, simulate
 
 _HEADER_NUMEL = 10  # the dtype, the number of dims, and up to eight sizes
 _DTYPES = (

@@ -1,7 +1,20 @@
-"""The time, from one place, and the days of the learner who lives by it."""
+"""The time, from one place, and the days of the learner who lives by it.
 
+What can be wrong with the store, and how it is said.
+
+Where labkit keeps what it remembers of a learner.
+"""
+
+import os
+import sqlite3
 import time
+import warnings
+from collections.abc import Callable
 from datetime import date, datetime, tzinfo
+from pathlib import Path
+from typing import TypeVar
+
+from labkit.arguments import printable
 
 # Times of events: from 1970 to the year 9000, so that no interval leads past the calendar's end.
 EARLIEST_S, LATEST_S = 0.0, 2.2e11
@@ -33,3 +46,117 @@ def day_of(at_s: float, zone: tzinfo | None = None) -> date:
 def moment_of(at_s: float, zone: tzinfo | None = None) -> datetime:
     """Day and time on the learner's calendar."""
     return datetime.fromtimestamp(at_s, zone)
+
+
+def home() -> Path:
+    """The folder of everything that labkit remembers: `$LABKIT_HOME`, or this system's place.
+
+    It need not exist yet. It belongs on a disk of this machine: SQLite's write-ahead log takes
+    memory that all writers share, which two hosts of a network file system do not. Raises OSError
+    where the variable names the home of a user who is none.
+    """
+    chosen = os.environ.get("LABKIT_HOME")
+    if chosen:
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError as error:
+            raise OSError(f"LABKIT_HOME={chosen}: {error}; name a folder") from error
+    try:
+        import platformdirs  # part of the lab, not of what a rank needs
+    except ImportError:
+        return Path.home() / ".labkit"
+    return Path(platformdirs.user_data_dir("labkit", appauthor=False))
+
+
+def store_path() -> Path:
+    """The one file of the store; `-wal` and `-shm` stand beside it while somebody has it open."""
+    return home() / "progress.sqlite3"
+
+
+def store_name() -> str:
+    """The store's path for a message, also where there can be none."""
+    try:
+        return str(store_path())
+    except OSError:
+        return "the progress store"
+
+
+Result = TypeVar("Result")
+
+
+class ProgressWarning(UserWarning):
+    """Progress could not be read or kept; everything else goes on."""
+
+
+class DamagedStore(Exception):
+    """The file is a database, and what it holds is not what labkit writes."""
+
+
+class NewerStore(Exception):
+    """A labkit that knows more than this one has written the file. It is left alone."""
+
+    def __init__(self, version: int, known: int) -> None:
+        super().__init__(
+            f"it is of version {version}, written by a newer labkit, and this one knows versions "
+            f"up to {known}; nothing was changed. Update labkit, or set LABKIT_HOME to another "
+            "folder"
+        )
+
+
+_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+TROUBLE = (OSError, sqlite3.Error, DamagedStore, NewerStore)
+
+
+def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> Result:
+    """What `call` returns; where the store does not let it, a ProgressWarning and `otherwise`.
+
+    consequence: what that means for the learner, after the file's name: `could not be read, ...`.
+    """
+    try:
+        return call()
+    except TROUBLE as error:
+        warn(f"{store_name()} {consequence}: {_in_words(error)}", stacklevel=4)
+        return otherwise
+
+
+def warn(message: str, stacklevel: int = 3) -> None:
+    """A ProgressWarning. The message may have parts of an imported file."""
+    warnings.warn(printable(message), ProgressWarning, stacklevel=stacklevel)
+
+
+def _in_words(error: BaseException) -> str:
+    """The error; SQLite calls a disk without room an I/O error, at times."""
+    if _primary_code(error) in _NO_ROOM:
+        return f"{error}; the disk may be full: make room, or set LABKIT_HOME to another one"
+    return str(error)
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another process had the store, or put a fresh one in its place: it may work now."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code == sqlite3.SQLITE_READONLY_DBMOVED or _primary_code(error) in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether the file itself is to blame, and no other try could succeed."""
+    return isinstance(error, DamagedStore) or _primary_code(error) in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    )
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Whether file or folder cannot be written, a full disk included; they may still be read."""
+    return _primary_code(error) in (
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        *_NO_ROOM,
+    )
+
+
+def _primary_code(error: BaseException) -> int:
+    # The low byte names the kind; the rest, where it is set, the circumstances.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

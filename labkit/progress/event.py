@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.progress.trouble import DamagedStore
+from labkit.progress.clock import DamagedStore
 
 
 @dataclass(frozen=True, slots=True)

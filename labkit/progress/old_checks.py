@@ -13,7 +13,7 @@ import hashlib
 import sqlite3
 from typing import Any
 
-from labkit.progress import states
+from labkit.progress import scheduling
 from labkit.progress.event import Event, insert, select
 
 _OUTCOMES = ("passed", "wrong", "over budget", "crashed", "hung")
@@ -22,7 +22,7 @@ _OUTCOMES = ("passed", "wrong", "over budget", "crashed", "hung")
 def answer_old_checks(opened: sqlite3.Connection, name: str) -> int:
     """Within a transaction: the answers of an exercise that has checks only. How many were made."""
     subject = f"exercise/{name}"
-    if select(opened, subject, states.ANSWER):
+    if select(opened, subject, scheduling.ANSWER):
         return 0
     attempt = _Attempt()
     num_made = 0
@@ -34,10 +34,10 @@ def answer_old_checks(opened: sqlite3.Connection, name: str) -> int:
         if rating is not None:
             detail = {"rating": rating, "outcome": outcome, "scheduler": None}
             uid = hashlib.sha256(f"answer to {check.uid}".encode()).hexdigest()[:32]
-            insert(opened, Event(check.at_s, states.ANSWER, subject, detail, uid))
+            insert(opened, Event(check.at_s, scheduling.ANSWER, subject, detail, uid))
             num_made += 1
     if num_made:
-        states.refresh(opened, subject)
+        scheduling.refresh(opened, subject)
     return num_made
 
 

@@ -7,15 +7,49 @@
 Subjects are "card/co-8", "drill/bubble_share", "case/2" (a difficulty), "exercise/scan",
 "prediction/<key>" and "claim/ring-8". Ratings are the four of FSRS: "again" (not known), "hard"
 (known with effort), "good", "easy". Checks of exercises, predictions and votes on claims become
-ratings in graded.py.
+ratings in practice.py.
 Nothing here raises because of the store: where it cannot be written or read, a ProgressWarning says
 so.
+
+Checks of exercises, judged predictions and votes as answers: what counts, and how well.
+
+What a check says: `rating_of_check` in old_checks.py.
+
+A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
+factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
+day: who commits again after the answer was shown is copying. So is a vote on a claim, when the
+court shows its verdict.
+
+What a learner has done so far: checks, hints, solutions shown, predictions, answers.
+
+Events are only ever added: whatever else the store holds follows from them.
 """
 
-from labkit.progress import clock, log, scheduling, states, store
-from labkit.progress.event import Event
+import sqlite3
+from typing import Any
+
+from labkit.progress import clock, scheduling, store
+from labkit.progress.clock import or_warn, warn
+from labkit.progress.event import Event, insert, select
+from labkit.progress.old_checks import rating_of_check
 from labkit.progress.scheduling import PRACTISED, RATINGS, State
-from labkit.progress.trouble import or_warn, warn
+
+NOT_WRITTEN = "could not be written, so this is not remembered"
+NOT_READ = "could not be read, so earlier progress does not show"
+
+
+def record(kind: str, subject: str, **detail: Any) -> None:
+    """Remember that something happened now. `detail`: what JSON can hold. Never raises."""
+    event = Event(clock.now_s(), kind, subject, detail)
+    or_warn(lambda: store.writing(lambda opened: insert(opened, event)), NOT_WRITTEN, "")
+
+
+def events(subject: str | None = None, kind: str | None = None) -> list[Event]:
+    """What happened, oldest first; of one subject and of one kind where given. Never raises."""
+    return or_warn(
+        lambda: store.reading(lambda opened: select(opened, subject, kind)), NOT_READ, []
+    )
+
 
 __all__ = ["RATINGS", "State", "answer", "due", "next_intervals", "retrievability", "state"]
 
@@ -43,10 +77,10 @@ def answer(
         raise ValueError(f"detail {taken[0]!r} is the store's own; call yours something else")
     now_s = clock.now_s()
     at_s = clock.check_time(now_s if at_s is None else at_s)
-    given = Event(at_s, states.ANSWER, subject, {**detail, "rating": rating})
+    given = Event(at_s, scheduling.ANSWER, subject, {**detail, "rating": rating})
     after = or_warn(
-        lambda: store.writing(lambda opened: states.add_answer(opened, given)),
-        log.NOT_WRITTEN,
+        lambda: store.writing(lambda opened: scheduling.add_answer(opened, given)),
+        NOT_WRITTEN,
         None,
     )
     if after is not None and at_s <= now_s < after.last_s:
@@ -64,13 +98,13 @@ def state(subject: str) -> State | None:
     """The state of a subject's memory; None before its first answer. Raises ValueError."""
     check_subject(subject)
     return or_warn(
-        lambda: store.reading(lambda opened: states.load(opened, subject)), log.NOT_READ, None
+        lambda: store.reading(lambda opened: scheduling.load(opened, subject)), NOT_READ, None
     )
 
 
 def all_states() -> dict[str, State]:
     """The states of all subjects that were ever answered, by subject."""
-    return or_warn(lambda: store.reading(states.load_all), log.NOT_READ, {})
+    return or_warn(lambda: store.reading(scheduling.load_all), NOT_READ, {})
 
 
 def due(now_s: float | None = None, prefix: str = "") -> list[State]:
@@ -106,7 +140,7 @@ def next_intervals(subject: str, now_s: float | None = None) -> dict[str, str]:
     scheduler = scheduling.scheduler_from(scheduling.settings_for(subject))
     following = {
         rating: scheduling.after(
-            known, Event(now_s, states.ANSWER, subject, {"rating": rating}), scheduler
+            known, Event(now_s, scheduling.ANSWER, subject, {"rating": rating}), scheduler
         )
         for rating in RATINGS
     }
@@ -140,3 +174,53 @@ def check_rating(rating: str) -> None:
     """Raises ValueError unless it is one of RATINGS."""
     if rating not in RATINGS:
         raise ValueError(f"rating {rating!r}: it is one of {', '.join(RATINGS)}")
+
+
+def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> None:
+    """Remember a check of an exercise, and what it says about its learner. Never raises."""
+    check = Event(clock.now_s(), "check", name, detail)
+
+    def both(opened: sqlite3.Connection) -> None:
+        """The check and the answer in one transaction."""
+        rating = rating_of_check(select(opened, name), passed) if attempted else None
+        insert(opened, check)
+        if rating is not None:
+            answer = {"rating": rating, "outcome": detail.get("outcome")}
+            scheduling.add_answer(
+                opened, Event(check.at_s, scheduling.ANSWER, f"exercise/{name}", answer)
+            )
+
+    or_warn(lambda: store.writing(both), NOT_WRITTEN, None)
+
+
+def record_judged(key: str, *, right: bool) -> None:
+    """Remember how the latest prediction of `key` was judged. Never raises."""
+    _record_latest("prediction", key, f"prediction/{key}", right)
+
+
+def record_tried(key: str, *, right: bool) -> None:
+    """Remember whether the latest vote on a claim was the court's verdict. Never raises."""
+    _record_latest("vote", key, f"claim/{key}", right)
+
+
+def _record_latest(kind: str, key: str, subject: str, right: bool) -> None:
+    now_s = clock.now_s()
+
+    def judge(opened: sqlite3.Connection) -> None:
+        committed = select(opened, key, kind)
+        judged = select(opened, subject, scheduling.ANSWER)
+        if not committed or _was_judged(committed[-1], judged, now_s):
+            return
+        answer = {"rating": "good" if right else "again", kind: committed[-1].uid}
+        scheduling.add_answer(opened, Event(now_s, scheduling.ANSWER, subject, answer))
+
+    or_warn(lambda: store.writing(judge), NOT_WRITTEN, None)
+
+
+def _was_judged(committed: Event, judged: list[Event], now_s: float) -> bool:
+    """Whether this prediction or vote was, or another one of its key on the same day."""
+    return any(
+        event.detail.get(committed.kind) == committed.uid
+        or clock.day_of(event.at_s) == clock.day_of(now_s)
+        for event in judged
+    )

@@ -5,14 +5,22 @@ never answered counts 0: a topic of ten cards of which one is known well is know
 does one that is not learnt yet, such as what was just answered wrongly: of that the chance of
 recall, minutes after the answer was shown, is nearly 1. Without new answers mastery sinks from day
 to day, as memory does.
+
+What those who read an event's detail count on, kind by kind.
+
+labkit writes nothing else, and shows some of it in a terminal. A file that was edited may hold
+something else: an import refuses it, and what reads the whole store leaves such an event out and
+says so. A field that a kind does not name here is for those who wrote it.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import Any
 
-from labkit.progress import clock, log, practice, scheduling
+from labkit.progress import clock, practice, scheduling
+from labkit.progress.clock import warn
 from labkit.progress.event import Event
 from labkit.progress.scheduling import State
 
@@ -60,7 +68,7 @@ def streak(now_s: float | None = None, events: Iterable[Event] | None = None) ->
     Days of the learner's own calendar. A day that is not over yet breaks nothing: without an answer
     today, the days up to yesterday count. `events`: those of the store, if left out.
     """
-    days = set(_per_day(log.events() if events is None else events, _DOING))
+    days = set(_per_day(practice.events() if events is None else events, _DOING))
     day = clock.day_of(clock.now_s() if now_s is None else now_s)
     if day not in days:
         day -= timedelta(days=1)
@@ -74,7 +82,7 @@ def answers_per_day(
     num_days: int = 30, now_s: float | None = None, events: Iterable[Event] | None = None
 ) -> dict[date, int]:
     """How many answers on each of the last days, today last; 0 where there was none."""
-    counts = _per_day(log.events(kind="answer") if events is None else events, ("answer",))
+    counts = _per_day(practice.events(kind="answer") if events is None else events, ("answer",))
     today = clock.day_of(clock.now_s() if now_s is None else now_s)
     days = [today - timedelta(days=back) for back in reversed(range(num_days))]
     return {day: counts[day] for day in days}
@@ -130,7 +138,7 @@ def exercise_table(
 ) -> list[ExerciseRow]:
     """A row per exercise, in the order of `names`; also for those that were never tried."""
     by_subject: dict[str, list[Event]] = {}
-    for event in log.events() if events is None else events:
+    for event in practice.events() if events is None else events:
         by_subject.setdefault(event.subject, []).append(event)
     return [_row(name, by_subject.get(name, [])) for name in names]
 
@@ -157,3 +165,59 @@ def _per_day(events: Iterable[Event], kinds: tuple[str, ...]) -> Counter[date]:
         for event in events
         if event.kind in kinds and event.detail.get("outcome") != "not attempted"
     )
+
+
+# kind -> fields with their types; those of _OPTIONAL may be missing, or null.
+_NEEDED: dict[str, dict[str, type]] = {
+    "mock": {"minutes": int, "score": float},
+    "prediction": {"text": str, "value": float, "dimension": str},
+}
+_OPTIONAL: dict[str, dict[str, type]] = {
+    "check": {"outcome": str, "diagnosis": str, "where": list},
+    "puzzle": {"outcome": str, "diagnosis": str},
+    "hint": {"number": int},
+    "vote": {"verdict": str},
+    scheduling.ANSWER: {"scheduler": str, "outcome": str},
+}
+_WITH_OUTCOME = [kind for kind, fields in _OPTIONAL.items() if "outcome" in fields]
+# As in grade/outcome.py: how a check or a puzzle can end.
+OUTCOMES = ("not attempted", "wrong", "over budget", "crashed", "hung", "passed")
+
+
+def require(event: Event) -> None:
+    """Raises ValueError, which names the field and its value, where a detail is of another form."""
+    for field, wanted in _NEEDED.get(event.kind, {}).items():
+        _require_type(event, field, wanted)
+    for field, wanted in _OPTIONAL.get(event.kind, {}).items():
+        if event.detail.get(field) is not None:
+            _require_type(event, field, wanted)
+    outcome = event.detail.get("outcome")
+    if event.kind in _WITH_OUTCOME and outcome is not None and outcome not in OUTCOMES:
+        raise ValueError(
+            f"{event.kind}'s outcome is {outcome!r:.40}; it is one of {', '.join(OUTCOMES)}"
+        )
+    if event.kind == scheduling.ANSWER:
+        practice.check_subject(event.subject)
+        practice.check_rating(event.detail.get("rating", ""))
+    if event.kind == "mock" and not 0 <= event.detail["score"] <= 1:  # not a number is neither
+        raise ValueError(f"score is {event.detail['score']!r:.40}; it is a share, from 0 to 1")
+
+
+def usable(events: Iterable[Event]) -> list[Event]:
+    """The events whose details are as they should be; each other one is a ProgressWarning."""
+    found = []
+    for event in events:
+        try:
+            require(event)
+        except ValueError as error:
+            warn(f"event {event.uid} ({event.kind} {event.subject}) is left out: {error}")
+        else:
+            found.append(event)
+    return found
+
+
+def _require_type(event: Event, field: str, wanted: type) -> None:
+    value: Any = event.detail.get(field)
+    fits = isinstance(value, (int, float) if wanted is float else wanted)
+    if not fits or isinstance(value, bool):
+        raise ValueError(f"{event.kind}'s {field} is {value!r:.40}, and no {wanted.__name__}")

@@ -14,8 +14,8 @@ Read in this order:
 Fewer bits, and several tokens in a pass:
 
     quantized.py            weights of 8 and 4 bits
-    quantized_cache.py      keys and values of 8 bits
-    quantization_aware.py   training with rounded weights
+    quantized.py      keys and values of 8 bits
+    quantized.py   training with rounded weights
     speculative.py          a small model drafts, the large one checks several tokens in a pass
 
 Several ranks:
@@ -28,12 +28,12 @@ Several ranks:
 
 A server, which needs the extra `serve`:
 
-    default_engine.py   the engine of a server: in this process, or in replicas
+    server.py   the engine of a server: in this process, or in replicas
     byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
     engine_thread.py    an engine that many tasks of an event loop ask
     openai_api.py       what clients send and get
-    prometheus.py       what /metrics shows
-    local_server.py     serve(model): all of it on this machine
+    engine_thread.py       what /metrics shows
+    server.py     serve(model): all of it on this machine
 """
 
 from typing import Any
@@ -45,9 +45,13 @@ from labkit.serving.metrics import Timing, goodput, percentile, replay, throughp
 from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
 from labkit.serving.pages import PagedCache
 from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
-from labkit.serving.quantization_aware import compare_quantized_training
-from labkit.serving.quantized import logits_error, quantize, weight_bytes
-from labkit.serving.quantized_cache import Int8PagedCache
+from labkit.serving.quantized import (
+    Int8PagedCache,
+    compare_quantized_training,
+    logits_error,
+    quantize,
+    weight_bytes,
+)
 from labkit.serving.replicas import Replicas
 from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
 from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
@@ -115,7 +119,7 @@ def __getattr__(name: str) -> Any:
     if name != "serve":
         raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
     try:
-        from labkit.serving.local_server import serve
+        from labkit.serving.server import serve
     except ModuleNotFoundError as error:
         message = f"{error}: a server needs more packages; pip install fastapi uvicorn"
         raise ModuleNotFoundError(message, name=error.name) from None

@@ -12,7 +12,7 @@ so that the client is not cut off and can read the answer; what never ends is cu
 objects are counted before they are made. Python's garbage collector looks at all that there are
 again and again while new ones come, and 250,000 empty lists took two seconds.
 
-Headers are bounded by uvicorn's h11, 16 KiB (local_server.py).
+Headers are bounded by uvicorn's h11, 16 KiB (server.py).
 """
 
 from __future__ import annotations

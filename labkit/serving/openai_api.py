@@ -118,7 +118,7 @@ class Body(_Body):
     model: Name
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1)  # up to what the engine takes: local_server.py
+    n: int = Field(1, ge=1)  # up to what the engine takes: server.py
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
     top_k: NumTokens | None = None  # not OpenAI's; as in vLLM

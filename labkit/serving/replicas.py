@@ -45,7 +45,7 @@ from typing import Any, NamedTuple, Self
 from labkit.comm import Group
 from labkit.launch import RunError, RunTimeout
 from labkit.launch.request import LONGEST_TIMEOUT_S, check_args, check_function
-from labkit.launch.run_thread import RunThread
+from labkit.launch.run import RunThread
 from labkit.model import GPTConfig
 from labkit.serving.on_ranks import Leader, follow
 from labkit.serving.requests import Request

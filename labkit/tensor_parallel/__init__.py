@@ -3,15 +3,15 @@
 activation_layout.py  how ranks hold features between layers; the pairs f and g: enter, leave
 linear.py       ColumnLinear and RowLinear, as the paper has them
 fused.py        the same, with communication that backward hides; one gather for three weights
-features.py     features that are cut, and whole ones: where the order of layers needs it
-heads.py        which rank has which heads, also with fewer key-value heads than ranks
+linear.py     features that are cut, and whole ones: where the order of layers needs it
+attention.py        which rank has which heads, also with fewer key-value heads than ranks
 attention.py    the two halves of a block
 vocab.py        embedding and cross-entropy over a vocabulary that is cut
-gradients_tp.py parameters that all ranks hold, and use for different tokens or heads; the norm
+gradients.py parameters that all ranks hold, and use for different tokens or heads; the norm
 gpt_tp.py       parallelize: the lab's GPT in this form
-full_state.py   and back
-train_tp.py     the serial step on many ranks
-cut.py          how a tensor is cut; collectives/wire.py: who performs the collectives
+gradients.py   and back
+gpt_tp.py     the serial step on many ranks
+linear.py          how a tensor is cut; collectives/wire.py: who performs the collectives
 """
 
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
@@ -22,21 +22,31 @@ from labkit.tensor_parallel.activation_layout import (
     enter,
     leave,
 )
-from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP
-from labkit.tensor_parallel.cut import REPLICATED, Cut, even_cut
-from labkit.tensor_parallel.features import gather_features, share_features
-from labkit.tensor_parallel.full_state import (
+from labkit.tensor_parallel.attention import (
+    HeadShares,
+    ParallelAttention,
+    ParallelMLP,
+    head_choices,
+)
+from labkit.tensor_parallel.fused import column_linear, row_linear
+from labkit.tensor_parallel.gpt_tp import TensorParallelGPT, parallelize, train
+from labkit.tensor_parallel.gradients import (
+    clip_gradients,
     gather_full,
     gather_full_gradients,
     gather_full_state,
     load_full_state,
+    summed_over,
 )
-from labkit.tensor_parallel.fused import column_linear, row_linear
-from labkit.tensor_parallel.gpt_tp import TensorParallelGPT, parallelize
-from labkit.tensor_parallel.gradients_tp import clip_gradients, summed_over
-from labkit.tensor_parallel.heads import HeadShares, head_choices
-from labkit.tensor_parallel.linear import ColumnLinear, RowLinear
-from labkit.tensor_parallel.train_tp import train
+from labkit.tensor_parallel.linear import (
+    REPLICATED,
+    ColumnLinear,
+    Cut,
+    RowLinear,
+    even_cut,
+    gather_features,
+    share_features,
+)
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
 
 __all__ = [

@@ -17,11 +17,14 @@ Wire of a step, in sums of B*T*D numbers: forward 1 for the embedding and 2 for 
 2 for each block and 1 for the head; the loss adds 3 numbers for each token. With sequence_parallel
 a sum is two halves, and backward gathers the input of each column layer once more, half a sum each.
 Papers: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
+
+A small GPT on real text, trained tensor-parallel: `labkit.train.train_serial` on many ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,14 +34,16 @@ from labkit import arguments
 from labkit.collectives.wire import Wire, chosen_wire
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data import Batch
-from labkit.model import GPT, MLP, Block, require_tokens
+from labkit.data import Batch, Corpus
+from labkit.model import GPT, MLP, Block, GPTConfig, require_tokens
+from labkit.optimizer import Optimizer
 from labkit.tensor_parallel.activation_layout import ActivationLayout, Replicated, SequenceSharded
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP, copies_of
-from labkit.tensor_parallel.cut import REPLICATED, ShardedWeight, even_cut
 from labkit.tensor_parallel.fused import column_linear
-from labkit.tensor_parallel.gradients_tp import summed_over
+from labkit.tensor_parallel.gradients import gather_full_state, summed_over
+from labkit.tensor_parallel.linear import REPLICATED, ShardedWeight, even_cut
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
+from labkit.train import TrainConfig, Trained, fit, require_configs
 
 
 def parallelize(
@@ -206,3 +211,44 @@ def _require_same_weights(model: GPT, group: Group) -> None:
             f"{name} is not the same on every rank; make the model of one seed, or broadcast it "
             "from one rank first"
         )
+
+
+def train(
+    group: Group,
+    config: GPTConfig,
+    settings: TrainConfig,
+    corpus: Corpus | None = None,
+    *,
+    sequence_parallel: bool = False,
+    wire: Wire | None = None,
+) -> Trained:
+    """`labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config, settings)).
+
+    Every rank sees every batch, returns the losses and the whole parameters; both equal the serial
+    ones up to rounding. None: Python's standard library is the corpus.
+    """
+    require_configs(config, settings)
+    whole = GPT(config, settings.seed, settings.dtype).to(group.device)
+    model = parallelize(whole, group, sequence_parallel=sequence_parallel, wire=wire)
+    optimizer = settings.make_optimizer(model.parameters())
+    losses = fit(partial(train_step, model, optimizer), config, settings, corpus)
+    state = gather_full_state(model)
+    names = [name for name, _ in model.named_parameters()]
+    return Trained(losses, {name: state[name].cpu() for name in names})
+
+
+def train_step(model: TensorParallelGPT, optimizer: Optimizer, batch: Batch) -> float:
+    """One step on a batch, the same on every rank; the loss before it.
+
+    The timeline names the phases.
+    """
+    group = model.group
+    batch = batch.to(group.device)
+    optimizer.zero_grad()
+    with group.region("forward"):
+        value = model.loss(batch)
+    with group.region("backward"):
+        value.backward()
+    with group.region("optimizer"):
+        optimizer.step()
+    return value.item()

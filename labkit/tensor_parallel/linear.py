@@ -15,19 +15,142 @@ Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halve
     ColumnLinear    forward nothing, backward one all-reduce of x's gradient (f)
     RowLinear       forward one all-reduce of the output, backward nothing (g)
 Paper: Megatron-LM, arXiv:1909.08053, section 3.
+
+Features that are cut over the ranks, and features that all ranks hold: how to change over.
+
+                      forward                      backward
+    share_features    take this rank's features    all-gather
+    gather_features   all-gather                   take this rank's features
+
+A column layer's output has to be gathered only where something needs all of it (its logits, a norm
+over features), and a row layer's input has to be cut only where nobody has cut it before. Between
+the two, in that order, neither is needed: that is the point of the order.
+
+The convention is that of activation_layout.py: what is whole, all ranks hold and use alike.
+Paper: Megatron-LM's `gather_output` and `input_is_parallel`, arXiv:1909.08053.
+
+How a tensor is cut over the ranks: which rows (or columns) of it each rank holds.
+
+A `Cut` is the whole layout of one parameter, so that the same object cuts a rank's share out of the
+whole tensor, and puts the shares together again. Rows may be held by several ranks (key-value heads
+with more ranks than heads); then the shares must be equal, and any of them is taken.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit import arguments
+from labkit.collectives.first_order import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
+from labkit.global_norm import as_part
 from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
-from labkit.tensor_parallel.cut import REPLICATED, even_cut
 from labkit.tensor_parallel.fused import require_fitting
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Rank r holds `held[r]` of dim `dim`; all of it, where `dim` is None (replicated)."""
+
+    dim: int | None = None
+    held: tuple[range, ...] = ()
+
+    def __post_init__(self) -> None:
+        """TypeError: a dim that is no number, or shares that are no ranges."""
+        if self.dim is not None:
+            arguments.whole("dim", self.dim, "which dim is cut; None: none is", least=-math.inf)
+        if not isinstance(self.held, tuple | list) or not all(
+            isinstance(part, range) for part in self.held
+        ):
+            raise TypeError(
+                f"held={self.held!r:.60}: give a range for each rank, such as "
+                "(range(0, 4), range(4, 8)), or use even_cut(length, dim, num_ranks)"
+            )
+
+    def share(self, whole: Tensor, rank: int) -> Tensor:
+        """This rank's part: a view. TypeError for no tensor; ValueError for no rank of the cut."""
+        arguments.instance("whole", whole, Tensor, "give the whole tensor")
+        if self.dim is None:
+            return whole
+        allowed = f"a rank, 0 to {len(self.held) - 1}"
+        rank = arguments.whole("rank", rank, allowed, least=0, most=len(self.held) - 1)
+        part = self.held[rank]
+        return whole.narrow(self.dim, part.start, len(part))
+
+    def num_holders(self, group: Group) -> int:
+        """How many ranks hold just this rank's part."""
+        if self.dim is None:
+            return group.size
+        return self.held.count(self.held[group.rank])
+
+    def parameter(self, whole: Tensor, rank: int) -> nn.Parameter:
+        """This rank's part as a parameter of its own; frozen as the whole is."""
+        share = self.share(whole.detach(), rank).clone(memory_format=torch.contiguous_format)
+        parameter = nn.Parameter(share, whole.requires_grad)
+        if self.dim is not None and len(self.held) > 1 and whole.requires_grad:
+            parameter.register_post_accumulate_grad_hook(as_part)
+        return parameter
+
+    def whole_shape(self, share: Tensor) -> torch.Size:
+        """Of the tensor that a share is part of."""
+        shape = list(share.shape)
+        if self.dim is not None:
+            shape[self.dim] = max(part.stop for part in self.held)
+        return torch.Size(shape)
+
+    def gather(self, share: Tensor, group: Group) -> Tensor:
+        """The whole tensor, on every rank, from all ranks' shares.
+
+        Wire: an all-gather of the largest share (shorter ones are filled up with zeros).
+        """
+        if self.dim is None:
+            return share.detach().clone()
+        rows = share.detach().movedim(self.dim, 0)
+        longest = max(map(len, self.held))
+        filled = rows.new_zeros(longest, *rows.shape[1:])
+        filled[: len(rows)] = rows
+        whole = rows.new_empty(max(part.stop for part in self.held), *rows.shape[1:])
+        for part, theirs in zip(self.held, group.all_gather(filled).split(longest), strict=True):
+            whole[part.start : part.stop] = theirs[: len(part)]
+        return whole.movedim(0, self.dim).contiguous()
+
+
+REPLICATED = Cut()
+
+
+class ShardedWeight(nn.Module):
+    """The weight of a linear layer, or this rank's part of it, under the name it has in GPT."""
+
+    def __init__(self, whole: Tensor, cut: Cut, group: Group) -> None:
+        super().__init__()
+        self.cuts = {"weight": cut}
+        self.weight = cut.parameter(whole, group.rank)
+
+
+def even_cut(length: int, dim: int, num_ranks: int) -> Cut:
+    """As torch.tensor_split cuts: the first `length % n` ranks hold one row more.
+
+    TypeError or ValueError for a length below 0, or no ranks.
+    """
+    length = arguments.whole("length", length, "rows of the whole tensor, 0 or more", least=0)
+    num_ranks = arguments.whole("num_ranks", num_ranks, "1 or more")
+    least, more = divmod(length, num_ranks)
+    starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
+    return Cut(dim, tuple(map(range, starts, starts[1:])))
+
+
+def head_cut(heads: Sequence[range], head_dim: int, dim: int) -> Cut:
+    """Rank r holds all features of the heads `heads[r]`."""
+    held = (range(part.start * head_dim, part.stop * head_dim) for part in heads)
+    return Cut(dim, tuple(held))
 
 
 class ColumnLinear(nn.Module):
@@ -86,3 +209,60 @@ class RowLinear(nn.Module):
 def _require_whole(linear: nn.Linear) -> None:
     instead = "give the whole torch.nn.Linear, of which each rank's share is copied"
     arguments.instance("linear", linear, nn.Linear, instead)
+
+
+def share_features(x: Tensor, group: Group | None = None) -> Tensor:
+    """x (..., D), whole on every rank -> this rank's features (..., d), as tensor_split cuts.
+
+    Wire: nothing; backward an all-gather of the gradient's shares.
+    """
+    group = chosen(group)
+    _require_features("x", x)
+    return _Share.apply(x, even_cut(x.shape[-1], -1, group.size), group)
+
+
+def gather_features(y: Tensor, num_features: int, group: Group | None = None) -> Tensor:
+    """y (..., d), this rank's features -> all of them (..., num_features), on every rank.
+
+    ValueError for shares other than tensor_split's. Wire: an all-gather; backward nothing.
+    """
+    group = chosen(group)
+    num_features = arguments.whole("num_features", num_features, "of all ranks together", least=0)
+    _require_features("y", y)
+    cut = even_cut(num_features, -1, group.size)
+    if y.shape[-1] != len(cut.held[group.rank]):
+        raise ValueError(
+            f"rank {group.rank} of {group.size} has {len(cut.held[group.rank])} of {num_features} "
+            f"features, but y has {y.shape[-1]}; give the features of all ranks together"
+        )
+    return _Gather.apply(y, cut, group)
+
+
+def _require_features(name: str, x: Tensor) -> None:
+    arguments.instance(name, x, Tensor, "give a tensor, (..., features)")
+    if not x.dim():
+        raise ValueError(f"{name}={x.item()} has no dim of features; give (..., features)")
+
+
+class _Share(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cut: Cut, group: Group) -> Tensor:
+        ctx.cut, ctx.group = cut, group
+        return cut.share(x, group.rank).clone()
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.cut.gather(grad, ctx.group), None, None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, cut: Cut, group: Group) -> Tensor:
+        ctx.cut, ctx.group = cut, group
+        return cut.gather(y, group)
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.cut.share(grad, ctx.group.rank), None, None

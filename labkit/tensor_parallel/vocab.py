@@ -29,7 +29,7 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import counted
 from labkit.tensor_parallel.activation_layout import ActivationLayout, leave
-from labkit.tensor_parallel.cut import even_cut
+from labkit.tensor_parallel.linear import even_cut
 
 
 def vocab_embedding(

@@ -36,69 +36,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
-    from labkit.viz.cache_picture import cache_map, slot_use
-    from labkit.viz.curve import Curve, Mark
     from labkit.viz.expert_load import load_of_experts
     from labkit.viz.extents_picture import extents
-    from labkit.viz.goodput_picture import goodput
-    from labkit.viz.heat_map import bandwidth_map
+    from labkit.viz.failures import goodput, power_cuts, recovery
     from labkit.viz.in_flight_curve import in_flight
     from labkit.viz.link_curves import over_links
-    from labkit.viz.load_curves import latency_throughput
-    from labkit.viz.memory_pictures import memory_bar, memory_timeline
-    from labkit.viz.mesh_picture import mesh_map
+    from labkit.viz.memory import memory_bar, memory_timeline
+    from labkit.viz.mesh import mesh_map
     from labkit.viz.movement import moves
-    from labkit.viz.passes_picture import passes
-    from labkit.viz.picture import Picture
-    from labkit.viz.power_cut_picture import power_cuts
-    from labkit.viz.recovery_picture import recovery
-    from labkit.viz.ring_picture import ring_steps
+    from labkit.viz.performance import bandwidth_map, roofline, scaling_curves
     from labkit.viz.ring_step_picture import ring_step
-    from labkit.viz.roofline_picture import roofline
-    from labkit.viz.scaling_picture import scaling_curves
+    from labkit.viz.rings import ring_steps, tagged
     from labkit.viz.schedule_grid import schedule
+    from labkit.viz.serving import cache_map, latency_throughput, passes, slot_use
     from labkit.viz.shard_map import shards
-    from labkit.viz.size_curves import latency_bandwidth
-    from labkit.viz.step_timeline import simulated_step
-    from labkit.viz.swimlanes import timeline
-    from labkit.viz.tags import tagged
-    from labkit.viz.terms_picture import step_terms
-    from labkit.viz.traffic_picture import traffic_matrix
+    from labkit.viz.size_curves import Curve, Mark, latency_bandwidth
+    from labkit.viz.steps import simulated_step, step_terms
+    from labkit.viz.style import Picture
+    from labkit.viz.timelines import timeline
+    from labkit.viz.traffic import traffic_matrix
 
 # The modules are named differently from their functions: importing labkit.viz.x sets the name
 # x on this package, and would replace a function of that name by the module.
 _HOME = {
-    "Curve": "labkit.viz.curve",
-    "Mark": "labkit.viz.curve",
-    "Picture": "labkit.viz.picture",
-    "bandwidth_map": "labkit.viz.heat_map",
-    "cache_map": "labkit.viz.cache_picture",
+    "Curve": "labkit.viz.size_curves",
+    "Mark": "labkit.viz.size_curves",
+    "Picture": "labkit.viz.style",
+    "bandwidth_map": "labkit.viz.performance",
+    "cache_map": "labkit.viz.serving",
     "extents": "labkit.viz.extents_picture",
-    "recovery": "labkit.viz.recovery_picture",
-    "goodput": "labkit.viz.goodput_picture",
+    "recovery": "labkit.viz.failures",
+    "goodput": "labkit.viz.failures",
     "in_flight": "labkit.viz.in_flight_curve",
     "latency_bandwidth": "labkit.viz.size_curves",
-    "latency_throughput": "labkit.viz.load_curves",
+    "latency_throughput": "labkit.viz.serving",
     "load_of_experts": "labkit.viz.expert_load",
-    "memory_bar": "labkit.viz.memory_pictures",
-    "memory_timeline": "labkit.viz.memory_pictures",
-    "mesh_map": "labkit.viz.mesh_picture",
+    "memory_bar": "labkit.viz.memory",
+    "memory_timeline": "labkit.viz.memory",
+    "mesh_map": "labkit.viz.mesh",
     "moves": "labkit.viz.movement",
     "over_links": "labkit.viz.link_curves",
-    "passes": "labkit.viz.passes_picture",
-    "power_cuts": "labkit.viz.power_cut_picture",
+    "passes": "labkit.viz.serving",
+    "power_cuts": "labkit.viz.failures",
     "ring_step": "labkit.viz.ring_step_picture",
-    "ring_steps": "labkit.viz.ring_picture",
-    "roofline": "labkit.viz.roofline_picture",
-    "scaling_curves": "labkit.viz.scaling_picture",
+    "ring_steps": "labkit.viz.rings",
+    "roofline": "labkit.viz.performance",
+    "scaling_curves": "labkit.viz.performance",
     "schedule": "labkit.viz.schedule_grid",
     "shards": "labkit.viz.shard_map",
-    "simulated_step": "labkit.viz.step_timeline",
-    "slot_use": "labkit.viz.cache_picture",
-    "step_terms": "labkit.viz.terms_picture",
-    "tagged": "labkit.viz.tags",
-    "timeline": "labkit.viz.swimlanes",
-    "traffic_matrix": "labkit.viz.traffic_picture",
+    "simulated_step": "labkit.viz.steps",
+    "slot_use": "labkit.viz.serving",
+    "step_terms": "labkit.viz.steps",
+    "tagged": "labkit.viz.rings",
+    "timeline": "labkit.viz.timelines",
+    "traffic_matrix": "labkit.viz.traffic",
 }
 
 __all__ = [

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from labkit import arguments
-from labkit.moe.load import ExpertLoad
+from labkit.moe.gpt_moe import ExpertLoad
 from labkit.viz import style
-from labkit.viz.memory_header import clean
-from labkit.viz.picture import Picture
+from labkit.viz.memory import clean
+from labkit.viz.style import Picture
 
 MAX_RANKS = 12
 _WIDTH, _LEFT, _RIGHT, _BAR, _HEADER, _BOTTOM = 9.0, 0.75, 2.0, 0.44, 0.62, 0.56  # inches

@@ -13,11 +13,18 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.pipeline import Schedule, Timing, in_flight
 from labkit.viz import style
-from labkit.viz.picture import Picture
-from labkit.viz.schedule_boxes import boxes, draw_boxes, draw_messages, most_stages
-from labkit.viz.schedule_header import COSTS, draw_legend, time_words, words
 from labkit.viz.schedule_input import require_same_schedule, require_some_time, timing_of
-from labkit.viz.text_size import text_inches
+from labkit.viz.schedule_parts import (
+    COSTS,
+    boxes,
+    draw_boxes,
+    draw_legend,
+    draw_messages,
+    most_stages,
+    time_words,
+    words,
+)
+from labkit.viz.style import Picture, text_inches
 
 WIDTH, LEFT, RIGHT = 9.0, 0.72, 0.95  # inches
 _HEADER, _PANEL_HEADER, _AXIS = 0.62, 0.28, 0.46

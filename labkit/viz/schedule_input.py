@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from labkit.pipeline import Op, Schedule, Timing, simulate
-from labkit.pipeline.timing import Span
+from labkit.pipeline.simulation import Span
 
 # More rows and narrower boxes than these cannot be told from each other on a page.
 MAX_RANKS, MAX_OPS = 32, 8192

@@ -6,20 +6,114 @@
           +---------- bytes            +---------- bytes
 
 Both axes of both panels are logarithmic. Points are what was measured, lines what a model says.
+
+What stands above a picture of curves: its title, what is what, and the legend.
+
+One curve of measured times over sizes, and points to mark on it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
-from labkit.calc.bandwidth import busbw
+from labkit.calc.choice import busbw
 from labkit.calc.units import bytes_text, seconds_text, size_text
 from labkit.viz import style
-from labkit.viz.curve import Curve, Mark
-from labkit.viz.picture import Picture
-from labkit.viz.size_curves_header import LEGEND_COLUMNS, draw_header, legend_handles, mark_look
+from labkit.viz.style import Picture
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One algorithm: what was measured at each size, and what a model says at any size."""
+
+    name: str
+    sizes: Sequence[int]
+    """Bytes of the tensor, ascending."""
+    seconds: Sequence[float]
+    quartiles: Sequence[tuple[float, float]] = ()
+    """By size: between which seconds half of the calls were; drawn as a thin bar."""
+    model: Callable[[float], float] | None = None
+    """Seconds by bytes; without one the points are joined."""
+
+
+class Mark(NamedTuple):
+    """Where two curves meet; `name` is written beside it, if there is one."""
+
+    nbytes: float
+    seconds: float
+    name: str = ""
+    is_measured: bool = True
+
+
+LEGEND_COLUMNS = 6
+
+
+def mark_look(is_measured: bool) -> dict[str, Any]:
+    """How a mark looks: a ring where it was measured, a diamond where a model says so."""
+    return {
+        "marker": "o" if is_measured else "D",
+        "markersize": 10 if is_measured else 8,
+        "markerfacecolor": "none",
+        "markeredgecolor": style.INK,
+        "markeredgewidth": 1.3,
+        "linestyle": "none",
+    }
+
+
+def legend_handles(
+    curves: Sequence[Curve], looks: dict[str, style.Series], marks: Sequence[Mark]
+) -> list[Line2D]:
+    """What the legend explains: each curve, and the marks that there are."""
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=looks[curve.name].colour,
+            marker=looks[curve.name].marker,
+            linestyle=looks[curve.name].line,
+            markersize=looks[curve.name].size,
+            linewidth=1.4,
+            label=curve.name,
+        )
+        for curve in curves
+    ]
+    for is_measured, name in ((True, "crossover, measured"), (False, "crossover, by the model")):
+        if any(mark.is_measured == is_measured for mark in marks):
+            handles.append(Line2D([], [], label=name, **mark_look(is_measured)))
+    return handles
+
+
+def draw_header(
+    picture: Picture, title: str, curves: Sequence[Curve], handles: Sequence[Line2D]
+) -> None:
+    """The title, what points, bars and lines are, and below them the legend in rows."""
+    height = picture.get_size_inches()[1]
+    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
+    box = heading.get_window_extent()
+    x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
+    picture.text(x, 1 - 0.2 / height, _note(curves), **style.FAINT)
+    picture.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.004, 1 - 0.32 / height),
+        ncols=min(len(handles), LEGEND_COLUMNS),
+        frameon=False,
+        fontsize=style.SMALL_POINTS,
+        handlelength=2.2,
+        columnspacing=1.6,
+        borderpad=0.2,
+    )
+
+
+def _note(curves: Sequence[Curve]) -> str:
+    bars = "bars: the middle half of the calls" if any(each.quartiles for each in curves) else ""
+    lines = "lines: the fitted model" if any(each.model is not None for each in curves) else ""
+    return ", ".join(filter(None, ["points: measured", bars, lines]))
+
 
 _WIDTH, _HEIGHT = 9.0, 4.1  # inches
 _SAMPLES = 80

@@ -2,7 +2,7 @@
 
 Each class shards one thing more. Read in this order, and the files of a row from left to right:
 
-    ShardedOptimizer     optimizer states     zero1.py, sharded_states.py, shard.py, flat.py
+    ShardedOptimizer     optimizer states     zero1.py, states.py, states.py, flat.py
     ShardedGradients     and gradients        zero2.py, data_parallel/communication_thread.py
     FullyShardedModule   and parameters       zero3.py, passes.py, unit.py
 
@@ -16,9 +16,9 @@ One step of ZeRO-3 alone takes five files:
 
 Beside these, for a second reading:
 
-    unit_modules.py       which modules are units, and which parameters belong to each
-    hybrid.py             shards within a host, replicas across hosts
-    groups.py, inner.py   ShardedOptimizer as a torch optimizer; the optimizer within it
+    zero3.py       which modules are units, and which parameters belong to each
+    zero3.py             shards within a host, replicas across hosts
+    optimizer_within.py, optimizer_within.py   ShardedOptimizer as a torch optimizer; the optimizer within it
     state_dict.py         states in shards or whole
     states_on_disk.py     states elsewhere: on the CPU and on disk
 

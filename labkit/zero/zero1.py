@@ -30,11 +30,10 @@ from labkit.collectives.wire import Wire, chosen_wire, own_part, require_wire
 from labkit.comm import Group
 from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.ddp import with_gradient_anywhere
-from labkit.data_parallel.hooks import on_gradient, remove_with
+from labkit.data_parallel.replica import on_gradient, remove_with
 from labkit.global_norm import PartOfGradient, check_max_norm, clip
 from labkit.zero.flat import is_divided_before, require_floating
-from labkit.zero.shard import Masters, Shard
-from labkit.zero.sharded_states import ShardedStates
+from labkit.zero.states import Masters, Shard, ShardedStates
 
 
 class ShardedOptimizer(ShardedStates):

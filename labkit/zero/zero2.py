@@ -28,14 +28,13 @@ from torch import Tensor
 
 from labkit.collectives.wire import Wire
 from labkit.comm import Group
+from labkit.data_parallel.background import CommunicationThread, OnThread
 from labkit.data_parallel.bucketed import BUCKET_BYTES, cut, require_plain_numbers
-from labkit.data_parallel.communication_thread import CommunicationThread, OnThread
-from labkit.data_parallel.hooks import on_gradient, remove_with
+from labkit.data_parallel.replica import on_gradient, remove_with
 from labkit.memory import announce
 from labkit.zero.flat import is_divided_before
-from labkit.zero.groups import Member
-from labkit.zero.inner import takes_fragments
-from labkit.zero.shard import Shard
+from labkit.zero.optimizer_within import Member, takes_fragments
+from labkit.zero.states import Shard
 from labkit.zero.zero1 import ShardedOptimizer
 
 

@@ -18,6 +18,19 @@ Wire: per microbatch two all-gathers and a reduce-scatter of all parameters: 3 (
 bytes. A unit with `reshard_after_forward=False` stays gathered, and saves one all-gather.
 Papers: Rajbhandari et al., arXiv:1910.02054, sections 5.3 and 7.2.2; Zhao et al., "PyTorch FSDP",
 arXiv:2304.11277, whose way with storages and hooks this follows.
+
+Which modules of a model are units of ZeRO-3, and which parameters belong to each.
+
+Hybrid sharding: shards within a group of fast links, replicas across the slow ones.
+
+              host 0: ranks 0 1 2 3     host 1: ranks 4 5 6 7
+    shards    s0 s1 s2 s3               s0 s1 s2 s3               gathered and reduced in the host
+    replicas  0-4, 1-5, 2-6, 3-7                                  gradients' shards: all-reduced
+
+Per backward pass a rank sends 2(m-1)/m of an n-th to the m - 1 other hosts, so that 2(m-1)/m of
+everything leaves a host, instead of the three times everything of a ring through all ranks.
+The price is memory: states shrink to 1/4 here, not to 1/8. (torch: HSDP, HYBRID_SHARD.)
+Paper: Zhao et al., "PyTorch FSDP", arXiv:2304.11277, section 3.2.2.
 """
 
 from __future__ import annotations
@@ -32,26 +45,134 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from labkit.collectives.wire import Wire, chosen_wire, require_wire
+from labkit.collectives.wire import Done, Wire, chosen_wire, require_wire
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data_parallel.communication_thread import CommunicationThread
-from labkit.data_parallel.hooks import on_gradient, remove_with, weakly
-from labkit.data_parallel.wrapping import is_sharded, require_plain
+from labkit.data_parallel.background import CommunicationThread
+from labkit.data_parallel.replica import (
+    is_sharded,
+    on_gradient,
+    remove_with,
+    require_equal_layouts,
+    require_plain,
+    weakly,
+)
 from labkit.global_norm import clip
 from labkit.optimizer import require_in_use
 from labkit.zero.flat import require_floating
-from labkit.zero.hybrid import across, require_replicas
-from labkit.zero.inner import takes_fragments
+from labkit.zero.optimizer_within import takes_fragments
 from labkit.zero.passes import Passes
 from labkit.zero.unit import FlatParameter, Sharding, Unit
-from labkit.zero.unit_modules import (
-    ROOT,
-    make_equal,
-    named_modules,
-    parameters_by_unit,
-    resharded_names,
-)
+
+ROOT = "the rest"  # the root unit, in labels of messages and in errors
+_LISTS = nn.ModuleList | nn.ModuleDict
+
+
+def usual_modules(module: nn.Module) -> list[nn.Module]:
+    """The layers: the members of every outermost Sequential, ModuleList and ModuleDict."""
+    found: list[nn.Module] = []
+    for child in module.children():
+        # A list within a list is never called itself, so nothing would gather it.
+        is_layer = isinstance(module, _LISTS | nn.Sequential) and not isinstance(child, _LISTS)
+        found += [child] if is_layer else usual_modules(child)
+    return found
+
+
+def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict[str, nn.Module]:
+    """The chosen modules by name; those without parameters are left out.
+
+    ValueError for one that is not in `module`, is all of it, or is within another.
+    """
+    names = {each: name for name, each in module.named_modules()}
+    units = list(usual_modules(module) if chosen is None else chosen)
+    for unit in units:
+        if not isinstance(unit, nn.Module) or not names.get(unit):
+            raise ValueError(f"{unit!r:.60} is no module within the one to be sharded")
+        if isinstance(unit, _LISTS):
+            raise ValueError(
+                f"{names[unit]} is a list, which is never called, so nothing would gather it; give "
+                "its members"
+            )
+    for unit in units:
+        inner = [names[each] for each in units if each is not unit and each in set(unit.modules())]
+        if inner:
+            raise ValueError(f"{names[unit]} holds {inner[0]}, another unit; choose one of them")
+    return {names[unit]: unit for unit in units if any(True for _ in unit.parameters())}
+
+
+def resharded_names(
+    chosen: bool | Iterable[nn.Module], modules: Mapping[str, nn.Module]
+) -> set[str]:
+    """Of the units that are released after forward. ValueError for one that is not in `modules`."""
+    if isinstance(chosen, bool):
+        return set(modules) if chosen else set()
+    given = {id(each) for each in chosen}
+    names = {name for name, each in modules.items() if id(each) in given}
+    if len(names) < len(given):
+        raise ValueError(
+            f"reshard_after_forward has a module that is no unit; units are {', '.join(modules)}, "
+            f"where the module itself stands for {ROOT}"
+        )
+    return names
+
+
+def parameters_by_unit(
+    module: nn.Module, modules: Mapping[str, nn.Module]
+) -> dict[str, dict[str, nn.Parameter]]:
+    """By unit and by name: what belongs to each of `modules`, of which the first is the root unit.
+
+    A parameter that is tied between units belongs to the root unit, which is there all the time.
+    """
+    owners: dict[nn.Parameter, set[str]] = {}
+    names: dict[nn.Parameter, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, name)
+        owner = next((each for each in modules if name.startswith(f"{each}.")), ROOT)
+        owners.setdefault(parameter, set()).add(owner)
+    by_unit: dict[str, dict[str, nn.Parameter]] = {name: {} for name in modules}
+    for parameter, name in names.items():
+        owner = next(iter(owners[parameter])) if len(owners[parameter]) == 1 else ROOT
+        by_unit[owner][name] = parameter
+    return by_unit
+
+
+def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    for each in (group,) if replicas is None else (replicas, group):
+        require_equal_layouts(module, each)
+        for tensor in (*module.parameters(), *module.buffers()):
+            each.broadcast(tensor.data, root=0, out=tensor.data)
+
+
+def require_replicas(replicas: Group, group: Group) -> None:
+    """ValueError unless these ranks hold the same shard, and no others of `group` are among them.
+
+    Wire: two numbers in an all-gather.
+    """
+    mine = torch.tensor([group.rank, group.size], device=group.device)
+    if set(replicas.ranks) & set(group.ranks) != {group.ranks[group.rank]} or not torch.equal(
+        replicas.all_gather(mine).view(-1, 2), mine.expand(replicas.size, 2)
+    ):
+        raise ValueError(
+            f"replicas={list(replicas.ranks)} of shards over {list(group.ranks)}: they have the "
+            "same number in groups of the same size, and only this rank is in both; for hosts of 4 "
+            "ranks world.split(rank // 4) shards, and world.split(rank % 4) replicates"
+        )
+
+
+def across(replicas: Group, wire: Wire) -> Wire:
+    """`wire`, whose reduce-scatter sums over the ranks that hold the same shard, too.
+
+    Wire, besides: 2(m-1)/m of a shard's bytes, with m replicas.
+    """
+
+    def reduce_scatter(flat: Tensor, group: Group, *, in_place: bool = False) -> Done:
+        own = wire.reduce_scatter(flat, group, in_place=in_place).wait()
+        with replicas.label("gradients of replicas"):
+            replicas.all_reduce(own, out=own)
+        return Done(own)
+
+    return wire._replace(reduce_scatter=reduce_scatter)
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
-from labkit.launch.machine import checkup
-from labkit.launch.machine.checkup import Finding, Level
+from labkit.launch import checkup
+from labkit.launch.checkup import Finding, Level
 
 FINE = Finding("cores", "4")
 WARNED = Finding("memory", "1.0 GB", Level.WARNING, "too little for a notebook", "buy some")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from labkit import Deadlock, run
-from labkit.data_parallel.communication_thread import CommunicationThread
+from labkit.data_parallel.background import CommunicationThread
 
 
 def waits_for_the_communication_thread_first(world):

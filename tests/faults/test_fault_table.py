@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, run
-from labkit.comm import flight_recorder
+from labkit.comm import recorder
 from labkit.doctor.verdict import Fault
 from labkit.launch import notes
 from tests.an_example import load_example
@@ -291,7 +291,7 @@ def test_a_straggler_that_computes_is_told_to_compute(capsys, tmp_path, when_tol
 
     def straggles(world):
         # On a busy machine a rank that computes hardly gets a core: any time on one counts.
-        with mock.patch.object(flight_recorder, "_BUSY_S", 1e-9):
+        with mock.patch.object(recorder, "_BUSY_S", 1e-9):
             while world.rank == 1 and not told.exists():
                 pass
         world.all_reduce(torch.ones(3))

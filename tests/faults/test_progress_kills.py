@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.progress import events, home, practice, states
+from labkit.progress import events, home, practice, scheduling
 
 NUM_ROUNDS = 50
 KILLER = Path(__file__).parents[1] / "progress_killer.py"
@@ -54,7 +54,7 @@ def test_every_acknowledged_answer_is_there_once(killed):
 def test_states_are_those_that_the_events_give(killed):
     stored = practice.all_states()
     assert len(stored) > NUM_ROUNDS
-    assert stored == states.rebuilt(events())
+    assert stored == scheduling.rebuilt(events())
 
 
 def test_the_store_is_sound(killed):

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from labkit import Deadlock, Mismatch, RankError, RunTimeout, Session, viz
-from labkit.comm import follow_journal
-from labkit.comm.read_journal import parse
+from labkit.comm import journal
+from labkit.comm.journal import parse
 from labkit.launch import warm_up
 from labkit.launch.rank_process import RankProcess
-from labkit.launch.session import session_ranks
-from labkit.launch.session.command import GIVEN
+from labkit.launch.session import ranks
+from labkit.launch.session.in_rank import GIVEN
 from tests.forked_programs import script
 from tests.processes import are_gone_within
 
@@ -27,7 +27,7 @@ HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without th
 @pytest.fixture(autouse=True)
 def ranks_that_compute_have_a_minute_to_come_back(monkeypatch):
     """After a press or an error: a quarter of a second is too little on a busy machine."""
-    monkeypatch.setattr(session_ranks, "_COME_BACK_S", (0.1, 60))
+    monkeypatch.setattr(ranks, "_COME_BACK_S", (0.1, 60))
 
 
 def processes(session):
@@ -133,7 +133,7 @@ def test_a_cell_that_lasts_reads_nothing_again_of_earlier_cells(session, monkeyp
             f"while not os.path.exists({str(tmp_path / f'{until} read')!r}):\n    time.sleep(0.05)"
         )
 
-    monkeypatch.setattr(follow_journal, "parse", counted)
+    monkeypatch.setattr(journal, "parse", counted)
     session.execute("for _ in range(500):\n    with world.region('step'):\n        pass")
     lasts(until=3 * 500)  # else nobody has looked, and this test proves nothing
     lasts(until=3 * 4)
@@ -446,7 +446,7 @@ import os, signal, threading, time, labkit
 from pathlib import Path
 from tests.processes import wait_until_still
 HERE = __file__
-labkit.launch.session.session_ranks._COME_BACK_S = (0.1, 60)
+labkit.launch.session.ranks._COME_BACK_S = (0.1, 60)
 session = labkit.Session(3)
 session.execute("import os, pathlib, time; kept = 1")
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from labkit import Deadlock, Group, Link, Mismatch, RankError, Topology, run
 from labkit.comm import SharedMemory, owned_folder, shared_memory_all_reduce
-from labkit.comm.no_journal import NoJournal
-from labkit.comm.shared_memory import mapped_file, meeting, stages
+from labkit.comm.group import NoJournal
+from labkit.comm.shared_memory import collectives, meeting
 from labkit.comm.shared_memory.barrier import Barrier
 from labkit.launch import supervise
 
@@ -26,7 +26,7 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 
 def files():
     """Of shared memories, under a name."""
-    return [path.name for path in mapped_file.parent_folder().glob("labkit-memory-*")]
+    return [path.name for path in meeting.parent_folder().glob("labkit-memory-*")]
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def is_killed_inside(world, folder):
 def raises_inside(world, folder):
     shared_memory_all_reduce(torch.ones(100), world)
     if world.rank == 1:
-        stages._block_of = lambda *arguments: [][0]
+        collectives._block_of = lambda *arguments: [][0]
     try:
         shared_memory_all_reduce(torch.ones(100), world)
     except IndexError:
@@ -203,8 +203,8 @@ def in_a_small_dev_shm(results):
         return results.put(None)
     for mebibytes in (3, 5):
         try:
-            with mapped_file.made(mebibytes * 2**20, "less") as path:
-                results.put(len(mapped_file.mapped(path)))
+            with meeting.made(mebibytes * 2**20, "less") as path:
+                results.put(len(meeting.mapped(path)))
         except OSError as error:
             results.put(str(error))
 
@@ -243,13 +243,13 @@ def test_ranks_on_different_hosts_are_told_what_to_do():
 
 
 def is_killed_with_a_name(world):
-    made = mapped_file._allocate
+    made = meeting._allocate
 
     def killed(*arguments):
         made(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    mapped_file._allocate = killed
+    meeting._allocate = killed
     SharedMemory(world)
 
 

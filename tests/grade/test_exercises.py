@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from labkit.grade import engine, findings, observed
-from labkit.grade.catalog import load_catalog
 from labkit.grade.engine import check, observe
 from labkit.grade.grader import OnRanks, patch
 from labkit.grade.graders import functions_of, load_graders
 from labkit.grade.observed import Observation
-from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
-from labkit.grade.workspace import Workspace
+from labkit.grade.verdict import Outcome
+from labkit.grade.workspace import Workspace, load_catalog
 from tests.warm_ranks import WarmRanks
 
 WORKSPACE = Workspace(Path(__file__).parents[2])

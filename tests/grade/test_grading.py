@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from labkit.grade import engine, findings
-from labkit.grade.catalog import get_exercise
-from labkit.grade.check_verdict import Verdict
 from labkit.grade.differences import common_factor, difference, form_of
 from labkit.grade.engine import check, observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
 from labkit.grade.observed import Event, Observed, RankSeen
-from labkit.grade.outcome import Outcome
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
-from labkit.grade.workspace import Workspace
+from labkit.grade.verdict import Outcome, Verdict
+from labkit.grade.workspace import Workspace, get_exercise
 from labkit.launch import run
 
 WORKSPACE = Workspace(Path(__file__).parents[2])

@@ -10,7 +10,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
-from labkit.launch.cluster import hosted_job
+from labkit.hosts import hosted_job
 
 
 def worker(folder, words):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agent import run_agent
 
-from labkit.launch.cluster import door, records
+from labkit.hosts import hosted_rank, records
 from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def _run_agent_on(host, namespace, names, words):
 
     The kernel answers a knock at once, also on a busy machine: half a second is patience enough.
     """
-    door._EVERY_S = door._WAIT_S = records._KNOCK_S = 0.5
+    hosted_rank._EVERY_S = hosted_rank._WAIT_S = records._KNOCK_S = 0.5
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}") as network:
         failed = libc.setns(network.fileno(), _CLONE_NEWNET)

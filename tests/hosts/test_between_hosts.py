@@ -14,15 +14,12 @@ import pytest
 import torch.distributed as dist
 
 from labkit import Run, RunError, run
-from labkit.comm.hosts import roll_call
-from labkit.comm.hosts.board import open_store
-from labkit.comm.hosts.environment import Environment
-from labkit.comm.hosts.job_name import name_of_job
-from labkit.doctor.stage import Stage
-from labkit.launch.cluster import attempts, ending, post_mortem, rank_record, records
-from labkit.launch.cluster.attempts import claim, objection, said
-from labkit.launch.cluster.door import NO_PROCESS, SILENT, Door, knock
-from labkit.launch.cluster.verdict_record import RunVerdict
+from labkit.doctor.verdict import Stage
+from labkit.hosts import attempts, attend, post_mortem, rank_record, records, roll_call
+from labkit.hosts.attempts import RunVerdict, claim, objection, said
+from labkit.hosts.board import open_store
+from labkit.hosts.environment import Environment, name_of_job
+from labkit.hosts.hosted_rank import NO_PROCESS, SILENT, Door, knock
 from labkit.launch.rank import Raised
 
 
@@ -97,7 +94,7 @@ def test_a_rank_whose_run_nobody_can_confirm_says_so(folder, tmp_path, monkeypat
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
     out = tmp_path / "out"
     rank_record.Record.read(folder / "attempt-0" / "rank-1.json").write(out / "attempt-0")
-    ending.unconfirmed("nobody answers", spec, out / "attempt-0")
+    attend.unconfirmed("nobody answers", spec, out / "attempt-0")
     assert (
         "rank 1, on host host-1, has finished, but it is not confirmed" in capsys.readouterr().err
     )
@@ -110,7 +107,7 @@ def test_a_host_has_one_verdict_and_the_first_one_stays(tmp_path, monkeypatch, c
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
     for text in ("the first", "the second"):
-        ending.pronounce(RunVerdict(text), spec, tmp_path)
+        attend.pronounce(RunVerdict(text), spec, tmp_path)
     assert RunVerdict.find([tmp_path]).text == "the first"
     assert "the second" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["verdict-of-host-1.json"]
@@ -214,7 +211,7 @@ def test_the_verdict_is_torchruns_error_where_no_rank_of_this_host_left_its_own(
     file = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
     spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
-    ending.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
+    attend.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
     assert file.exists() == is_left
     if is_left:
         assert json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"] == "why"
@@ -263,7 +260,7 @@ def waited_for(tmp_path, monkeypatch):
 
         fake = SimpleNamespace(monotonic=lambda: clock.s, sleep=sleep)
         monkeypatch.setattr(records, "time", fake)
-        monkeypatch.setattr("labkit.launch.cluster.door.knock", knock)
+        monkeypatch.setattr("labkit.hosts.hosted_rank.knock", knock)
         call = roll_call.RollCall(
             "name",
             [

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from labkit.comm.hosts import board as board_module
-from labkit.comm.hosts.board import Board, NoAnswer
+from labkit.hosts import board as board_module
+from labkit.hosts.board import Board, NoAnswer
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from labkit import run
-from labkit.comm.hosts.board import NoAnswer
-from labkit.comm.hosts.roll_call import Place, RollCall
-from labkit.launch.cluster import ending, records
-from labkit.launch.cluster.ending import GOOD, Confirmation
-from labkit.launch.cluster.rank_record import Record
-from labkit.launch.cluster.verdict_record import UNCONFIRMED, RunVerdict
+from labkit.hosts import attend, records
+from labkit.hosts.attempts import UNCONFIRMED, RunVerdict
+from labkit.hosts.attend import GOOD, Confirmation
+from labkit.hosts.board import NoAnswer
+from labkit.hosts.rank_record import Record
+from labkit.hosts.roll_call import Place, RollCall
 
 CALL = RollCall("name", [Place(n, n, f"host-{n}", "", 1, "", 0, "", 0, "") for n in range(2)])
 
@@ -69,7 +69,7 @@ def board():
 def both(ranks, board, tmp_path, monkeypatch):
     """Both hosts, which share no folder, do what there is to do, some seconds later each time."""
     clock = SimpleNamespace(s=time.monotonic())
-    monkeypatch.setattr(ending, "time", SimpleNamespace(monotonic=lambda: clock.s))
+    monkeypatch.setattr(attend, "time", SimpleNamespace(monotonic=lambda: clock.s))
     hosts = [Confirmation(ranks[n], CALL, board, tmp_path / f"host-{n}") for n in range(2)]
 
     def go_on(times=3):

@@ -11,7 +11,7 @@ import torch
 
 from labkit import Run, run, viz
 from labkit.comm import Operation
-from labkit.launch.cluster.rank_record import Record
+from labkit.hosts.rank_record import Record
 
 
 def measures(world):

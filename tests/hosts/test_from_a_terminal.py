@@ -17,8 +17,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 import labkit
 from labkit import Deadlock, RankError, Run
-from labkit.launch.cluster import hosted_job as command
-from labkit.launch.cluster.hosted_rank import read_program
+from labkit.hosts import hosted_job as command
+from labkit.hosts.hosted_rank import read_program
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,8 @@ from argparse import ArgumentTypeError
 import pytest
 import torch
 
-from labkit.comm.hosts.environment import Environment
-from labkit.launch.cluster.hosted_job import _options, _require, _seconds, _seconds_or_never
+from labkit.hosts.environment import Environment
+from labkit.hosts.hosted_job import _options, _require, _seconds, _seconds_or_never
 
 ONE_HOST = {
     "RANK": "0",

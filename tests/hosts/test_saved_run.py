@@ -11,7 +11,7 @@ import torch
 
 from labkit import FatTree, Link, Run, Topology, run
 from labkit.collectives import ring_all_reduce
-from labkit.launch.cluster.rank_record import Record, UntrustedValue
+from labkit.hosts.rank_record import Record, UntrustedValue
 
 
 class Point:

@@ -16,8 +16,8 @@ from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
 from labkit import RankError, RunError, run
-from labkit.launch.cluster import torchrun
-from labkit.launch.cluster.torchrun import Torchrun
+from labkit.hosts import torchrun
+from labkit.hosts.torchrun import Torchrun
 from labkit.launch.payload import RunDirectory
 from tests.forked_programs import ForkedProgram, script
 

@@ -15,7 +15,7 @@ from labkit.checkpoint import Checkpointer, DoesNotFit, read_gpt
 from labkit.launch import run
 from labkit.model import GPTConfig
 from labkit.serving import Request
-from labkit.serving.default_engine import engine_of
+from labkit.serving.server import engine_of
 from tests.an_example import load_example
 from tests.processes import are_gone_within
 

@@ -11,7 +11,7 @@ import pytest
 from namespaces import TwoHosts, why_not
 
 from labkit import Deadlock, Mismatch, RankError, Run, calc
-from labkit.comm.hosts.interface import address_towards, interface_of
+from labkit.hosts.environment import address_towards, interface_of
 
 PROGRAM = Path(__file__).parent / "program.py"
 REQUIRE = "LABKIT_REQUIRE_TWO_HOSTS"  # set by .ci/run: there a skip is a failure

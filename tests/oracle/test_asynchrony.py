@@ -9,7 +9,7 @@ import torch
 from labkit import RankError, run
 from labkit.data_parallel import local_sgd, parameter_server
 from labkit.data_parallel.local_sgd import Outer
-from labkit.data_parallel.parameter_server import Asynchronous, Synchronous, server
+from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, train_serial
 
@@ -97,7 +97,7 @@ def test_an_error_on_the_server_ends_the_run():
             self._waiting.clear()
             self._stepped.notify_all()
 
-        server.Server._step = step
+        parameter_server.Server._step = step
         serve(world, Synchronous())
 
     with pytest.raises(RankError, match="rank 0 raised .*(on purpose|of the server has failed)"):
@@ -108,8 +108,8 @@ def test_the_servers_link_carries_every_gradient_and_every_parameter():
     settings = replace(SETTINGS, num_steps=3)
     result = run(serve, 3, args=(Synchronous(), None, settings))
     nbytes = sum(p.nbytes for p in GPT(CONFIG, 0, torch.float64).parameters())
-    server, worker = result.traffic[:2]
-    assert server.by_operation["send"].sent_bytes == 2 * (3 * nbytes + 4 * 8)
+    parameter_server, worker = result.traffic[:2]
+    assert parameter_server.by_operation["send"].sent_bytes == 2 * (3 * nbytes + 4 * 8)
     assert worker.by_operation["send"].sent_bytes == 3 * (nbytes + 2 * 8)
 
 

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit import Group, RankError, run
 from labkit.data_parallel import DDP, NaiveDDP
 from labkit.data_parallel.bucketed import make_buckets
-from labkit.data_parallel.compression import OneBit, PowerSGD, TopK
-from labkit.data_parallel.compression.one_bit import packed, unpacked
+from labkit.data_parallel.compression import OneBit, PowerSGD, TopK, packed, unpacked
 
 WORLD_SIZE = 3
 MAKERS = {

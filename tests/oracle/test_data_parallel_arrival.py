@@ -10,7 +10,7 @@ from labkit import run
 from labkit.data_parallel import DDP, BucketedDDP, InBackground, SymmetricBuckets
 from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import PowerSGD, TopK
-from labkit.data_parallel.rebuilt_buckets import cut_by
+from labkit.data_parallel.ddp import cut_by
 from labkit.memory import Meter
 from labkit.optimizer import SGD
 

@@ -21,14 +21,13 @@ from labkit.moe import (
     MoEConfig,
     MoEGPT,
     gather_parameters,
-    gradients_moe,
     reduce_gradients,
     shared_and_experts,
     train,
     train_moe,
     train_serial,
 )
-from labkit.moe.losses import load_balancing_loss
+from labkit.moe.router import load_balancing_loss
 from labkit.train import TrainConfig
 
 CONFIG = GPTConfig(context=7, num_layers=2, hidden=16, num_heads=2)
@@ -118,19 +117,19 @@ def divided_by_dp(module, mesh):
     """The classic mistake: each gradient is divided by the ranks that it was summed over."""
     everyone = mesh.joined("dp", "ep")
     shared, experts = shared_and_experts(module)
-    gradients_moe._reduce(shared.values(), everyone, everyone.size, "shared")
-    gradients_moe._reduce(experts.values(), mesh.dp, mesh.dp.size, "experts")
+    train_moe._reduce(shared.values(), everyone, everyone.size, "shared")
+    train_moe._reduce(experts.values(), mesh.dp, mesh.dp.size, "experts")
 
 
 def summed_over_all(module, mesh):
     """Different experts are added up as if they were one."""
     everyone = mesh.joined("dp", "ep")
-    gradients_moe._reduce(module.parameters(), everyone, everyone.size, "all")
+    train_moe._reduce(module.parameters(), everyone, everyone.size, "all")
 
 
 def over_dp_only(module, mesh):
     """Shared parameters are taken for sharded ones."""
-    gradients_moe._reduce(module.parameters(), mesh.dp, mesh.joined("dp", "ep").size, "all")
+    train_moe._reduce(module.parameters(), mesh.dp, mesh.joined("dp", "ep").size, "all")
 
 
 def own_balance(routing, chosen_E=None, num_tokens=None):

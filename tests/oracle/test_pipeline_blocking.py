@@ -15,9 +15,9 @@ from labkit.pipeline.messages import (
     actions,
     messages_of,
     require_actions,
+    require_end,
 )
 from labkit.pipeline.op import Op
-from labkit.pipeline.rendezvous import require_end
 
 STALL_S = 0.3
 EMPTY = torch.empty(1).double()

@@ -19,7 +19,7 @@ from labkit.comm import (
     shared_memory_reduce_scatter,
 )
 from labkit.comm.shared_memory.barrier import Barrier
-from labkit.comm.shared_memory.supersteps import ALIGNMENT, NUM_SLOTS
+from labkit.comm.shared_memory.collectives import ALIGNMENT, NUM_SLOTS
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 DTYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]

@@ -32,7 +32,7 @@ from labkit.tensor_parallel import (
     parallelize,
     train,
 )
-from labkit.tensor_parallel.train_tp import train_step
+from labkit.tensor_parallel.gpt_tp import train_step
 from labkit.train import TrainConfig, train_serial
 from labkit.train import loss as loss_of
 from labkit.train import train_step as serial_step

@@ -11,14 +11,14 @@ from torch.nn import functional as F
 
 from labkit import run
 from labkit.combined import train_3d
-from labkit.context_parallel import train_cp
+from labkit.context_parallel import gpt_cp
 from labkit.data import IGNORED, Batch, Batches, Corpus
 from labkit.data_parallel import train_dp
 from labkit.model import GPT, GPTConfig
 from labkit.moe import train_moe
-from labkit.moe.moe_config import MoEConfig
-from labkit.pipeline import train_pp
-from labkit.tensor_parallel import train_tp
+from labkit.moe.routing import MoEConfig
+from labkit.pipeline import gpt_pp
+from labkit.tensor_parallel import gpt_tp
 from labkit.train import TrainConfig, Trained, loss, train_serial, train_step
 
 CONFIG = GPTConfig(context=16, num_layers=1, hidden=16, num_heads=2)
@@ -95,9 +95,9 @@ FOUR_RANKS = replace(CONFIG, num_layers=2, num_heads=4)
 MOE = MoEConfig()
 WAYS = {
     "dp": train_dp.train,
-    "cp": train_cp.train,
-    "tp": train_tp.train,
-    "pp": train_pp.train,
+    "cp": gpt_cp.train,
+    "tp": gpt_tp.train,
+    "pp": gpt_pp.train,
     "3d": partial(train_3d.train, dp=2, pp=2, num_microbatches=2),
     "moe": lambda world, config, settings: train_moe.train(world, config, MOE, settings),
 }

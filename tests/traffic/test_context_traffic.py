@@ -19,7 +19,7 @@ from labkit.context_parallel import (
     ulysses_attention,
     zigzag,
 )
-from labkit.context_parallel.score_blocks import TILE_TOKENS
+from labkit.context_parallel.ring import TILE_TOKENS
 from labkit.memory import Meter
 
 STRATEGIES = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import calc, run
-from labkit.calc.traffic.expert_traffic import expert_rows
+from labkit.calc.experts import expert_rows
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe import (

@@ -10,8 +10,8 @@ from labkit.comm import (
     shared_memory_reduce_scatter,
 )
 from labkit.comm.operation import NETWORK, SHARED_MEMORY
+from labkit.comm.shared_memory.collectives import CAPACITY_BYTES
 from labkit.comm.shared_memory.meeting import NOTE_BYTES
-from labkit.comm.shared_memory.shared_collectives import CAPACITY_BYTES
 
 NUMEL = 10**6 + 1
 

@@ -7,7 +7,7 @@ import torch
 
 from labkit import run
 from labkit.collectives import ring_all_reduce
-from labkit.comm import sockets
+from labkit.comm import connect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is Linux's")
 
@@ -30,10 +30,10 @@ def count_each(world):
     counted = {}
     for name, call in CALLS.items():
         world.barrier()
-        before = sockets.sent_bytes()
+        before = connect.sent_bytes()
         call(world, torch.ones(NUMEL))
         world.barrier()  # what was sent has arrived
-        counted[name] = sockets.sent_bytes() - before
+        counted[name] = connect.sent_bytes() - before
     return counted
 
 

@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from labkit import Mismatch, run
-from labkit.comm import Disagreement, Group, Pending
-from labkit.comm.agreement import shared_rows
-from labkit.comm.agreement.agreement import Agreement, Neighbours, hashed
-from labkit.comm.agreement.pairs import SENDER
-from labkit.comm.agreement.shared_rows import ROWS_PER_FILE, SharedRows
+from labkit.comm import Disagreement, Group, Pending, shared_rows
+from labkit.comm.agreement import SENDER, Agreement, Neighbours, hashed
 from labkit.comm.callers import call_text
-from labkit.comm.no_journal import NoJournal
-from labkit.comm.pending import is_marked
-from labkit.comm.words import shortened
+from labkit.comm.group import NoJournal
+from labkit.comm.member import is_marked
+from labkit.comm.operation import shortened
+from labkit.comm.shared_rows import ROWS_PER_FILE, SharedRows
 
 
 def here():

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from labkit import calc
-from labkit.cli.bank import bank
+from labkit.cli.machine import bank
 from labkit.interview import cards
 from labkit.interview.court import Evidence, load_claims
 from labkit.interview.evidence import prove
@@ -54,7 +54,7 @@ def test_what_is_pending_is_listed_for_cards_and_for_the_court(monkeypatch, caps
     assert capsys.readouterr().out.splitlines()[-1] == "3 pending"
     claim = load_claims()["ring-8"]
     waiting = dataclasses.replace(claim, evidence=(Evidence(pending="a switch that adds"),))
-    monkeypatch.setattr("labkit.cli.bank.load_claims", lambda: {"ring-8": waiting})
+    monkeypatch.setattr("labkit.cli.machine.load_claims", lambda: {"ring-8": waiting})
     bank(pending=True, only="co-2")
     assert capsys.readouterr().out.split() == "ring-8 a switch that adds 1 pending".split()
     bank(pending=True, only="me-")

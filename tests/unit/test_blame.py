@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.comm import Site
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 from labkit.launch.failure import _blame
 from labkit.launch.rank import Raised
 from tests.an_operation import an_operation

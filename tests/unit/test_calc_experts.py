@@ -5,7 +5,7 @@ import random
 import pytest
 
 from labkit import calc
-from labkit.calc.traffic.expert_traffic import expert_rows
+from labkit.calc.experts import expert_rows
 
 WAYS = ("forward, dispatch", "forward, combine", "backward, combine", "backward, dispatch")
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from labkit import calc
-from labkit.calc.hardware.gpu import GPU
-from labkit.calc.models.model_config import ModelConfig
+from labkit.calc.hardware import GPU
+from labkit.calc.models import ModelConfig
 from labkit.model import GPT, GPTConfig
 from labkit.serving import (
     ContiguousCache,

@@ -9,7 +9,7 @@ import pytest
 from labkit import calc
 from labkit.calc import Layout
 from labkit.calc import layout as calc_layout
-from labkit.calc.hardware.cluster import Cluster, Tier
+from labkit.calc.hardware import Cluster, Tier
 
 EIGHT = Layout(world_size=48, tp=2, pp=3, cp=2)
 

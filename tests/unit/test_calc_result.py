@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from labkit import calc
-from labkit.calc.dimensions import UNITS
+from labkit.calc.units import UNITS_OF
 
 STATES = calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)
 
@@ -118,7 +118,7 @@ def test_what_a_result_prints_is_read_as_an_amount_again(text):
 
 @pytest.mark.parametrize("dimension", ["bytes", "seconds", "bytes/s", ""])
 def test_every_unit_that_a_result_is_read_in_may_be_typed(dimension):
-    for unit, size in UNITS[dimension].items():
+    for unit, size in UNITS_OF[dimension].items():
         assert calc.amount(f"2 {unit}").to(unit) == pytest.approx(2)
         assert calc.amount(f"2 {unit}") == calc.Result(2 * size, dimension)
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
-from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
-from labkit.moe.capacity import expert_capacity as capacity_of_the_layer
-from labkit.moe.capacity import within_capacity
+from labkit.calc.reliability import asynchronous_samples_per_s, synchronous_samples_per_s
+from labkit.moe.routing import expert_capacity as capacity_of_the_layer
+from labkit.moe.routing import within_capacity
 
 TIMES = [0.4, 0.4, 0.5, 0.8]
 

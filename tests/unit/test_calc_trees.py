@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
-from labkit.calc.traffic.blocked_traffic import best_num_blocks, num_blocks
+from labkit.calc.traffic.cost import best_num_blocks, num_blocks
 from labkit.collectives.double_tree import double_tree
 from labkit.collectives.tree import binary_tree
 

@@ -134,12 +134,12 @@ def know_all(cards):
     """As if each had been answered just now."""
 
     def all_at_once(opened):
-        from labkit.progress import states
+        from labkit.progress import scheduling
         from labkit.progress.event import Event
 
         for each in cards:
-            event = Event(clock.now_s(), states.ANSWER, f"card/{each.id}", {"rating": "easy"})
-            states.add_answer(opened, event)
+            event = Event(clock.now_s(), scheduling.ANSWER, f"card/{each.id}", {"rating": "easy"})
+            scheduling.add_answer(opened, event)
 
     store.writing(all_at_once)
 

@@ -9,8 +9,7 @@ import pytest
 from labkit import progress
 from labkit.notebook import card
 from labkit.progress import clock, practice, store
-from labkit.progress.home import store_path
-from labkit.progress.trouble import ProgressWarning
+from labkit.progress.clock import ProgressWarning, store_path
 from tests.widget_tree import buttons, press, words
 
 DAY_S = 86_400

@@ -12,7 +12,7 @@ from labkit.interview.drills import Outcome
 from labkit.interview.mock import Item, Plan
 from labkit.interview.slow_case import Drawn, case_of, draw, open_case
 from labkit.notebook import case
-from labkit.notebook.mock_interview import MockInterview
+from labkit.notebook.mock import MockInterview
 from labkit.profile.bottleneck import FAULTS
 from tests.unit.test_profile_changes import training
 from tests.widget_tree import buttons, entry, press, words

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from labkit.launch import resources
+from labkit.launch.checkup import check_up, packages, smoke_run, versions
 from labkit.launch.errors import RunTimeout
-from labkit.launch.machine import resources
-from labkit.launch.machine.checkup import check_up, packages, smoke_run, versions
-from labkit.launch.machine.machine import Machine
-from labkit.launch.machine.resources import Level, gpus, temporary_files
+from labkit.launch.machine import Machine
+from labkit.launch.resources import Level, gpus, temporary_files
 
 HEALTHY = Machine(
     num_cores=4,
@@ -306,7 +306,7 @@ def test_too_few_open_files_are_found_for_real(tmp_path):
     """In a process that really may open only 30."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))\n"
-        "from labkit.launch.machine.checkup import check_up\n"
+        "from labkit.launch.checkup import check_up\n"
         "for finding in check_up(): print(int(finding.level), finding.subject)\n"
     )
     done = subprocess.run(

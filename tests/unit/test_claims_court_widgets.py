@@ -7,14 +7,14 @@ import pytest
 from labkit import progress
 from labkit.interview.court import VERDICTS, Evidence, findings, load_claims, record
 from labkit.interview.runs import idle_time
-from labkit.notebook import claims_court, docket, judge, judgement, vote
+from labkit.notebook import court, docket, judge, vote
 from labkit.progress import clock, practice
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(claims_court, "_unsaved", {})
+    monkeypatch.setattr(court, "_unsaved", {})
     return tmp_path / "home"
 
 
@@ -91,7 +91,7 @@ def test_a_claim_that_is_due_is_open_again(monkeypatch):
 
 
 def test_a_vote_that_could_not_be_stored_is_no_answer(monkeypatch):
-    monkeypatch.setitem(claims_court._unsaved, "ring-8", "right")
+    monkeypatch.setitem(court._unsaved, "ring-8", "right")
     assert "so does the court" in repr(judge("ring-8", measure=False))
     assert ratings("ring-8") == []
 
@@ -119,7 +119,7 @@ def test_a_run_that_contradicts_the_calculation_is_not_passed_over(monkeypatch):
     for within, said in ((0.2, "This machine is busy"), (0.0, "One of them is wrong")):
         exhibit = replace(one.exhibit, within=within)
         found = [replace(one, exhibit=exhibit, measured=2 * one.found), two]
-        monkeypatch.setattr(judgement, "findings", lambda *_, found=found, **__: found)
+        monkeypatch.setattr(court, "findings", lambda *_, found=found, **__: found)
         shown = judge("bubble-8-16")
         assert said in repr(shown) and said in shown.html
 
@@ -141,7 +141,7 @@ def test_a_published_figure_is_called_so_and_what_is_pending_is_said(monkeypatch
     assert "pending" not in shown.html
     claim = load_claims()["ring-8"]
     waiting = replace(claim, evidence=(*claim.evidence, Evidence(pending="a switch that adds")))
-    monkeypatch.setattr(judgement, "claim_of", lambda key: waiting)
+    monkeypatch.setattr(court, "claim_of", lambda key: waiting)
     assert "pending: a switch that adds" in judge("ring-8").html
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, progress
-from labkit.grade.catalog import load_catalog
-from labkit.grade.workspace import Workspace
+from labkit.grade.workspace import Workspace, load_catalog
 
 ROOT = Path(__file__).parents[2]
 NAME, OTHER = "model_state_bytes", "tree_broadcast"

@@ -11,9 +11,9 @@ import pytest
 
 from labkit import cli, progress, run
 from labkit.cli import commands
-from labkit.grade.outcome import Outcome
+from labkit.grade.verdict import Outcome
 from labkit.launch import RankError
-from labkit.progress.details import OUTCOMES
+from labkit.progress.statistics import OUTCOMES
 
 NAME = "model_state_bytes"
 

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from labkit import cli
-from labkit.grade.catalog import load_catalog
+from labkit.grade.workspace import load_catalog
 from labkit.interview.subjects import subjects_by_group
 from labkit.progress import clock, practice, record
-from labkit.progress.graded import record_check
+from labkit.progress.practice import record_check
 
 COLLECTIVES = str(len(subjects_by_group()["Collectives and networks"]))
 

@@ -8,8 +8,8 @@ import torch
 
 from labkit import Mismatch, RankError, run
 from labkit.collectives import ring_all_reduce
-from labkit.comm.agreement.agreement import Agreement, Neighbours, hashed
-from labkit.comm.not_a_member import NotAMember
+from labkit.comm.agreement import Agreement, Neighbours, hashed
+from labkit.comm.group import NotAMember
 
 WORLD_SIZES = [1, 2, 3, 4]
 

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 from labkit.comm import Site
-from labkit.comm.recorded import Recorded
+from labkit.comm.recorder import Recorded
 from labkit.doctor import diagnose_now
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault
+from labkit.doctor.verdict import Fault, Stage
 from labkit.doctor.waiting import View
 from labkit.launch.listen import consult, examined
 from tests.unit.test_doctor import WAITS

@@ -6,8 +6,7 @@ import pytest
 
 from labkit import progress
 from labkit.grade import desk
-from labkit.grade.catalog import load_catalog
-from labkit.grade.workspace import Workspace
+from labkit.grade.workspace import Workspace, load_catalog
 
 REPOSITORY = Workspace(Path(__file__).parents[2])
 NAMES = list(load_catalog(REPOSITORY))

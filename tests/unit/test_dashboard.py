@@ -8,9 +8,9 @@ from labkit import progress
 from labkit.interview.standing import Tally, notebooks_of, standing, standing_of
 from labkit.interview.subjects import subjects_by_group
 from labkit.notebook import dashboard
-from labkit.notebook.dashboard_page import page_html, page_text
+from labkit.notebook.progress import page_html, page_text
 from labkit.progress import Event, clock, practice
-from labkit.progress.graded import record_check
+from labkit.progress.practice import record_check
 
 DAY_S, NOON_S = 86_400, 1_700_049_600
 GROUPS = list(subjects_by_group())

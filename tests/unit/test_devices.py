@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from labkit import run
-from labkit.comm.placement import placement
+from labkit.comm.connect import placement
 from labkit.launch import request
-from labkit.launch.machine.machine import Machine
+from labkit.launch.machine import Machine
 
 LAPTOP = Machine(
     num_cores=8,

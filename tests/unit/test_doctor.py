@@ -5,15 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.comm import Site
-from labkit.comm.agreement import disagreement
-from labkit.comm.recorded import Recorded
-from labkit.doctor import advice
+from labkit.comm import Site, mismatch
+from labkit.comm.recorder import Recorded
+from labkit.doctor import verdict as advice
 from labkit.doctor.diagnose import diagnose, diagnose_now
 from labkit.doctor.position import position_of, table
 from labkit.doctor.stacks import Stack
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault
+from labkit.doctor.verdict import Fault, Stage
 from labkit.doctor.waiting import View, needed_by
 from labkit.launch import failure, listen
 from tests.an_operation import an_operation
@@ -207,11 +205,11 @@ def compared(monkeypatch):
     """A count of the operations that were compared."""
     count = SimpleNamespace(num=0)
 
-    def among(operations, among=disagreement.among):
+    def among(operations, among=mismatch.among):
         count.num += len(operations)
         return among(operations)
 
-    monkeypatch.setattr(disagreement, "among", among)
+    monkeypatch.setattr(mismatch, "among", among)
     return count
 
 

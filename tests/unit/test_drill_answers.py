@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit import calc
-from labkit.calc.typed import read
-from labkit.calc.units import Quantity
+from labkit.calc.units import Quantity, read
 from labkit.interview.cards.sitting import cards_of
 from labkit.interview.drills import Outcome, drills_of, get_drill, judge
 from labkit.interview.drills.digits import agrees, half_unit, may_be_confused, rounded_text

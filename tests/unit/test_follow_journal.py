@@ -5,10 +5,7 @@ import io
 import pytest
 import torch
 
-from labkit.comm.follow_journal import JournalFollower
-from labkit.comm.journal import Journal
-from labkit.comm.read_journal import read_journal, records_of
-from labkit.comm.record import RECORD
+from labkit.comm.journal import RECORD, Journal, JournalFollower, read_journal, records_of
 
 
 class Rank:

@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from labkit.grade.catalog import CatalogError, UnknownExercise, get_exercise, load_catalog
 from labkit.grade.graders import load_graders
-from labkit.grade.workspace import Workspace, WorkspaceNotFound, find_workspace
+from labkit.grade.workspace import (
+    CatalogError,
+    UnknownExercise,
+    Workspace,
+    WorkspaceNotFound,
+    find_workspace,
+    get_exercise,
+    load_catalog,
+)
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 ENTRY = """\

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from labkit import progress
-from labkit.grade.catalog import get_exercise
 from labkit.grade.desk import hint, reset, solution, standings
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import Workspace
+from labkit.grade.workspace import Workspace, get_exercise
 
 NAME = "ring_all_reduce"
 REPOSITORY = Workspace(Path(__file__).parents[2])

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.grade.catalog import load_catalog
 from labkit.grade.graders import functions_of
 from labkit.grade.stubs import PLACEHOLDER, StubError, cut_stub, is_unattempted, stub_of
-from labkit.grade.workspace import Workspace
+from labkit.grade.workspace import Workspace, load_catalog
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 SOLUTION = '''\

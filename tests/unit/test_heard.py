@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from labkit.notebook.heard import listen
+from labkit.notebook.controls import listen
 from labkit.progress import ProgressWarning
 
 

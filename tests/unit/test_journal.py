@@ -9,10 +9,8 @@ import torch
 
 from labkit import RankError, run
 from labkit.collectives import ring_all_reduce
-from labkit.comm.journal import Journal
+from labkit.comm.journal import RECORD, Journal, read_journal
 from labkit.comm.operation import Site
-from labkit.comm.read_journal import read_journal
-from labkit.comm.record import RECORD
 
 
 def test_an_entry_is_on_disk_before_the_operation_is_performed(tmp_path):

@@ -8,7 +8,7 @@ from labkit import calc
 from labkit.calc import Layout
 from labkit.calc.plan import Job
 from labkit.notebook import layout_planner
-from labkit.notebook.plan_table import MEMORY_COLOURS, STEP_COLOURS, bar, breakdown, plan_html
+from labkit.notebook.planner import MEMORY_COLOURS, STEP_COLOURS, bar, breakdown, plan_html
 
 SMALL = {"model": "llama3.2-1b", "gpus": 8, "batch": 8, "top": 3}
 

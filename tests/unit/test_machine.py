@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from labkit.launch.machine import cgroup, machine
+from labkit.launch import machine
 
 
 def tree(root, files):
@@ -47,10 +47,10 @@ VERSION_1 = {
 )
 def test_a_containers_limits_are_found(tmp_path, files, cores, limit, left, processes):
     root = tree(tmp_path, files)
-    assert cgroup.cpu_limit(root) == cores
-    assert cgroup.memory_limit(root) == limit
-    assert cgroup.memory_left(root) == left
-    assert cgroup.process_limit(root) == processes
+    assert machine.cpu_limit(root) == cores
+    assert machine.memory_limit(root) == limit
+    assert machine.memory_left(root) == left
+    assert machine.process_limit(root) == processes
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_a_containers_limits_are_found(tmp_path, files, cores, limit, left, proc
 def test_what_the_kernel_keeps_of_files_is_not_in_use(
     tmp_path, limits, group, statistics, kept, given_back
 ):
-    before = cgroup.memory_left(tree(tmp_path, limits))
+    before = machine.memory_left(tree(tmp_path, limits))
     tree(tmp_path, {f"{group}/memory.stat": statistics.format(*kept)})
-    assert cgroup.memory_left(tmp_path) == before + given_back
+    assert machine.memory_left(tmp_path) == before + given_back
 
 
 @pytest.mark.parametrize("odd", ["", "inactive_file\n", "inactive_file lots\n", "rubbish"])
 def test_odd_statistics_say_nothing_of_memory_that_can_be_given_back(tmp_path, odd):
     files = {**VERSION_2, "sys/fs/cgroup/pod/app/memory.stat": odd}
-    assert cgroup.memory_left(tree(tmp_path, files)) == 15 * 10**8
+    assert machine.memory_left(tree(tmp_path, files)) == 15 * 10**8
 
 
 def test_no_more_is_left_than_the_limit_though_two_files_are_read_one_after_the_other(tmp_path):
     files = {**VERSION_2, "sys/fs/cgroup/pod/app/memory.stat": "inactive_file 1900000000\n"}
-    assert cgroup.memory_left(tree(tmp_path, files)) == 2 * 10**9
+    assert machine.memory_left(tree(tmp_path, files)) == 2 * 10**9
 
 
 def test_no_limit_is_no_limit(tmp_path):
@@ -89,7 +89,7 @@ def test_no_limit_is_no_limit(tmp_path):
         "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
     }
     root = tree(tmp_path, {**VERSION_1, **unlimited})
-    assert (cgroup.cpu_limit(root), cgroup.memory_limit(root)) == (None, None)
+    assert (machine.cpu_limit(root), machine.memory_limit(root)) == (None, None)
 
 
 def test_a_containers_limit_counts_before_the_hosts_memory(tmp_path):

@@ -8,11 +8,10 @@ import pytest
 
 import labkit
 from labkit import Link, Topology, calc, measure, replay, run, viz
-from labkit.calc.crossing import predicted_crossing
+from labkit.calc.choice import predicted_crossing
 from labkit.measure.algorithms import NAMES, Algorithm, chosen
 from labkit.measure.alpha_beta_fit import all_reduce_seconds
-from labkit.measure.crossover import crossover, measured_crossing
-from labkit.measure.measured import Measured
+from labkit.measure.measured import Measured, crossover, measured_crossing
 from labkit.measure.sweep import checked_sizes, times_on_ranks
 
 SIZES = [2**exponent for exponent in range(10, 27, 2)]

@@ -8,7 +8,7 @@ import pytest
 from labkit import calc
 from labkit.calc import TrainingSetup, footprint
 from labkit.calc.memory.fit import smallest_change
-from labkit.notebook import memory_answer as answer
+from labkit.notebook import memory as answer
 from labkit.notebook import memory_calculator
 
 LLAMA = TrainingSetup(model="llama2-7b")
@@ -101,7 +101,7 @@ def drawn(monkeypatch):
         setups.append(setup)
         return repr((setup, capacity)).encode()
 
-    module = importlib.import_module("labkit.notebook.memory_calculator")
+    module = importlib.import_module("labkit.notebook.memory")
     monkeypatch.setattr(module, "_png", png)
     return setups
 

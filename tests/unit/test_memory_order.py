@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.comm import Disagreement
-from labkit.comm.agreement.agreement import Neighbours
+from labkit.comm.agreement import Neighbours
 from labkit.comm.shared_memory.memory_order import MemoryOrder
 
 

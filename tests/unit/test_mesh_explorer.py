@@ -7,7 +7,7 @@ import pytest
 
 from labkit.mesh import coordinates_at
 from labkit.notebook import mesh_explorer
-from labkit.notebook.mesh_grid import COLOURS, mesh_html
+from labkit.notebook.mesh import COLOURS, mesh_html
 
 SIZES = {"dp": 2, "pp": 3, "tp": 2}
 

@@ -6,11 +6,10 @@ import sys
 import pytest
 
 from labkit import progress
-from labkit.grade.outcome import Outcome
+from labkit.grade.verdict import Outcome
 from labkit.interview.mock import Item, Plan, asking, plan_interview
-from labkit.notebook import mock_exercise, mock_interview
-from labkit.notebook.mock_interview import MockInterview, clock_html
-from labkit.notebook.mock_report import named
+from labkit.notebook import mock, mock_interview
+from labkit.notebook.mock import MockInterview, clock_html, named
 from labkit.progress import practice
 from tests.virtual_loop import run_virtually
 
@@ -89,7 +88,7 @@ def test_an_exercise_is_checked_until_it_passes(monkeypatch):
         def _repr_html_(self):
             return f"it is {self.outcome.value}"
 
-    monkeypatch.setattr(mock_exercise, "check", Verdict)
+    monkeypatch.setattr(mock, "check", Verdict)
     box, _ = box_of(EXERCISE)
     box.start()
     assert "Budget, on n ranks" in box._item.children[0].children[0].value, "the contract is shown"
@@ -106,7 +105,7 @@ def test_a_check_that_cannot_be_or_is_interrupted_says_so(monkeypatch, error):
     def check(name):
         raise error
 
-    monkeypatch.setattr(mock_exercise, "check", check)
+    monkeypatch.setattr(mock, "check", check)
     box, _ = box_of(EXERCISE)
     box.start()
     box.view.check()

@@ -8,8 +8,7 @@ from nbclient import NotebookClient
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 
 from labkit import calc
-from labkit.calc.typed import in_unit
-from labkit.calc.units import Quantity
+from labkit.calc.units import Quantity, in_unit
 from labkit.notebook import (
     RingCost,
     Row,
@@ -20,9 +19,8 @@ from labkit.notebook import (
     reveal,
     table,
 )
-from labkit.notebook.calculator import _CHOICES
 from labkit.notebook.predictions import verdict
-from labkit.notebook.ring_cost import PRESETS
+from labkit.notebook.ring import _CHOICES, PRESETS
 from scripts.notebooks import ThisPython
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from labkit import calc, viz
 from labkit.notebook import RingCost, calculator, predict, reveal
-from labkit.notebook.ring_cost import PRESETS
+from labkit.notebook.ring import PRESETS
 
 NODE = PRESETS["one node: 8 GPUs"]
 NONSENSE = [math.inf, -math.inf, math.nan]

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from labkit.context_parallel import attend, contiguous, merge, zigzag
-from labkit.context_parallel.online_softmax import attend_backward
-from labkit.context_parallel.score_blocks import TILE_TOKENS, blocks, tiles
+from labkit.context_parallel.ring import TILE_TOKENS, attend_backward, blocks, tiles
 
 PLACEMENTS = [contiguous, zigzag]
 

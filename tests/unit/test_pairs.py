@@ -1,7 +1,7 @@
 """Two ends of a message, of which one looked before the other was there."""
 
-from labkit.comm.agreement.pairs import RECEIVER, SENDER, Pairs
-from labkit.comm.agreement.shared_rows import ROWS_PER_FILE
+from labkit.comm.agreement import RECEIVER, SENDER, Pairs
+from labkit.comm.shared_rows import ROWS_PER_FILE
 
 
 class Witness:

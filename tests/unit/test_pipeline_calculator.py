@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from labkit import calc, viz
-from labkit.notebook import pipeline_answer as answer
+from labkit.notebook import pipeline as answer
 from labkit.notebook import pipeline_calculator
-from labkit.notebook.pipeline_answer import PipelineAnswer, PipelineSetup
+from labkit.notebook.pipeline import PipelineAnswer, PipelineSetup
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
 
 CLOSED = {"naive": "naive", "GPipe": "gpipe", "1F1B": "1f1b", "ZB-H1": "zb_h1"}
@@ -128,7 +128,7 @@ class Sketch:
 
 @pytest.fixture
 def sketches(monkeypatch):
-    module = importlib.import_module("labkit.notebook.pipeline_calculator")
+    module = importlib.import_module("labkit.notebook.pipeline")
     monkeypatch.setattr(module, "_picture", Sketch)
 
 

@@ -10,11 +10,12 @@ from labkit.pipeline.messages import (
     Together,
     actions,
     messages_of,
+    order_of_completion,
     require_actions,
+    require_end,
     shown,
 )
 from labkit.pipeline.op import Kind, Op
-from labkit.pipeline.rendezvous import order_of_completion, require_end
 
 F, B, I = Kind.F, Kind.B, Kind.I  # noqa: E741
 TWO = plan(one_f_one_b, 2, 2)

@@ -8,10 +8,14 @@ import pytest
 from labkit import calc
 from labkit.calc import Layout, TrainingSetup
 from labkit.calc.plan import Assumptions, Job
-from labkit.calc.plan.gpu_memory import fullest, rank_parts
-from labkit.calc.plan.layers_by_stage import layer_counts, layers_of_rank
-from labkit.calc.plan.parameters_by_rank import held_by_ranks
-from labkit.calc.plan.rules import refusal
+from labkit.calc.plan.gpu_memory import (
+    fullest,
+    held_by_ranks,
+    layer_counts,
+    layers_of_rank,
+    rank_parts,
+)
+from labkit.calc.plan.layout_rules import refusal
 
 WORLD = 64
 MIXTRAL = calc.MODELS["mixtral-8x7b"]

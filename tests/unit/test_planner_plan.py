@@ -9,8 +9,8 @@ import pytest
 from labkit import calc, cli
 from labkit.calc import Layout
 from labkit.calc.plan import Assumptions, Job
-from labkit.calc.plan.change import STEPS
-from labkit.calc.plan.rules import refusal
+from labkit.calc.plan.layout_rules import refusal
+from labkit.calc.plan.ranking import STEPS
 
 SMALL = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 32), 64, tokens=1e12)
 MOE = Job("mixtral-8x7b", "megatron_bf16", calc.cluster("h100", 64), 64, sequence=4096)

@@ -7,8 +7,8 @@ import pytest
 from labkit import calc
 from labkit.calc import Layout
 from labkit.calc.plan import Job
+from labkit.calc.plan.layout_rules import refusal, warnings_of
 from labkit.calc.plan.planned_step import step_parts
-from labkit.calc.plan.rules import refusal, warnings_of
 
 A100 = calc.cluster("a100", 512)
 GPT3 = Job("gpt3-175b", "zero_paper", A100, 1536)

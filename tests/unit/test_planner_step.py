@@ -7,11 +7,11 @@ import pytest
 
 from labkit import calc
 from labkit.calc import Layout
-from labkit.calc.hardware.cluster import Cluster, Tier
-from labkit.calc.plan import Assumptions, Job, links
-from labkit.calc.plan.layer_seconds import layer_seconds
-from labkit.calc.plan.links import Span
+from labkit.calc.hardware import Cluster, Tier
+from labkit.calc.plan import Assumptions, Job
+from labkit.calc.plan import seconds as links
 from labkit.calc.plan.planned_step import step_parts, times
+from labkit.calc.plan.seconds import Span, layer_seconds
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
 
 A100 = calc.cluster("a100", 64)

@@ -17,8 +17,8 @@ import labkit
 from labkit import profile
 from labkit.cli.commands import app
 from labkit.comm import Region, Timeline
-from labkit.doctor.stage import Stage
-from labkit.launch.cluster.rank_record import Record
+from labkit.doctor.verdict import Stage
+from labkit.hosts.rank_record import Record
 from labkit.profile import what_if
 from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work
 from tests.an_operation import an_operation

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.progress import clock, events, practice, record, states
+from labkit.progress import clock, events, practice, record, scheduling
 from labkit.progress.exchange import ExchangeError, Imported, export_json, import_json
 from tests.progress_stores import write_version_0
 
@@ -56,7 +56,7 @@ def test_two_machines_that_exchange_their_events_agree(tmp_path, machine):
     for name, other in (("a", "b"), ("b", "a")):
         machine(name)
         assert import_json(tmp_path / f"{other}.json") == Imported(9, 2)  # the same settings
-        assert practice.all_states() == states.rebuilt(events())
+        assert practice.all_states() == scheduling.rebuilt(events())
         found.append((sorted(events(), key=str), practice.all_states()))
     assert found[0] == found[1]
     assert found[0][1]["card/co-8"].num_answers == 8
@@ -189,7 +189,7 @@ def test_settings_that_cannot_schedule_undo_the_import(tmp_path, machine):
         event["detail"]["parameters"][:4] = [100.0] * 4
         event["detail"]["desired_retention"] = 1e-9
         old, event["subject"] = event["subject"], scheduling.name_of(event["detail"])
-        event["uid"] = states.uid_of_settings(event["subject"])
+        event["uid"] = scheduling.uid_of_settings(event["subject"])
         for answer in document["events"]:
             if answer["detail"].get("scheduler") == old:
                 answer["detail"]["scheduler"] = event["subject"]

@@ -4,7 +4,7 @@ import pytest
 
 from labkit.notebook import predict, reveal
 from labkit.progress import clock, events, record
-from labkit.progress.graded import record_check, record_judged, record_tried
+from labkit.progress.practice import record_check, record_judged, record_tried
 
 NAME = "ring_all_reduce"
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from labkit.progress import Event, ProgressWarning, events, practice, record, schema
+from labkit.progress import Event, ProgressWarning, events, practice, record, store
 from tests.progress_stores import all_at_once, forked, write_version_0
 
 
@@ -35,7 +35,7 @@ def test_version_0_is_migrated_without_loss(own_home):
         (1.5, "check", "{'n': 1}")
     }
     assert len({event.uid for event in found}) == 3
-    assert version_of(own_home) == schema.VERSION
+    assert version_of(own_home) == store.VERSION
     assert practice.answer("card/co-8", "good").num_answers == 1
 
 
@@ -92,9 +92,9 @@ def test_a_kill_in_the_middle_leaves_the_old_store_or_the_new_one(own_home):
         os.close(pipe)
         left.append(version_of(own_home))
         assert [event.subject for event in events()] == subjects
-        assert version_of(own_home) == schema.VERSION
+        assert version_of(own_home) == store.VERSION
         longest_s *= 0.8 if left[-1] else 1.3  # towards the moment of the commit
-    assert set(left) == {0, schema.VERSION}
+    assert set(left) == {0, store.VERSION}
 
 
 def test_a_step_that_fails_changes_nothing(own_home, monkeypatch):
@@ -105,8 +105,8 @@ def test_a_step_that_fails_changes_nothing(own_home, monkeypatch):
         raise sqlite3.OperationalError("no room for the second table")
 
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "STEPS", (*schema.STEPS, fails))
-        patch.setattr(schema, "VERSION", len(schema.STEPS))
+        patch.setattr(store, "STEPS", (*store.STEPS, fails))
+        patch.setattr(store, "VERSION", len(store.STEPS))
         with pytest.warns(ProgressWarning, match="no room for the second table"):
             assert events() == []
     assert version_of(own_home) == 0
@@ -120,11 +120,11 @@ def test_a_store_that_becomes_newer_while_it_is_open_is_refused_too(own_home, mo
     def upgraded_meanwhile(opened):
         if not checks:
             newer = sqlite3.connect(own_home / "progress.sqlite3")
-            newer.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+            newer.execute(f"PRAGMA user_version = {store.VERSION + 1}")
             newer.close()
         checks.append(opened)
 
-    monkeypatch.setattr(schema, "upgrade", upgraded_meanwhile)
+    monkeypatch.setattr(store, "upgrade", upgraded_meanwhile)
     with pytest.warns(ProgressWarning, match="newer labkit"):
         record("check", "ring")
     assert [event.subject for event in events()] == ["scan"]

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from labkit.progress import clock, events, exchange, practice, states, statistics
-from labkit.progress.graded import record_check
+from labkit.progress import clock, events, exchange, practice, scheduling, statistics
+from labkit.progress.practice import record_check
 from tests.progress_stores import write_old_events
 
 DAY_S = 86_400
@@ -54,7 +54,7 @@ def test_they_count_at_the_time_of_the_check_and_are_what_events_rebuild(own_hom
     old(own_home, "wrong", "passed", begin_s=1.7e9)
     known = practice.state("exercise/scan")
     assert known.last_s == 1.7e9 + DAY_S
-    assert states.rebuilt(events()) == {"exercise/scan": known}
+    assert scheduling.rebuilt(events()) == {"exercise/scan": known}
     (mastery,) = statistics.mastery({"one": ["exercise/scan"]}, now_s=known.last_s).values()
     assert mastery.num_seen == 1 and mastery.value > 0.9
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.progress import ProgressWarning, clock, events, log, practice, scheduling, states, store
+from labkit.progress import ProgressWarning, clock, events, practice, scheduling, store
 
 DAY_S = 86_400.0
 START_S = 1.8e9
@@ -148,7 +148,7 @@ def test_states_are_those_that_the_events_give_whatever_the_order_of_times(answe
             returned = practice.answer(subject, rating, at_s=at_s)
             assert practice.state(subject) == returned
         stored = practice.all_states()
-        assert stored == states.rebuilt(events())
+        assert stored == scheduling.rebuilt(events())
         assert sum(state.num_answers for state in stored.values()) == len(answers)
 
 
@@ -156,7 +156,7 @@ def test_states_are_those_that_the_events_give_whatever_the_order_of_times(answe
 @settings(max_examples=12)
 def test_a_state_does_not_depend_on_the_order_in_which_answers_came_in(answers, random):
     named = [
-        log.Event(at_s, "answer", subject, {"rating": rating}, f"uid-{number}")
+        practice.Event(at_s, "answer", subject, {"rating": rating}, f"uid-{number}")
         for number, (subject, rating, at_s) in enumerate(answers)
     ]
     found = []
@@ -164,7 +164,7 @@ def test_a_state_does_not_depend_on_the_order_in_which_answers_came_in(answers, 
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setenv("LABKIT_HOME", folder)
             for event in named:
-                store.writing(lambda opened, event=event: states.add_answer(opened, event))
+                store.writing(lambda opened, event=event: scheduling.add_answer(opened, event))
             found.append(practice.all_states())
         random.shuffle(named)
     assert found[0] == found[1]
@@ -173,7 +173,7 @@ def test_a_state_does_not_depend_on_the_order_in_which_answers_came_in(answers, 
 def test_states_are_stored_and_not_made_anew_by_each_answer(monkeypatch):
     """The fast way is taken: or the tests above would compare a rebuild with a rebuild."""
     practice.answer("card/co-8", "good", at_s=START_S)
-    monkeypatch.setattr(states, "replay", None)
+    monkeypatch.setattr(scheduling, "replay", None)
     assert practice.answer("card/co-8", "good", at_s=START_S + DAY_S).num_answers == 2
 
 
@@ -184,13 +184,13 @@ def test_a_change_of_settings_leaves_the_states_of_earlier_answers_as_they_were(
     with monkeypatch.context() as patch:
         patch.setattr(scheduling, "DESIRED_RETENTION", 0.8)
         practice.answer("card/co-8", "good", at_s=START_S + 20 * DAY_S)
-        rebuilt = states.rebuilt(events())
+        rebuilt = scheduling.rebuilt(events())
     scheduling._settings.cache_clear()
     assert len(events(kind="scheduler")) == 2
-    assert practice.all_states() == rebuilt == states.rebuilt(events())
-    assert states.rebuilt(events()[:-1])["card/co-8"] == before
+    assert practice.all_states() == rebuilt == scheduling.rebuilt(events())
+    assert scheduling.rebuilt(events()[:-1])["card/co-8"] == before
     practice.answer("card/co-8", "hard", at_s=START_S + 5 * DAY_S)  # late: replays the others
-    assert practice.all_states() == states.rebuilt(events())
+    assert practice.all_states() == scheduling.rebuilt(events())
 
 
 def test_without_fsrs_answers_are_kept_and_scheduled_later(monkeypatch):
@@ -200,7 +200,7 @@ def test_without_fsrs_answers_are_kept_and_scheduled_later(monkeypatch):
         assert practice.answer("card/co-8", "good", at_s=START_S + 3 * DAY_S) is None
         assert practice.state("card/co-8").num_answers == 1
     assert practice.answer("card/co-8", "easy", at_s=START_S + 9 * DAY_S).num_answers == 3
-    assert practice.all_states() == states.rebuilt(events())
+    assert practice.all_states() == scheduling.rebuilt(events())
 
 
 def test_hundreds_of_answers_stay_within_the_calendar():

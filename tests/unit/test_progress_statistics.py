@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.progress import Event, clock, practice, record, statistics
-from labkit.progress.graded import record_check
+from labkit.progress.practice import record_check
 
 DAY_S = 86_400.0
 BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"  # written out: no database of zones is needed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.progress import ProgressWarning, damage, events, home, log, record, schema, store
+from labkit.progress import ProgressWarning, events, home, practice, record, store
 from tests.progress_stores import all_at_once, as_nobody, finished, forked, write_version_0
 
 
@@ -77,7 +77,7 @@ def test_a_transaction_that_has_returned_is_on_the_disk():
 
 def test_an_error_within_a_transaction_undoes_all_of_it():
     def half(opened):
-        log.insert(opened, log.Event(1.0, "check", "scan", {}))
+        practice.insert(opened, practice.Event(1.0, "check", "scan", {}))
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError, match="in the middle"):
@@ -118,9 +118,9 @@ def test_the_logs_of_a_damaged_store_go_with_it(own_home):
     own_home.mkdir()
     for ending in ("", "-wal", "-shm", "-journal"):
         (own_home / f"progress.sqlite3{ending}").write_text(ending)
-    found = damage.identity(path_of(own_home))
+    found = store.identity(path_of(own_home))
     with pytest.warns(ProgressWarning, match="torn page"):
-        damage.keep_aside(path_of(own_home), found, ValueError("torn page"))
+        store.keep_aside(path_of(own_home), found, ValueError("torn page"))
     kept = {path.name: path.read_text() for path in own_home.iterdir()}
     assert kept == {
         f"progress.corrupt-1.sqlite3{ending}": ending for ending in ("", "-wal", "-shm", "-journal")
@@ -130,10 +130,10 @@ def test_the_logs_of_a_damaged_store_go_with_it(own_home):
 def test_a_fresh_store_is_not_taken_for_the_damaged_one_that_another_process_moved(own_home):
     own_home.mkdir()
     path_of(own_home).write_bytes(b"damaged")
-    found = damage.identity(path_of(own_home))
+    found = store.identity(path_of(own_home))
     path_of(own_home).rename(own_home / "progress.corrupt-1.sqlite3")
     record("check", "scan")
-    damage.keep_aside(path_of(own_home), found, ValueError("torn page"))
+    store.keep_aside(path_of(own_home), found, ValueError("torn page"))
     assert [event.subject for event in events()] == ["scan"]
 
 
@@ -217,7 +217,7 @@ def write_and_read():
     return [event.subject for event in found], written, read
 
 
-@pytest.mark.parametrize("version", [0, schema.VERSION])
+@pytest.mark.parametrize("version", [0, store.VERSION])
 @pytest.mark.parametrize("folder_mode", [0o555, 0o777])
 def test_a_read_only_store_can_still_be_read(reachable_home, version, folder_mode):
     if version:
@@ -292,11 +292,11 @@ def test_a_store_that_somebody_else_holds_is_waited_for_and_then_a_warning(own_h
 def test_a_store_of_a_newer_labkit_is_refused_and_left_alone(own_home):
     record("check", "scan")
     newer = sqlite3.connect(path_of(own_home))
-    newer.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    newer.execute(f"PRAGMA user_version = {store.VERSION + 1}")
     newer.execute("PRAGMA journal_mode = DELETE")
     newer.close()
     before = path_of(own_home).read_bytes()
-    reason = f"version {schema.VERSION + 1}, written by a newer labkit.*Update labkit"
+    reason = f"version {store.VERSION + 1}, written by a newer labkit.*Update labkit"
     with pytest.warns(ProgressWarning, match=reason):
         record("check", "ring")
     with pytest.warns(ProgressWarning, match=reason):

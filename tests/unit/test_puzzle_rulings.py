@@ -6,9 +6,9 @@ import re
 import pytest
 
 from labkit import progress
-from labkit.grade.outcome import Outcome
 from labkit.grade.puzzles import PUZZLES, get_puzzle, judge, solve, standing
-from labkit.grade.puzzles.explain import longest_chain, longest_wait, memory_by_rank
+from labkit.grade.puzzles.ruling import longest_chain, longest_wait, memory_by_rank
+from labkit.grade.verdict import Outcome
 from labkit.pipeline import (
     Costs,
     Kind,

@@ -6,7 +6,7 @@ from labkit import Link, Topology, measure, replay
 from labkit.launch import launch
 from labkit.measure import scaling_law
 from labkit.measure.scaling_law import Point, Scaling
-from labkit.viz.scaling_picture import scaling_curves
+from labkit.viz.performance import scaling_curves
 
 SERIAL_S, PARALLEL_S = 0.02, 0.18
 

@@ -8,7 +8,7 @@ import pytest
 from labkit import cli
 from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, standing
 from labkit.notebook import schedule_puzzle
-from labkit.notebook.schedule_puzzle import picture_html
+from labkit.notebook.puzzle import picture_html
 from labkit.pipeline import gpipe, plan, simulate
 
 GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1\n"

@@ -11,11 +11,11 @@ import torch
 from labkit import serving
 from labkit.model import GPT, GPTConfig
 from labkit.serving.byte_text import TextStream, borders
-from labkit.serving.default_engine import MAX_WAITING, engine_of, short_prompts_too
 from labkit.serving.guard import MOST_BODY_BYTES
 from labkit.serving.openai_api import MOST_STOP_LETTERS
 from labkit.serving.requests import Generation, Request
 from labkit.serving.scheduler import State
+from labkit.serving.server import MAX_WAITING, engine_of, short_prompts_too
 
 CONFIG = GPTConfig(context=64, num_layers=1, hidden=16, num_heads=2)
 JSON = {"Content-Type": "application/json"}

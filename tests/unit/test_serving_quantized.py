@@ -19,8 +19,15 @@ from labkit.serving import (
     quantize,
     weight_bytes,
 )
-from labkit.serving.quantization_aware import FakeQuantize, fake_quantize
-from labkit.serving.quantized import from_codes, pack, rounded, to_codes, unpack
+from labkit.serving.quantized import (
+    FakeQuantize,
+    fake_quantize,
+    from_codes,
+    pack,
+    rounded,
+    to_codes,
+    unpack,
+)
 from labkit.train import TrainConfig
 
 CONFIG = GPTConfig(hidden=32, num_heads=4, num_kv_heads=2)

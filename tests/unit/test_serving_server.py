@@ -28,9 +28,8 @@ from labkit.serving import (
     preempting,
 )
 from labkit.serving.byte_text import END, TextStream, encode, encode_chat
-from labkit.serving.default_engine import engine_of
-from labkit.serving.engine_thread import EngineThread
-from labkit.serving.prometheus import Histogram, ServerMetrics
+from labkit.serving.engine_thread import EngineThread, Histogram, ServerMetrics
+from labkit.serving.server import engine_of
 
 CONFIG = GPTConfig(context=200, num_layers=1, hidden=16, num_heads=2)
 MODEL = GPT(CONFIG, dtype=torch.float64)

@@ -9,7 +9,7 @@ from simulated_by_rank import every_rank, pieces
 
 from labkit.calc import Layout, simulate
 from labkit.calc.simulate import Jitter, Straggler
-from labkit.calc.simulate.replica import largest_exponential
+from labkit.calc.simulate.graph import largest_exponential
 
 LAYOUT = Layout(world_size=24, tp=4, pp=2)
 PARTS = pieces(2, 4)

@@ -4,8 +4,7 @@ from functools import partial
 
 import pytest
 
-from labkit.calc.simulate.graph import graph
-from labkit.calc.simulate.orders import order
+from labkit.calc.simulate.graph import graph, order
 from labkit.pipeline import gpipe, interleaved, one_f_one_b, plan
 
 ROWS = {"gpipe": gpipe, "1f1b": one_f_one_b}

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault, Verdict
+from labkit.doctor.verdict import Fault, Stage, Verdict
 from labkit.launch import listen
 from labkit.launch.listen import StallWatch
 

@@ -8,15 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from labkit.comm import Site
-from labkit.comm.hosts.board import NoAnswer
-from labkit.comm.recorded import Recorded
+from labkit.comm.recorder import Recorded
 from labkit.doctor.halt import Halt
 from labkit.doctor.stacks import Stack
-from labkit.doctor.stage import Stage
-from labkit.doctor.verdict import Fault
+from labkit.doctor.verdict import Fault, Stage
 from labkit.doctor.waiting import View, waits_of
-from labkit.launch.cluster import blocked_job
-from labkit.launch.cluster.blocked_job import BlockedJobCheck, Standing, telling
+from labkit.hosts import blocked_job
+from labkit.hosts.blocked_job import BlockedJobCheck, Standing, telling
+from labkit.hosts.board import NoAnswer
 from tests.an_operation import an_operation
 
 HERE = Site("train.py", 3, "main", "work()")

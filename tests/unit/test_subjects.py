@@ -1,6 +1,6 @@
 """Everything that can be practised is under one group, once; predictions, of notebooks, apart."""
 
-from labkit.grade.catalog import load_catalog
+from labkit.grade.workspace import load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS

@@ -3,7 +3,7 @@
 import multiprocessing
 from types import SimpleNamespace
 
-from labkit.doctor.stage import Stage
+from labkit.doctor.verdict import Stage
 from labkit.launch.payload import RunDirectory
 from labkit.launch.rank_process import Rank
 from labkit.launch.supervise import Supervisor

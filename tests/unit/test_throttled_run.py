@@ -9,7 +9,7 @@ from labkit import Link, Session, Topology, run
 from labkit.collectives import ring_all_reduce
 from labkit.comm.shared_memory import shared_memory_all_reduce
 from labkit.comm.staging import ThroughHost
-from labkit.comm.throttling.lateness import Lateness
+from labkit.comm.throttle import Lateness
 from labkit.launch import launch
 from labkit.launch.notes import _notes_on_throttling
 

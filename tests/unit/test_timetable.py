@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from labkit import FatTree, Link, Topology, run
-from labkit.comm.throttling.timetable import Timetable
+from labkit.comm.throttle import Timetable
 
 # A fast message of m bytes takes m/10 + 0.5 s here, a slow one m + 2 s.
 FAST, SLOW = Link(10, 0.5), Link(1, 2.0)

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from labkit.grade.catalog import get_exercise
-from labkit.grade.check_verdict import Verdict
-from labkit.grade.outcome import Finding, Outcome
+from labkit.grade.verdict import Finding, Outcome, Verdict
+from labkit.grade.workspace import get_exercise
 
 
 @pytest.mark.parametrize("where", ["picture", "details", "printed"])

@@ -5,8 +5,9 @@ from matplotlib.colors import to_hex
 
 from labkit import run, viz
 from labkit.mesh import Mesh, coordinates_at, ranks_along
-from labkit.viz import mesh_places, style
-from labkit.viz.mesh_picture import AXIS_COLOURS, MAX_RANKS
+from labkit.viz import mesh as mesh_places
+from labkit.viz import style
+from labkit.viz.mesh import AXIS_COLOURS, MAX_RANKS
 
 SIZES = {"dp": 2, "pp": 2, "tp": 2}
 TINTS = {axis: style.tint(colour, 0.45) for axis, colour in AXIS_COLOURS.items()}

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from labkit import calc, viz
 from labkit.calc.result import Result
 from labkit.viz import style
-from labkit.viz.link_header import mark_places
+from labkit.viz.link_curves import mark_places
 
 MEASURED = {
     "all-reduce": {1e9: 0.042, 1e8: 0.22, 2.5e8: 0.11},

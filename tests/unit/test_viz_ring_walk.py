@@ -9,8 +9,7 @@ from labkit import run, viz
 from labkit.calc import chunk_numels, collective
 from labkit.collectives import ring_all_reduce, ring_reduce_scatter, tree_all_reduce
 from labkit.notebook import ring_slider
-from labkit.viz.ring_walk import ring_walk
-from labkit.viz.tags import contributors
+from labkit.viz.rings import contributors, ring_walk
 
 NUMEL = 10
 

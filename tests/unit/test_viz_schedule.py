@@ -30,8 +30,7 @@ from labkit.pipeline import (
 )
 from labkit.viz import schedule_input
 from labkit.viz.in_flight_curve import held_over_time
-from labkit.viz.schedule_colours import operation_colour
-from labkit.viz.schedule_numbers import Number, fitting, number_size, outline
+from labkit.viz.schedule_parts import Number, fitting, number_size, operation_colour, outline
 
 UNEVEN = Costs(forward=[0.5, 1, 1, 2], input_gradient=[1, 1, 0, 2], send=0.25)
 SLOW_LAST = [0.5, 1, 1, 2]

@@ -4,7 +4,7 @@ import pytest
 
 from labkit import viz
 from labkit.tensor_parallel import REPLICATED, Cut, even_cut
-from labkit.viz.shard_parts import parts_of
+from labkit.viz.shard_map import parts_of
 
 
 def test_words_for_ranks_and_rows():

@@ -5,9 +5,9 @@ from matplotlib.colors import to_hex
 
 from labkit import viz
 from labkit.tensor_parallel import REPLICATED, Cut, HeadShares, even_cut
-from labkit.tensor_parallel.cut import head_cut
+from labkit.tensor_parallel.linear import head_cut
 from labkit.viz import style
-from labkit.viz.shard_label import Box, Label, draw_labels
+from labkit.viz.shard_map import Box, Label, draw_labels
 
 SHARES = HeadShares(num_heads=4, num_kv_heads=2, num_ranks=4)
 KEYS = head_cut([SHARES.keys(rank) for rank in range(4)], 16, 0)

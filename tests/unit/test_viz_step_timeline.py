@@ -9,8 +9,8 @@ from labkit import calc, viz
 from labkit.calc.pieces import Pieces
 from labkit.pipeline import Kind
 from labkit.viz import style
-from labkit.viz.schedule_colours import operation_colour
-from labkit.viz.step_timeline import chosen
+from labkit.viz.schedule_parts import operation_colour
+from labkit.viz.steps import chosen
 
 
 def step_of(pp, *disturbances, world_size=64, m=4, virtual=1, **other):

@@ -12,8 +12,8 @@ from labkit import Deadlock, run, viz
 from labkit.comm.operation import Region, Site, Timeline
 from labkit.profile.activity import Span, doing, rows_without_overlap, topmost
 from labkit.viz import style
-from labkit.viz.tags import contributors
-from labkit.viz.time_shares import shares
+from labkit.viz.lanes import shares
+from labkit.viz.rings import contributors
 from tests.an_operation import an_operation
 
 HERE = Site("train.py", 12, "step")

@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from labkit import Link, Topology, calc, run, viz
 from labkit.collectives import ring_all_reduce
-from labkit.viz.traffic_counts import Sent, hosts_of, sent_between
+from labkit.viz.traffic import Sent, hosts_of, sent_between
 
 HOSTS = [[0, 1], [2, 3]]
 

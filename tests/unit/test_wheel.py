@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import EXTRAS
-from labkit.grade.catalog import load_catalog
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import Workspace
+from labkit.grade.workspace import Workspace, load_catalog
 
 ROOT = Path(__file__).parents[2]
 EASY = "model_state_bytes"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from labkit import cli
-from labkit.progress.whole_file import write_whole
+from labkit.progress.exchange import write_whole
 
 
 @pytest.fixture(params=["--json", "--anki"])

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from labkit.comm import Disagreement
-from labkit.comm.agreement import witness
-from labkit.comm.agreement.witness import Witness
+from labkit.comm import Disagreement, agreement
+from labkit.comm.agreement import Witness
 from labkit.comm.journal import Journal
 
 
@@ -30,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(witness, "time", clock)
+    monkeypatch.setattr(agreement, "time", clock)
     return clock
 
 
@@ -112,7 +111,7 @@ def test_an_entry_that_never_comes_is_not_waited_for_longer_than_patience_lasts(
     kind, more = calls[0]
     pair.post(0, kind, **more)
     testify(pair)
-    assert clock.now == pytest.approx(witness._PATIENCE_S, abs=0.1)
+    assert clock.now == pytest.approx(agreement._PATIENCE_S, abs=0.1)
 
 
 def test_an_order_is_looked_at_when_all_of_its_calls_are_there(pair, clock):

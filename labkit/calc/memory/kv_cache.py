@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from labkit.calc.checked_numbers import check_itemsize, check_ranks
-from labkit.calc.models.model_config import ModelConfig
-from labkit.calc.models.presets import model
+from labkit.calc.models import ModelConfig, model
 from labkit.calc.result import Result
 
 

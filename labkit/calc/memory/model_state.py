@@ -5,18 +5,172 @@
     zero 2   K_p N + (K_g + K_o) N/d        gradients too
     zero 3   (K_p + K_g + K_o) N/d          parameters too
 
-N parameters, K bytes each by kind (recipe.py). What a step needs besides is not in it: activations,
-units that zero 3 has gathered (whole_units.py), buckets, casts.
+N parameters, K bytes each by kind (model_state.py). What a step needs besides is not in it: activations,
+units that zero 3 has gathered (footprint.py), buckets, casts.
 Paper: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
 arXiv:1910.02054, figure 1 and table 1.
+
+What training holds for each parameter: which copies, of how many bytes, and for how long.
+
+                    parameter  gradient  master  moments      B per parameter, sharded over d
+    zero_paper          2          2        4     4 + 4       16      2 + 2 + 12/d
+    megatron_bf16       2          4        4     4 + 4       18      6 + 12/d
+    amp                 4          4        -     4 + 4       16      8 + 8/d, and 2 in a step
+    fp32                4          4        -     4 + 4       16      8 + 8/d
+    pure_bf16           2          2        -     2 + 2        8      4 + 4/d
+    adam_8bit           2          2        -     1 + 1        6.03   4 + 2.03/d
+    sgd                 4          4        -     4           12      8 + 4/d
+    sgd_plain           4          4        -     -            8      8
+
+Master copy and moments are the optimizer's: zero 1 shards them, zero 2 gradients too, zero 3 all.
+
+Sources: Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 3.1, for zero_paper; Megatron-LM's
+docs/dist_optimizer.md for megatron_bf16 and fp32; Dettmers et al., "8-bit optimizers via block-wise
+quantization", arXiv:2110.02861; torch.amp keeps float32 parameters and casts them as they are used.
+
+What travels in a step when optimizer states are kept elsewhere, and how fast it must.
+
+    to="cpu"     gradient down, updated parameter up     (K_g + K_p) N/d    states never move
+                 down after each of k microbatches       (k K_g + K_p) N/d  and added up there
+    to="disk"    masters and moments read, and written   2 K_o N/d          as in ZeRO-Infinity
+                 moments alone: masters_stay=True        2 K_m N/d          as labkit.zero.on_disk
+
+N parameters over d ranks, K bytes each by kind (model_state.py), K_o = K_master + K_m; what
+bandwidth that takes depends on the seconds of a step in which it should be hidden.
+Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840, section 3; Rajbhandari et al.,
+"ZeRO-Infinity", arXiv:2104.07857, section 4.
 """
 
 from __future__ import annotations
 
-from labkit.calc.checked_numbers import check_not_negative, check_ranks, shown
-from labkit.calc.memory.recipe import Recipe, recipe_of
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+from labkit.calc.checked_numbers import (
+    check_above_zero,
+    check_flag,
+    check_itemsize,
+    check_not_negative,
+    check_ranks,
+    is_whole,
+    shown,
+)
 from labkit.calc.result import Result, number_of, total
 from labkit.calc.units import number_text
+
+_LEAST_ACTIVATION_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Bytes per parameter of each copy that lives from step to step, and of casts within one."""
+
+    name: str
+    parameter_bytes: float
+    gradient_bytes: float
+    master_bytes: float = 0
+    """Of a copy in higher precision, which the optimizer updates."""
+    moment_bytes: tuple[float, ...] = ()
+    """Of each of the optimizer's own values: two for Adam, one for momentum."""
+    cast_bytes: float = 0
+    """Of copies that live within a step only, such as those that autocast keeps until backward."""
+    activation_bytes: int | None = None
+    """Of a number in an activation; None: of what it computes with, casts or parameters, but 2 or
+    more: matrices in 8 bits halve no activation by themselves."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "moment_bytes":
+                if not isinstance(value, tuple):
+                    raise TypeError(f"moment_bytes={value!r}: give a tuple, such as (4, 4)")
+                for moment in value:
+                    check_not_negative(moment, "moment_bytes")
+            elif each.name == "activation_bytes":
+                if value is not None:
+                    check_itemsize(value, each.name)
+            elif each.name != "name":
+                check_not_negative(value, each.name)
+
+    @property
+    def optimizer_bytes(self) -> float:
+        """Master copy and moments: K in the ZeRO paper, 12 for mixed precision and Adam."""
+        return self.master_bytes + sum(self.moment_bytes)
+
+    @property
+    def activation_itemsize(self) -> int:
+        """Bytes of a number in an activation. ValueError where that would be a fraction of one."""
+        if self.activation_bytes is not None:
+            return int(self.activation_bytes)
+        name = "cast_bytes" if self.cast_bytes else "parameter_bytes"
+        size = getattr(self, name)
+        if not is_whole(size):
+            raise ValueError(
+                f"recipe {self.name!r} has {name}={size!r}, and numbers of an activation have "
+                "whole bytes: give the recipe an activation_bytes, such as 2"
+            )
+        return max(int(size), _LEAST_ACTIVATION_BYTES)
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """Of everything that lives from step to step, on one rank alone."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+# Of 8-bit states each block of 256 values, in bitsandbytes, has a float32 scale of its own. (The
+# paper has blocks of 2048.)
+_QUANTIZED = 1 + 4 / 256
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            Recipe(
+                name="zero_paper",
+                parameter_bytes=2,
+                gradient_bytes=2,
+                master_bytes=4,
+                moment_bytes=(4, 4),
+            ),
+            Recipe(
+                name="megatron_bf16",
+                parameter_bytes=2,
+                gradient_bytes=4,
+                master_bytes=4,
+                moment_bytes=(4, 4),
+            ),
+            Recipe(
+                name="amp",
+                parameter_bytes=4,
+                gradient_bytes=4,
+                moment_bytes=(4, 4),
+                cast_bytes=2,
+            ),
+            Recipe(name="fp32", parameter_bytes=4, gradient_bytes=4, moment_bytes=(4, 4)),
+            Recipe(name="pure_bf16", parameter_bytes=2, gradient_bytes=2, moment_bytes=(2, 2)),
+            Recipe(
+                name="adam_8bit",
+                parameter_bytes=2,
+                gradient_bytes=2,
+                moment_bytes=(_QUANTIZED, _QUANTIZED),
+            ),
+            Recipe(name="sgd", parameter_bytes=4, gradient_bytes=4, moment_bytes=(4,)),
+            Recipe(name="sgd_plain", parameter_bytes=4, gradient_bytes=4),
+        )
+    }
+)
+"""By name; the table above."""
+
+
+def recipe_of(recipe: Recipe | str) -> Recipe:
+    """A recipe, given itself or by its name in RECIPES. ValueError names those there are."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, str) and recipe in RECIPES:
+        return RECIPES[recipe]
+    raise ValueError(f"{recipe!r} is no Recipe and none of {', '.join(RECIPES)}")
+
 
 # From which level on a kind is sharded.
 _SHARDED_FROM = {"parameters": 3, "gradients": 2, "master": 1, "moments": 1}
@@ -83,3 +237,89 @@ def count_of(num_params: float | Result) -> int:
     num = number_of(num_params, "num_params", "parameters")
     check_not_negative(num, "num_params")
     return round(num)
+
+
+def offload_traffic_bytes(
+    num_params: float | Result,
+    recipe: Recipe | str,
+    to: str = "cpu",
+    dp: int = 1,
+    *,
+    masters_stay: bool = False,
+    microbatches: int = 1,
+) -> Result:
+    """Bytes that one rank moves in an optimizer step, both ways together, by part.
+
+    microbatches: after each of which gradients go down to the CPU, to be added up there; 1 where
+    they are added up on the GPU. To disk go states only, once in a step.
+    masters_stay: of states on disk, masters are kept in memory; without masters it is no matter.
+    offload_traffic_bytes(7e9, "zero_paper", to="cpu", dp=8).to("GB") == 3.5
+    ValueError for another place than "cpu" or "disk", and for masters_stay on the CPU; TypeError
+    for a masters_stay that is neither True nor False.
+    """
+    check_flag(masters_stay, "masters_stay")
+    recipe, dp = recipe_of(recipe), check_ranks(dp, "dp")
+    k = check_ranks(microbatches, "microbatches")
+    share = -(-count_of(num_params) // dp)
+    sizes = _moved(recipe, to, masters_stay, k)
+    return total(
+        f"moved by one rank in a step, {'moments' if masters_stay else 'states'} on {to}",
+        {
+            what: Result(
+                size * share,
+                "bytes",
+                what,
+                substitution=f"{number_text(size)} B * {share:,}",
+            )
+            for what, size in sizes.items()
+        },
+        formula={
+            "cpu": f"({f'{k} ' * (k > 1)}K_g + K_p) N/d",
+            "disk": f"2 K_{'m' if masters_stay else 'o'} N/d",
+        }[to],
+        convention=f"{recipe.name}; every rank moves its share of the states, as with ZeRO 1 to 3",
+        source="ZeRO-Offload, arXiv:2101.06840; ZeRO-Infinity, arXiv:2104.07857",
+    )
+
+
+def _moved(recipe: Recipe, to: str, masters_stay: bool, microbatches: int) -> dict[str, float]:
+    """Bytes per parameter of the share, by what they are."""
+    if not isinstance(to, str) or to not in ("cpu", "disk"):
+        raise ValueError(f'to={shown(to)}: give "cpu" or "disk"')
+    if to == "cpu":
+        if masters_stay:
+            raise ValueError('masters_stay=True is for to="disk": on the CPU masters are, and stay')
+        return {
+            "gradients, down": microbatches * recipe.gradient_bytes,
+            "parameters, up": recipe.parameter_bytes,
+        }
+    states = sum(recipe.moment_bytes) + (0 if masters_stay else recipe.master_bytes)
+    return {"states, read": states, "states, written": states}
+
+
+def offload_bandwidth(
+    num_params: float | Result,
+    recipe: Recipe | str,
+    step_s: float | Result,
+    to: str = "cpu",
+    dp: int = 1,
+    *,
+    masters_stay: bool = False,
+) -> Result:
+    """Bytes per second that hide the traffic behind a step of `step_s` seconds, of each rank.
+
+    ValueError for a time that is not above 0; arguments and other errors as of
+    `offload_traffic_bytes`.
+    """
+    seconds = number_of(step_s, "step_s", "seconds")
+    check_above_zero(seconds, "step_s", "a step takes time, such as 1.5 seconds")
+    moved = offload_traffic_bytes(num_params, recipe, to, dp, masters_stay=masters_stay)
+    return Result(
+        float(moved) / seconds,
+        "bytes/s",
+        f"bandwidth between a rank and its {to}",
+        formula="bytes of a step / seconds of a step",
+        substitution=f"{number_text(float(moved))} B / {number_text(seconds)} s",
+        convention="all of it hidden behind computing; both ways together",
+        source="ZeRO-Infinity, arXiv:2104.07857, section 4",
+    )

@@ -3,42 +3,208 @@
 As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
 equally many layers.
 
-    states        of the rank's parameters (parameters_by_rank.py): over d c ranks, experts over
+    states        of the rank's parameters (gpu_memory.py): over d c ranks, experts over
                   d c / e
     activations   what is kept of a microbatch by each layer of the rank, times those in flight
     dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
-    whole units   as whole_units.py; zero 2 with virtual stages: a whole stage, whose gradients are
+    whole units   as footprint.py; zero 2 with virtual stages: a whole stage, whose gradients are
                   reduced after a round of p microbatches
 
 Unlike calc.footprint, whose states are N / (t p), an average over the stages. All experts get
 equally many tokens. Layers with experts and latent attention keep what a dense layer keeps that is
-like them: likeness.py.
+like them: gpu_memory.py.
 
 Ranks that can be fullest: 0 (most in flight, embedding), the first whose layers are no fewer (1),
 the first ones that have experts, and the last (head and loss). In flight never rises along the
 pipeline, and ranks between hold the same otherwise, so no other can.
+
+How many parameters one GPU holds: of its layers, and of the pipeline's ends.
+
+    layer           attention, two norms, an MLP;          / t
+    with experts    attention, two norms, router, shared experts, / t; its routed experts / (t e)
+    first stage     embedding, learned positions           / t
+    last stage      last norm, head: where it is tied, a copy of the embedding, / t
+
+    rank r of p     its stages r, p + r, 2 p + r ... together
+
+So the ranks at the ends hold more than those between: of llama3-8b on 8 stages 39% more than N/p.
+A t-th is rounded up. Norms are on every rank of tp, and counted as cut: 2 D of a layer.
+Paper: Narayanan et al., arXiv:2104.04473, section 2, for stages and tied embeddings.
+
+Which layers each stage of a pipeline has.
+
+    equal       L layers, S stages, L / S each
+    balanced    (L + 2) / S each, of which the embedding is one on the first stage, and the head one
+                on the last: these have one layer less, even none
+    uneven      the first L % S have one more; not where stages are virtual
+
+L = 126, S = 16 * 8 is balanced: the first and the last virtual stage have no layer, all others one,
+as Llama 3 405B was trained. Stage s is on rank s % pp.
+Paper: Llama 3, arXiv:2407.21783, section 3.3.2.
+
+Models with experts, or latent attention, as dense ones that keep as many activations.
+
+    experts            the MLP of a token: k + shared experts, side by side
+    latent attention   all heads' keys and values, expanded; a head has the mean of the sizes of its
+                       query, key and value, rounded up
+
+What the formulas for dense layers then leave out (inputs of each expert, the compressed keys) is
+added where it counts.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+from labkit.calc.bubble import in_flight_microbatches
 from labkit.calc.checked_numbers import check_rank
 from labkit.calc.layout import Layout
-from labkit.calc.memory.activations import activation_bytes
-from labkit.calc.memory.head import head_input_bytes, logits_bytes, loss_gradient_bytes
+from labkit.calc.memory.activations import (
+    activation_bytes,
+    head_input_bytes,
+    logits_bytes,
+    loss_gradient_bytes,
+)
+from labkit.calc.memory.footprint import whole_unit_bytes
 from labkit.calc.memory.model_state import model_state_bytes
-from labkit.calc.memory.whole_units import whole_unit_bytes
-from labkit.calc.models.parameters import layer_parameters
-from labkit.calc.pipeline.bubble import in_flight_microbatches
+from labkit.calc.models import (
+    ModelConfig,
+    attention_parameters,
+    end_parameters,
+    layer_parameters,
+    mlp_parameters,
+    norm_parameters,
+    router_parameters,
+)
 from labkit.calc.plan.job import Job, check_asked
-from labkit.calc.plan.layers_by_stage import StageLayers, layers_of_rank
-from labkit.calc.plan.likeness import like_dense
-from labkit.calc.plan.parameters_by_rank import Held, held_by_ranks
 from labkit.calc.result import Result, total
+from labkit.calc.traffic.cost import chunk_numels
 from labkit.calc.units import number_text
+
+
+class StageLayers(NamedTuple):
+    """Of one stage."""
+
+    dense: int
+    experts: int
+    """Layers that have experts."""
+
+    @property
+    def total(self) -> int:
+        """Layers."""
+        return self.dense + self.experts
+
+
+@lru_cache(maxsize=4096)
+def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, ...] | None:
+    """By stage, of which there are num_stages on all ranks together. None: they cannot be cut."""
+    if layers % num_stages == 0:
+        return (layers // num_stages,) * num_stages
+    if num_stages > 2 and (layers + 2) % num_stages == 0:
+        each = (layers + 2) // num_stages
+        return (each - 1, *(each,) * (num_stages - 2), each - 1)
+    if virtual > 1 or layers < num_stages:
+        return None
+    return tuple(chunk_numels(layers, num_stages))
+
+
+@lru_cache(maxsize=4096)
+def stage_layers(
+    config: ModelConfig, num_stages: int, virtual: int
+) -> tuple[StageLayers, ...] | None:
+    """By stage, in the order of the model: its first layers have no experts."""
+    counts = layer_counts(config.layers, num_stages, virtual)
+    if counts is None:
+        return None
+    found, before = [], 0
+    without = config.layers - config.expert_layers
+    for count in counts:
+        dense = min(max(without - before, 0), count)
+        found.append(StageLayers(dense, count - dense))
+        before += count
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 14)
+def layers_of_rank(config: ModelConfig, pp: int, virtual: int, rank: int) -> StageLayers:
+    """Of all its stages together."""
+    stages = stage_layers(config, pp * virtual, virtual)
+    assert stages is not None, "a rule refuses such layouts"
+    mine = stages[rank::pp]
+    return StageLayers(sum(each.dense for each in mine), sum(each.experts for each in mine))
+
+
+class Held(NamedTuple):
+    """Parameters of one GPU."""
+
+    others: int
+    """All but routed experts: one copy on each of d c ranks."""
+    experts: int
+    """Routed experts: one copy on each of d c / e ranks."""
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.others + self.experts
+
+
+def held_by_stage(config: ModelConfig, layout: Layout) -> tuple[Held, ...]:
+    """Of each stage, in the order of the model."""
+    return _by_stage(config, layout.pp, layout.virtual, layout.tp, layout.ep)
+
+
+def held_by_ranks(config: ModelConfig, layout: Layout) -> tuple[Held, ...]:
+    """Of each rank of the pipeline, all its stages together."""
+    return _by_rank(config, layout.pp, layout.virtual, layout.tp, layout.ep)
+
+
+@lru_cache(maxsize=1 << 12)
+def _by_rank(config: ModelConfig, pp: int, virtual: int, tp: int, ep: int) -> tuple[Held, ...]:
+    stages = _by_stage(config, pp, virtual, tp, ep)
+    return tuple(
+        Held(sum(each.others for each in mine), sum(each.experts for each in mine))
+        for mine in (stages[rank::pp] for rank in range(pp))
+    )
+
+
+@lru_cache(maxsize=1 << 12)
+def _by_stage(config: ModelConfig, pp: int, virtual: int, tp: int, ep: int) -> tuple[Held, ...]:
+    stages = stage_layers(config, pp * virtual, virtual)
+    assert stages is not None, "a rule refuses such layouts"
+    last = len(stages) - 1
+    return tuple(
+        _held(config, layers, end_parameters(config, place == 0, place == last), tp, ep)
+        for place, layers in enumerate(stages)
+    )
+
+
+def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, ep: int) -> Held:
+    shared = attention_parameters(config) + 2 * norm_parameters(config)
+    others = of_ends + layers.total * shared
+    others += layers.dense * mlp_parameters(config, config.mlp_features) if layers.dense else 0
+    experts = 0
+    if layers.experts:
+        expert = mlp_parameters(config, config.expert_features)
+        others += layers.experts * (router_parameters(config) + config.shared_experts * expert)
+        experts = layers.experts * config.num_experts * expert
+    return Held(-(-others // tp), -(-experts // (tp * ep)))
+
+
+@lru_cache(maxsize=256)
+def like_dense(config: ModelConfig, num_experts: int) -> ModelConfig:
+    """A dense model with the same attention, its MLP as wide as so many experts; 0: its own."""
+    none = {"num_experts": 0, "top_k": 0, "shared_experts": 0, "dense_layers": 0}
+    changed: dict[str, Any] = none | {"expert_ffn": None, "router_bias": False}
+    if num_experts:
+        changed["ffn"] = num_experts * config.expert_features
+    if config.is_latent:
+        of_key = config.features_per_head + config.rope_head_dim
+        changed |= {"kv_heads": None, "head_dim": -(-(2 * of_key + config.value_head_dim) // 3)}
+        changed |= {"kv_lora_rank": 0, "q_lora_rank": 0, "rope_head_dim": 0, "value_head_dim": 0}
+    return replace(config, **changed)
+
 
 _CACHED = 1 << 16
 

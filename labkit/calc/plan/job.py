@@ -16,13 +16,10 @@ from labkit.calc.checked_numbers import (
     check_ranks,
     shown,
 )
-from labkit.calc.hardware.cluster import Cluster, cluster
-from labkit.calc.hardware.gpu import GPU
+from labkit.calc.hardware import GPU, Cluster, cluster
 from labkit.calc.layout import Layout
-from labkit.calc.memory.recipe import Recipe, recipe_of
-from labkit.calc.models.lengths import sequence_length
-from labkit.calc.models.model_config import ModelConfig
-from labkit.calc.models.presets import model
+from labkit.calc.memory.model_state import Recipe, recipe_of
+from labkit.calc.models import ModelConfig, model, sequence_length
 
 _GIB = 2**30
 

@@ -8,8 +8,8 @@ what zero 2 and 3 exchange in it; m microbatches. The second term is the bubble:
 
     sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
                 which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
-                Both as labkit.pipeline.simulate has them, while c is small beside R
-    dp          reduce + gather, less what hides: sharing.py. Rank r is through the pipeline
+                Both as labkit.pipeline.simulation has them, while c is small beside R
+    dp          reduce + gather, less what hides: seconds.py. Rank r is through the pipeline
                 earlier than rank 0, by the last backwards of the stages 0 to r - 1; the rank that
                 ends last counts
 
@@ -23,16 +23,21 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
+from labkit.calc.plan.gpu_memory import StageLayers, stage_layers
 from labkit.calc.plan.job import Job
-from labkit.calc.plan.layer_seconds import LayerSeconds, compute_seconds, layer_seconds
-from labkit.calc.plan.layers_by_stage import StageLayers, stage_layers
-from labkit.calc.plan.links import Span, half_seconds, message_seconds, span_of
-from labkit.calc.plan.rules import require_works
-from labkit.calc.plan.sharing import (
+from labkit.calc.plan.layout_rules import require_works
+from labkit.calc.plan.seconds import (
+    LayerSeconds,
+    Span,
+    compute_seconds,
     exposed_seconds,
+    half_seconds,
     in_each_microbatch,
+    layer_seconds,
+    message_seconds,
     once_a_step,
     optimizer_seconds,
+    span_of,
 )
 
 Pair = tuple[float, float]

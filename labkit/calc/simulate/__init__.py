@@ -10,10 +10,9 @@ simulate_step              a step; simulated_step: what it shows, such as what c
 simulate_weeks             failures, checkpoints, restarts; weeks_result: what is left
 """
 
-from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
-from labkit.calc.simulate.failing_run import Spares
+from labkit.calc.simulate.disturbances import Disturbance, Jitter, SlowLink, SlowNode, Straggler
 from labkit.calc.simulate.simulate_step import step
-from labkit.calc.simulate.simulate_weeks import goodputs, weeks
+from labkit.calc.simulate.simulate_weeks import Spares, goodputs, weeks
 from labkit.calc.simulate.simulated_step import RankClass, SimulatedStep, StepSpan
 
 __all__ = [

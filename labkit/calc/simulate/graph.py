@@ -6,14 +6,109 @@
                                                 B of stage s + 1, i: a message; the last stage: none
 
 The same graph serves all replicas of a layout; only their seconds differ.
+
+One replica's way through the pipeline: when each piece of its work begins and ends.
+
+    begins = the later of: its cell is free; the message that it needs has come
+    ends   = begins + collectives inside it + the slowest rank's computing
+
+A message comes send_s after the work that yields it has ended, and keeps nobody busy meanwhile.
+
+The order in which each rank of a pipeline works: gpipe, 1f1b, interleaved.
+
+    all three:    some forwards ahead, then one forward and one backward in turn, then what is left
+
+    schedule      ahead, on rank r of p               a rank's microbatches
+    gpipe         all                                 one after the other
+    1f1b          p - r - 1                           one after the other
+    interleaved   2 (p - r - 1) + (v - 1) p           p through its first stage, the same p through
+                                                      its second, ...; stage s is on rank s mod p
+
+Written from the papers, and not taken from the strategies, which are held against it.
+Papers: Huang et al., GPipe, arXiv:1811.06965; Narayanan et al., arXiv:2006.09503 (1F1B with a
+flush) and arXiv:2104.04473, section 2.2 (interleaved).
 """
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
-from labkit.calc.simulate.orders import Work, order
+from labkit.calc.checked_numbers import check_rank, check_ranks, shown
+from labkit.calc.pieces import Pieces
+from labkit.calc.simulate.disturbances import Behaviour, Factors
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+
+
+class Work(NamedTuple):
+    """A forward "F" or a whole backward "B" of one microbatch on one stage, counted from 0."""
+
+    kind: str
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        """`F3`: the stage is left out, as in pictures."""
+        return f"{self.kind}{self.microbatch}"
+
+
+def order(
+    schedule: str, rank: int, num_ranks: int, num_microbatches: int, virtual: int = 1
+) -> tuple[Work, ...]:
+    """All work of one rank of a pipeline in a step, first to last.
+
+    ValueError: another schedule, several stages on a rank without interleaving, or an interleaved
+    schedule whose microbatches do not come in rounds of `num_ranks`.
+    """
+    check_schedule(schedule, num_ranks, num_microbatches, virtual)
+    check_rank(rank, num_ranks)
+    forwards = list(_walk("F", rank, num_ranks, num_microbatches, virtual))
+    backwards = _walk("B", rank, num_ranks, num_microbatches, virtual)
+    ahead = _ahead(schedule, rank, num_ranks, virtual, len(forwards))
+    work = forwards[:ahead]
+    for n, backward in enumerate(backwards, start=ahead):
+        work += [*forwards[n : n + 1], backward]
+    return tuple(work)
+
+
+def check_schedule(schedule: str, num_ranks: int, num_microbatches: int, virtual: int) -> None:
+    """Raises ValueError for a schedule that does not exist, see `order`."""
+    p, m = check_ranks(num_ranks, "num_ranks"), check_ranks(num_microbatches, "num_microbatches")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule={shown(schedule)}: give one of {', '.join(SCHEDULES)}")
+    if check_ranks(virtual, "virtual") > 1 and schedule != "interleaved":
+        raise ValueError(
+            f"virtual={virtual} stages on each rank make schedule='interleaved', not {schedule!r}"
+        )
+    if virtual > 1 and m % p:
+        raise ValueError(
+            f"num_microbatches={m} is no multiple of the {p} ranks of the pipeline, and an "
+            f"interleaved schedule goes in rounds of {p}; try {max(p, m - m % p)}"
+        )
+
+
+def _walk(kind: str, rank: int, p: int, m: int, virtual: int) -> Iterator[Work]:
+    """One direction's work: backward comes from a rank's last stage."""
+    if virtual == 1:
+        yield from (Work(kind, rank, microbatch) for microbatch in range(m))
+        return
+    turns = range(virtual) if kind == "F" else range(virtual - 1, -1, -1)
+    for first in range(0, m, p):
+        for turn in turns:
+            for microbatch in range(first, first + p):
+                yield Work(kind, turn * p + rank, microbatch)
+
+
+def _ahead(schedule: str, rank: int, p: int, virtual: int, total: int) -> int:
+    if schedule == "gpipe":
+        return total
+    distance = p - rank - 1
+    return min(distance if virtual == 1 else 2 * distance + (virtual - 1) * p, total)
 
 
 @dataclass(frozen=True)
@@ -105,3 +200,106 @@ def _runnable(rows: list[tuple[Work, ...]], num_stages: int) -> tuple[list[Work]
                 can_run.append(waits.pop(each))
     assert len(work) == sum(map(len, rows)), "an order is blocked"
     return work, cells
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of a replica's work, in the order of the graph, seconds from the start of the step."""
+
+    starts: list[float]
+    ends: list[float]
+    behaviour: Behaviour
+    replica: int
+    """Its number; where it stands for several, the first of them."""
+    count: int
+    """How many replicas it stands for."""
+
+
+Floors = dict[int, float]
+"""By place in the graph: a first forward, beside which parameters are gathered, ends no earlier."""
+
+
+def replica_times(
+    graph: Graph,
+    pieces: Pieces,
+    behaviour: Behaviour,
+    floors: Floors,
+    ranks_per_cell: int,
+    jitter: float = 0.0,
+    rng: random.Random | None = None,
+    replica: int = 0,
+    count: int = 1,
+) -> Times:
+    """Of a replica with such a behaviour. rng: for jitter, a state of its own."""
+    seconds = _seconds(graph, pieces, behaviour, ranks_per_cell, jitter, rng)
+    factors = dict(behaviour.links)
+    sends = [pieces.send_s * factors.get(pair, 1.0) for pair in graph.pairs]
+    sends.append(0.0)  # entry -1: within a cell
+    free = [0.0] * graph.num_cells
+    starts, ends = [0.0] * len(seconds), [0.0] * len(seconds)
+    for n, (cell, need, pair) in enumerate(zip(graph.cell, graph.need, graph.pair)):
+        start = free[cell]
+        if need >= 0:
+            arrived = ends[need] + sends[pair]
+            if arrived > start:
+                start = arrived
+        starts[n] = start
+        end = start + seconds[n]
+        if n in floors:
+            end = max(end, floors[n])
+        ends[n] = free[cell] = end
+    return Times(starts, ends, behaviour, replica, count)
+
+
+def computing(pieces: Pieces) -> dict[tuple[str, int], tuple[float, float]]:
+    """(kind, stage) -> (collectives inside an operation, computing), seconds."""
+    found = {}
+    for stage, (forward, backward) in enumerate(zip(pieces.forward_s, pieces.backward_s)):
+        whole = forward + backward
+        share = min(pieces.compute_s[stage] / whole, 1.0) if pieces.compute_s and whole else 1.0
+        found["F", stage] = (forward * (1 - share), forward * share)
+        found["B", stage] = (backward * (1 - share), backward * share)
+    return found
+
+
+def _seconds(
+    graph: Graph,
+    pieces: Pieces,
+    behaviour: Behaviour,
+    ranks_per_cell: int,
+    jitter: float,
+    rng: random.Random | None,
+) -> list[float]:
+    """By place in the graph: how long each piece of work takes its cell."""
+    parts = computing(pieces)
+    of_cell = dict(behaviour.slower)
+    same: Factors = ((1.0, ranks_per_cell),)
+    if not jitter:
+        slowest = [max(of_cell.get(cell, same))[0] for cell in range(graph.num_cells)]
+        table = {
+            key: inside + slowest[key[1] % graph.num_cells] * alone
+            for key, (inside, alone) in parts.items()
+        }
+        return [table[kind, stage] for kind, stage, _ in graph.work]
+    assert rng is not None, "jitter is drawn"
+    found = []
+    for (kind, stage, _), cell in zip(graph.work, graph.cell):
+        inside, alone = parts[kind, stage]
+        found.append(inside + alone * slowest_of(of_cell.get(cell, same), jitter, rng))
+    return found
+
+
+def slowest_of(factors: Factors, jitter: float, rng: random.Random) -> float:
+    """A draw of max over ranks of factor * (1 + jitter * X), X exponential; exact for any number.
+
+    The largest of n has the distribution (1 - e^-x)^n, which one uniform number inverts.
+    """
+    return max(
+        factor * (1.0 + jitter * largest_exponential(count, rng)) for factor, count in factors
+    )
+
+
+def largest_exponential(count: int, rng: random.Random) -> float:
+    """The largest of so many exponential numbers of mean 1, in one draw."""
+    uniform = rng.random() or 0.5  # 0 itself, one draw of 2**53, has no logarithm
+    return -math.log(-math.expm1(math.log(uniform) / count))

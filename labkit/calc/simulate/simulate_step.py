@@ -5,7 +5,7 @@
 
 Pieces (what takes how long) come from the planner, or are measured. A rank runs its pipeline's
 order; replicas meet where gradients are reduced. Ranks that behave the same are simulated once
-(behaviour.py), so that 100,000 ranks take as long as a few replicas of the pipeline.
+(disturbances.py), so that 100,000 ranks take as long as a few replicas of the pipeline.
 
 Exact, without jitter: the times are those of a simulation of all ranks. With jitter, too, as far
 as all replicas are simulated: of ranks in step the largest draw is drawn at once, by its exact
@@ -29,12 +29,9 @@ from statistics import NormalDist
 from labkit.calc.checked_numbers import check_ranks, shown
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulate.behaviour import Behaviour, Behaviours, behaviours
-from labkit.calc.simulate.disturbance import Disturbance
-from labkit.calc.simulate.gradient_exchange import floors, tails
-from labkit.calc.simulate.graph import Graph, graph
-from labkit.calc.simulate.orders import check_schedule
-from labkit.calc.simulate.replica import Floors, Times, replica_times
+from labkit.calc.simulate.disturbances import Behaviour, Behaviours, Disturbance, behaviours
+from labkit.calc.simulate.graph import Floors, Graph, Times, check_schedule, graph, replica_times
+from labkit.calc.simulate.path import floors, tails
 from labkit.calc.simulate.simulated_step import Simulated, SimulatedStep
 
 MOST_EVENTS = 500_000

@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
-from labkit.calc.simulate.behaviour import Behaviours
-from labkit.calc.simulate.disturbance import Disturbance, Jitter, SlowLink, SlowNode, Straggler
-from labkit.calc.simulate.gradient_exchange import Tail
-from labkit.calc.simulate.graph import Graph
-from labkit.calc.simulate.longest_path import Segment, longest_path
-from labkit.calc.simulate.replica import Floors, Times
+from labkit.calc.simulate.disturbances import (
+    Behaviours,
+    Disturbance,
+    Jitter,
+    SlowLink,
+    SlowNode,
+    Straggler,
+)
+from labkit.calc.simulate.graph import Floors, Graph, Times
+from labkit.calc.simulate.path import Segment, Tail, longest_path
 from labkit.calc.units import seconds_text
 
 COMMUNICATION = ("tp, cp, ep", "pp", "dp")

@@ -5,9 +5,9 @@
     all_gather        ring              reduce            tree
     all_to_all        pairwise          gather, scatter   direct
 
-ring_traffic.py has the ring, and tree_traffic.py the binary tree and the chain. The other
-all-reduces have files of their own. rooted_traffic.py and all_to_all_traffic.py have the rest.
-blocked_traffic.py cuts tensors into blocks. collective_cost.py has what all share.
+rings.py has the ring, and trees.py the binary tree and the chain. The other
+all-reduces have files of their own. trees.py and rings.py have the rest.
+cost.py cuts tensors into blocks. cost.py has what all share.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ from labkit.calc.checked_numbers import (
     is_whole,
     shown,
 )
-from labkit.calc.traffic.all_to_all_traffic import PairwiseAllToAll
-from labkit.calc.traffic.collective_cost import Collective
-from labkit.calc.traffic.double_tree_traffic import DoubleTreeAllReduce
-from labkit.calc.traffic.halving_doubling_traffic import HalvingDoublingAllReduce
-from labkit.calc.traffic.hierarchical_traffic import HierarchicalAllReduce
-from labkit.calc.traffic.ring_traffic import RingAllGather, RingAllReduce, RingReduceScatter
-from labkit.calc.traffic.rooted_traffic import BinomialBroadcast, DirectGather, DirectScatter
-from labkit.calc.traffic.tree_traffic import (
+from labkit.calc.traffic.cost import Collective
+from labkit.calc.traffic.rings import (
+    HalvingDoublingAllReduce,
+    HierarchicalAllReduce,
+    PairwiseAllToAll,
+    RingAllGather,
+    RingAllReduce,
+    RingReduceScatter,
+)
+from labkit.calc.traffic.trees import (
+    BinomialBroadcast,
+    DirectGather,
+    DirectScatter,
+    DoubleTreeAllReduce,
     RingBroadcast,
     TreeAllReduce,
     TreeBroadcast,

@@ -31,7 +31,7 @@ from labkit.calc.checked_numbers import (
     shown,
 )
 from labkit.calc.result import Result, total, total_bytes
-from labkit.calc.traffic.chunks import chunk_numels
+from labkit.calc.traffic.cost import chunk_numels
 
 _STRATEGIES = ("ring", "gathered", "ulysses")
 _PLACEMENTS = ("contiguous", "zigzag")

@@ -22,10 +22,7 @@ from __future__ import annotations
 from math import gcd
 
 from labkit.calc.checked_numbers import check_flag, check_itemsize, check_ranks
-from labkit.calc.models.lengths import sequence_length
-from labkit.calc.models.model_config import ModelConfig
-from labkit.calc.models.parameters import norm_parameters
-from labkit.calc.models.presets import model
+from labkit.calc.models import ModelConfig, model, norm_parameters, sequence_length
 from labkit.calc.result import Result, total_bytes
 
 _SOURCE = "Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198"

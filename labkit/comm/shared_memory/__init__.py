@@ -2,16 +2,16 @@
 
 No byte goes over the network: what a rank writes, the others read.
 
-    shared_collectives.py   SharedMemory, and functions called as those of labkit.collectives
+    collectives.py   SharedMemory, and functions called as those of labkit.collectives
     symmetric.py            tensors that lie in the memory themselves: nothing to copy in or out
-    supersteps.py           copying and adding in blocks: the memory is as large as some blocks
+    collectives.py           copying and adding in blocks: the memory is as large as some blocks
     barrier.py              when ranks may read what others have written
     memory_order.py         which memory of a group the ranks mean
     meeting.py              how ranks come to share a memory
-    mapped_file.py          the memory: a file in /dev/shm
+    meeting.py          the memory: a file in /dev/shm
 """
 
-from labkit.comm.shared_memory.shared_collectives import (
+from labkit.comm.shared_memory.collectives import (
     SharedMemory,
     shared_memory_all_gather,
     shared_memory_all_reduce,

@@ -26,8 +26,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit.comm.pending import mark
-from labkit.comm.words import ranks_named, verb
+from labkit.comm.member import mark
+from labkit.comm.operation import ranks_named, verb
 
 _ARRIVED, _FAILED, _DROPPED = b".", b"!", b"-"
 _WHY = {

@@ -9,16 +9,21 @@
 From then on nothing has a name: the memory goes with the last process that has mapped it, however
 that ends. The file has its name for some milliseconds; of a rank that is killed in these, it is
 swept away by the next meeting.
+
+A file that lies in memory, and that several processes of a host map.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import mmap
+import os
 import shutil
 import socket
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +33,84 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import owned_folder
-from labkit.comm.pending import mark
-from labkit.comm.shared_memory import mapped_file
+from labkit.comm.member import mark
+from labkit.comm.operation import ranks_named, verb
 from labkit.comm.shared_memory.barrier import Barrier
 from labkit.comm.wire_bytes import ring_all_gather
-from labkit.comm.words import ranks_named, verb
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
+
+
+_IN_MEMORY = Path("/dev/shm")
+_PIECE_BYTES = 2**20
+
+
+def parent_folder() -> Path:
+    """Where such files lie: /dev/shm, which is memory. Where that is not to be had, as on macOS,
+    the folder for temporary files; pages that are in use stay in memory there too."""
+    return _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def made(nbytes: int, smaller: str) -> Iterator[Path]:
+    """A file of zeros, inside the block; whoever has mapped it by its end keeps its memory.
+
+    OSError that names what is free, what is needed and what to do: `smaller` says how to need less.
+    """
+    folder = owned_folder.make(parent_folder(), "memory")
+    try:
+        _allocate(folder / "file", nbytes, smaller)
+        yield folder / "file"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _allocate(path: Path, nbytes: int, smaller: str) -> None:
+    """Put memory behind every byte.
+
+    A file that is merely set to its size gets its pages when they are written to; and where there
+    are none left, that write ends the process with SIGBUS.
+    """
+    free = _free_bytes(path.parent)
+    if free is not None and free < nbytes:
+        raise OSError(_no_room(nbytes, f"{free:,} are free", smaller))
+    try:
+        with open(path, "wb") as file:
+            if sys.platform == "darwin":  # has no posix_fallocate
+                for at in range(0, nbytes, _PIECE_BYTES):
+                    file.write(bytes(min(_PIECE_BYTES, nbytes - at)))
+            else:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+    except OSError as error:  # somebody else took it just now, or a quota is used up
+        raise OSError(_no_room(nbytes, f"there is: {error.strerror}", smaller)) from error
+
+
+def mapped(path: Path) -> torch.Tensor:
+    """The file's bytes, (size,) of uint8: what one process writes there, all others see.
+
+    They stay as long as some process has such a tensor, even when the file's name is gone.
+    """
+    with open(path, "r+b") as file:
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Bytes that this user may still take; None where there is no limit but the machine's."""
+    sizes = os.statvfs(folder)
+    return sizes.f_bavail * sizes.f_frsize if sizes.f_blocks else None
+
+
+def _no_room(nbytes: int, found: str, smaller: str) -> str:
+    folder = parent_folder()
+    larger = "name a folder with more room in TMPDIR"
+    if folder == _IN_MEMORY:
+        larger = "make it larger (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
+    return (
+        f"this shared memory takes {nbytes:,} bytes in {folder}, where {found}. Either {larger}, "
+        f"or take {smaller}"
+    )
+
 
 NOTE_BYTES = 2048
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -108,10 +183,10 @@ def _mapped_together(
         barrier.connect(folders, timeout_s)
         with contextlib.ExitStack() as first_rank:
             if barrier.member == 0:
-                link.symlink_to(first_rank.enter_context(mapped_file.made(nbytes, smaller)))
+                link.symlink_to(first_rank.enter_context(made(nbytes, smaller)))
             barrier.arrive()
             barrier.wait(timeout_s)
-            memory = mapped_file.mapped(link)
+            memory = mapped(link)
             barrier.arrive()
             barrier.wait(timeout_s)
     except BaseException:
@@ -125,7 +200,7 @@ def _host(folder: Path) -> list[object]:
     name = socket.gethostname()
     with contextlib.suppress(OSError):  # Linux only
         name = _BOOT_ID.read_text()
-    return [name, mapped_file.parent_folder().stat().st_dev, folder.stat().st_dev]
+    return [name, parent_folder().stat().st_dev, folder.stat().st_dev]
 
 
 def _on_other_hosts(group: Group) -> list[int]:

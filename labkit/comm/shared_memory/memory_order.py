@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from labkit.comm.agreement.disagreement import Disagreement
-from labkit.comm.agreement.shared_rows import SharedRows
-from labkit.comm.read_journal import read_journal
+from labkit.comm.journal import read_journal
+from labkit.comm.mismatch import Disagreement
+from labkit.comm.shared_rows import SharedRows
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group

@@ -11,7 +11,7 @@ in each row. Its all-reduce, between two barriers:
 Between the barriers only rank r touches chunk r, in whichever row, so nothing is overwritten that
 somebody has yet to read.
 
-Wire: nothing. Of D bytes a rank reads D and writes D. (shared_collectives.py, whose tensors lie
+Wire: nothing. Of D bytes a rank reads D and writes D. (collectives.py, whose tensors lie
 elsewhere, copies D in and D out besides.)
 Elsewhere: torch's "symmetric memory" is this on GPUs, with rows mapped over NVLink, and its
 two_shot_all_reduce_ is this all-reduce. NCCL's registered user buffers save the same copies.
@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.comm import tensor_checks
+from labkit.comm import tensor_arguments
 from labkit.comm.group import Group, chosen
 from labkit.comm.operation import SHARED_MEMORY
+from labkit.comm.shared_memory.collectives import ALIGNMENT
 from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
 from labkit.comm.shared_memory.memory_order import MemoryOrder
-from labkit.comm.shared_memory.supersteps import ALIGNMENT
 from labkit.comm.wire_bytes import WireBytes
 
 BLOCK_BYTES = 256 * 2**10
@@ -105,7 +105,7 @@ class SymmetricMemory:
         x: contiguous and in this rank's row, at the same place on every rank, of any shape and any
         dtype that torch adds. Returns x. ValueError for a tensor that lies elsewhere.
         """
-        tensor_checks.summable(tensor_checks.tensor(x, self.group))
+        tensor_arguments.summable(tensor_arguments.tensor(x, self.group))
         at = self._place_of(x)
         group, wait_s = self.group, timeout_s(self.group)
         with self._lock:

@@ -7,10 +7,10 @@ from itertools import islice
 from typing import Any
 
 from labkit import calc
-from labkit.calc.models.parameters import end_parameters, layer_parameters
+from labkit.calc.models import end_parameters, layer_parameters
 from labkit.calc.plan.planned_step import step_parts
 from labkit.grade import grader as g
-from labkit.grade.outcome import Finding
+from labkit.grade.verdict import Finding
 
 
 def jobs(draw: g.Draw) -> list[calc.plan.Job]:

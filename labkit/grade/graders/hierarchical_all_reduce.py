@@ -3,7 +3,7 @@
 import torch
 
 from labkit.grade import grader as g
-from labkit.grade.outcome import Finding
+from labkit.grade.verdict import Finding
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from labkit.calc.state_copies import fatal_share, groups, ring
+from labkit.calc.reliability import fatal_share, groups, ring
 from labkit.grade import grader as g
 from labkit.grade.differences import cut
 

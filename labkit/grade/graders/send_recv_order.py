@@ -6,7 +6,7 @@ from typing import Any
 from labkit.grade import grader as g
 from labkit.grade.differences import shown
 from labkit.grade.graded_schedules import as_list
-from labkit.grade.outcome import Finding
+from labkit.grade.verdict import Finding
 
 NAMES = {
     "form": "returns something that is no action",
@@ -54,8 +54,7 @@ def converted(action: Any, rank: int) -> Any:
 def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str]:
     """(the broken rule, the reason, a picture of the actions); no rule where all are kept."""
     from labkit.pipeline import one_f_one_b, plan
-    from labkit.pipeline.messages import MessageError, require_actions
-    from labkit.pipeline.rendezvous import require_end
+    from labkit.pipeline.messages import MessageError, require_actions, require_end
 
     p, m, _ = args
     rows: list[list[Any]] = [[] for _ in y]

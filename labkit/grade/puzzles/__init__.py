@@ -4,12 +4,11 @@
     bool(ruling)                    # False: it keeps the memory, and takes too long
     print(ruling)                   # what came of it, in words, and the order in time
 
-puzzle.py says what one is, book.py lists them. ruling.py reads an answer, simulates it and holds it
-against the budgets; explain.py says what stands in the way.
+book.py says what one is, book.py lists them. ruling.py reads an answer, simulates it and holds it
+against the budgets; ruling.py says what stands in the way.
 """
 
-from labkit.grade.puzzles.book import PUZZLES, UnknownPuzzle, get_puzzle
-from labkit.grade.puzzles.puzzle import Puzzle
+from labkit.grade.puzzles.book import PUZZLES, Puzzle, UnknownPuzzle, get_puzzle
 from labkit.grade.puzzles.ruling import Ruling, judge, solve, standing
 
 __all__ = [

@@ -2,20 +2,22 @@
 
 Only an answer's rows count. The numbers of stages and microbatches are the puzzle's, and so are the
 costs and sizes: whole numbers, so that no rounding decides.
+
+What stands in the way of a budget: who waits for what, the longest chain, who holds much.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate, groupby
 from typing import Any
 
 from labkit import progress
-from labkit.grade.outcome import Outcome
-from labkit.grade.puzzles import explain
-from labkit.grade.puzzles.book import get_puzzle
-from labkit.grade.puzzles.puzzle import Puzzle
+from labkit.grade.puzzles.book import Puzzle, get_puzzle
+from labkit.grade.verdict import Outcome
 from labkit.pipeline import (
     Kind,
+    Op,
     Schedule,
     ScheduleError,
     Timing,
@@ -24,6 +26,92 @@ from labkit.pipeline import (
     simulate,
     validate,
 )
+from labkit.pipeline.op import around, cell_of
+
+_MOST_RUNS = 6
+
+
+def longest_wait(timing: Timing) -> str:
+    """The rank that is idle longest in all, and its longest wait in one go."""
+    idle = [timing.makespan - busy for busy in timing.busy]
+    if not any(idle):
+        return "no rank is ever idle"
+    rank = idle.index(max(idle))
+    row = timing.rows[rank]
+    starts = [0.0, *(span.end for span in row)]
+    ends = [*(span.start for span in row), timing.makespan]
+    waits = [end - start for start, end in zip(starts, ends, strict=True)]
+    index = waits.index(max(waits))
+    start, end = starts[index], ends[index]
+    told = f"rank {rank} is idle longest, {idle[rank]:g} of {timing.makespan:g}"
+    told += f"; its longest wait is from {start:g} to {end:g}, "
+    if index == len(row):
+        return f"{told}after its last operation"
+    op = row[index].op
+    return f"{told}before {cell_of(timing.schedule)(op)}, {_reason(op, timing)}"
+
+
+def _reason(op: Op, timing: Timing) -> str:
+    need = op.needs(timing.schedule.num_stages)
+    assert need is not None, "a rank waits for messages only"
+    rank, maker = next((rank, s.op) for rank, s in timing.spans() if s.op.product == need)
+    return f"for {maker} of stage {maker.stage} on rank {rank}"
+
+
+def longest_chain(timing: Timing) -> str:
+    """Operations of which each begins when the one before lets it, from 0 to the end of the step.
+
+    `rank 0 F0 F1, rank 1 F1 B1, rank 0 B1`; of a long one the beginning. Only an order that
+    shortens it is faster.
+    """
+    made = {span.op.product: (rank, span) for rank, span in timing.spans()}
+    ends = {(rank, span.end): span for rank, span in timing.spans()}
+    rank, span = max(timing.spans(), key=lambda each: each[1].end)
+    chain = [(rank, span.op)]
+    while span.start > 0:
+        if (rank, span.start) in ends:
+            span = ends[rank, span.start]
+        else:
+            need = span.op.needs(timing.schedule.num_stages)
+            assert need is not None, "it begins when its message has arrived"
+            rank, span = made[need]
+        chain.append((rank, span.op))
+    written = cell_of(timing.schedule)
+    runs = [
+        f"rank {rank} {' '.join(written(op) for _, op in run)}"
+        for rank, run in groupby(reversed(chain), key=lambda each: each[0])
+    ]
+    if len(runs) > _MOST_RUNS:
+        return f"{', '.join(runs[:_MOST_RUNS])}, ...: {len(runs) - 1} times from rank to rank"
+    return ", ".join(runs)
+
+
+def memory_by_rank(schedule: Schedule, puzzle: Puzzle) -> list[int]:
+    """The most that each rank holds."""
+    return [max(_held(row, puzzle)) for row in schedule.rows]
+
+
+def too_much(schedule: Schedule, puzzle: Puzzle) -> str:
+    """The first cell of each rank that exceeds its memory, marked in the rows."""
+    marks = {}
+    told = []
+    written = cell_of(schedule)
+    for rank, row in enumerate(schedule.rows):
+        held = _held(row, puzzle)
+        over = [index for index, amount in enumerate(held) if amount > puzzle.memory]
+        if over:
+            marks[rank] = over[0]
+            told.append(
+                f"rank {rank} holds {held[over[0]]} with {written(row[over[0]])}, "
+                f"operation {over[0] + 1} of its row"
+            )
+    return f"{'; '.join(told)}; {puzzle.memory} is all there is\n{around(schedule, marks)}"
+
+
+def _held(row: tuple[Op, ...], puzzle: Puzzle) -> list[int]:
+    """What a rank holds after each of its operations."""
+    return list(accumulate(puzzle.problem.change(op.kind, op.stage) for op in row))
+
 
 _KIND = "puzzle"
 
@@ -134,7 +222,7 @@ def _step(answer: Any, puzzle: Puzzle) -> Schedule:
 
 def _against_budgets(puzzle: Puzzle, schedule: Schedule) -> Ruling:
     timing = simulate(schedule, puzzle.problem.costs)
-    memory = explain.memory_by_rank(schedule, puzzle)
+    memory = memory_by_rank(schedule, puzzle)
     is_slow, is_large = timing.makespan > puzzle.makespan, max(memory) > puzzle.memory
     held = [f"{amount} on rank {rank}" for rank, amount in enumerate(memory)]
     paragraphs = [
@@ -145,11 +233,11 @@ def _against_budgets(puzzle: Puzzle, schedule: Schedule) -> Ruling:
         paragraphs.append(("Take along", puzzle.teaches))
         return Ruling(puzzle, Outcome.PASSED, "", paragraphs, timing, memory)
     if is_large:
-        paragraphs.append(("Too much", explain.too_much(schedule, puzzle)))
+        paragraphs.append(("Too much", too_much(schedule, puzzle)))
     if is_slow:
         paragraphs += [
-            ("Waiting", explain.longest_wait(timing)),
-            ("Longest chain", explain.longest_chain(timing)),
+            ("Waiting", longest_wait(timing)),
+            ("Longest chain", longest_chain(timing)),
         ]
     faults = ["takes too long"] * is_slow + ["holds too much"] * is_large
     diagnosis = f"it {' and '.join(faults)}"

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.grade.catalog import load_catalog
-from labkit.grade.workspace import Workspace, WorkspaceNotFound, find_workspace
+from labkit.grade.workspace import Workspace, WorkspaceNotFound, find_workspace, load_catalog
 from labkit.interview import proof
 from labkit.interview.cards import card_likeness, figures, shape
 from labkit.interview.cards.card import SECTIONS, Card, Problem

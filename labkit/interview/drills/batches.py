@@ -3,7 +3,7 @@
 import math
 
 from labkit import calc
-from labkit.calc.traffic.blocked_traffic import num_blocks
+from labkit.calc.traffic.cost import num_blocks
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.numbers import billions
 from labkit.interview.drills.question import Solution, Trap

@@ -10,8 +10,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-from labkit.calc.typed import read, usual_mistake
-from labkit.calc.units import Typed, counted
+from labkit.calc.units import Typed, counted, read, usual_mistake
 from labkit.interview.drills.digits import agrees
 from labkit.interview.drills.question import Question, Trap
 

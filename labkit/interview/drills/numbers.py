@@ -1,6 +1,6 @@
 """What drills draw from: model sizes, links, GPUs, as they are in the field."""
 
-from labkit.calc.hardware.gpu import GPUS
+from labkit.calc.hardware import GPUS
 from labkit.calc.result import Result, amount
 from labkit.calc.units import count_text
 from labkit.interview.drills.drill import Shown

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import ceil, comb
 
-from labkit.calc.state_copies import Holders, fatal_share, groups, ring
+from labkit.calc.reliability import Holders, fatal_share, groups, ring
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.question import Solution, Trap
 

@@ -1,7 +1,7 @@
 """Drills on ranks of unequal speed: waiting for all, or for most."""
 
 from labkit import calc
-from labkit.calc.slowest import asynchronous_samples_per_s, synchronous_samples_per_s
+from labkit.calc.reliability import asynchronous_samples_per_s, synchronous_samples_per_s
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.numbers import amounts
 from labkit.interview.drills.question import Solution, Trap

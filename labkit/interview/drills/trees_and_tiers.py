@@ -3,7 +3,7 @@
 from functools import cache
 
 from labkit import calc
-from labkit.calc.crossing import predicted_crossing
+from labkit.calc.choice import predicted_crossing
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.numbers import LATENCIES, LINKS, amounts
 from labkit.interview.drills.question import Solution, Trap

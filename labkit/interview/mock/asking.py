@@ -9,9 +9,8 @@ exercise   1 after a pass, 0 when it is given up
 from collections import Counter
 from collections.abc import Collection
 
-from labkit.grade.catalog import CatalogError
 from labkit.grade.submission import NothingToGrade
-from labkit.grade.workspace import WorkspaceNotFound
+from labkit.grade.workspace import CatalogError, WorkspaceNotFound
 from labkit.interview.cards import Card
 from labkit.interview.drills.drill_session import Asked, Round
 from labkit.interview.mock.interview import Interview

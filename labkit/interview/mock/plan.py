@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit import arguments
-from labkit.grade.catalog import load_catalog
 from labkit.grade.desk import is_passed, standings
-from labkit.grade.workspace import find_workspace
+from labkit.grade.workspace import find_workspace, load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS

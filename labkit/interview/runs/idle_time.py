@@ -7,7 +7,7 @@ else is real: messages, order, waiting. Wire: 32 B per row over each boundary, a
 from labkit.interview.recorded_times import timed_run
 from labkit.interview.runs.real_run import run
 from labkit.pipeline import Costs, Timing, emulated_step, gpipe, measured, plan
-from labkit.pipeline.timing import Span
+from labkit.pipeline.simulation import Span
 
 FORWARD_S = 0.02
 _TRIES = 2

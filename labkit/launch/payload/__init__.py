@@ -4,7 +4,7 @@ payload            the function and its arguments (cloudpickle)
 store              where the ranks meet (torch's FileStore)
 rank-2.journal     what rank 2 did on its groups; rank-2.names goes with it
 rank-2.stack       where rank 2 was when it was asked (faulthandler)
-rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (flight_recorder.py)
+rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (recorder.py)
 rank-2.value       what rank 2 returned (cloudpickle)
 world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
                    messages: a few of each for every group (comm/agreement)

@@ -1,0 +1,236 @@
+"""Floating-point operations of a token, and of training.
+
+Each weight of a matrix takes a multiplication and an addition for each token: 2 forward, and twice
+that backward (for the inputs and for the weights): 6 N. Attention's scores multiply no weights:
+QK^T and their product with V take 2 * 2 HK operations for each token that is looked at (in latent
+attention 2 H(K+R) and 2 HV: HK stands for their mean), so
+
+    forward and backward of a token    6 N + 12 L H K s      every pair of tokens counted
+                                       6 N +  6 L H K s      causal: half of the pairs
+
+Which N? The embedding is looked up and multiplies nothing, the head does; a tied table is both.
+Tools differ: "all" (PaLM's and most), "non_embedding" (Kaplan et al.), "matmul" (all that is
+multiplied: no tables of embeddings and positions, but the head; norms and biases, a thousandth,
+stay in). Of a mixture of experts, N is what a token goes through.
+
+Papers: Kaplan et al., arXiv:2001.08361, section 2.1; Chowdhery et al., PaLM, arXiv:2204.02311,
+appendix B; Narayanan et al., arXiv:2104.04473, section 5.1.
+
+How well the machine is used, and how long training takes on it.
+
+    MFU    tokens/s * model FLOPs per token / (devices * peak)          no recomputation counted
+    HFU    the same with all that was computed, recomputation too
+    days   6 T P / (n X)    T tokens, P parameters, n devices, X FLOP/s that each achieves
+
+8, not 6, where activations are recomputed in full: forward twice.
+Papers: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B (MFU); Narayanan et al.,
+arXiv:2104.04473, equation 4 (days).
+
+Arithmetic: how much a token costs, and how long training takes.
+"""
+
+from __future__ import annotations
+
+from labkit.calc.checked_numbers import check_above_zero, check_flag, check_ranks, shown
+from labkit.calc.models import ModelConfig, active_parameters, model, sequence_length
+from labkit.calc.result import Result, number_of, total
+from labkit.calc.units import number_text
+
+COUNTED = ("all", "non_embedding", "matmul")
+# Forward, backward for the inputs, backward for the weights; full recomputation: forward again.
+_PASSES = {"none": 3, "full": 4}
+RECOMPUTED = "recomputed"
+"""The part of those that are the hardware's and not the model's."""
+
+
+def flops_per_token(
+    config: ModelConfig | str,
+    *,
+    attention: bool = True,
+    causal: bool = False,
+    sequence: int | None = None,
+    parameters: str = "all",
+    training: bool = True,
+    recompute: str = "none",
+) -> Result:
+    """Operations that one token takes, forward and backward; training=False: forward only.
+
+    attention: whether scores are counted; causal: only those that a mask leaves. sequence: tokens
+    that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
+    recompute: "full" adds the second forward pass as a part of its own, "recomputed": these are
+    hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, for
+    more tokens than learned positions, and for a choice that is none; TypeError for a flag that is
+    neither True nor False.
+    """
+    config = model(config)
+    for name, flag in (("attention", attention), ("causal", causal), ("training", training)):
+        check_flag(flag, name)
+    length = sequence_length(config, sequence)
+    _check_recompute(recompute)
+    if recompute != "none" and not training:
+        raise ValueError(
+            f"recompute={shown(recompute)} with training=False: without a backward pass nothing is "
+            "computed again; leave one of them out"
+        )
+    passes = _PASSES[recompute] if training else 1
+    num, per_pair = _counted(config, parameters), 2 if causal else 4
+    parts = _by_part(num, per_pair if attention else 0, config, length, 3 if training else 1)
+    if recompute == "full":
+        forward = float(sum(parts.values())) / _PASSES["none"]
+        parts[RECOMPUTED] = Result(forward, "FLOP", RECOMPUTED, substitution="forward again")
+    return total(
+        "operations of one token",
+        parts,
+        formula=f"{2 * passes} N" + (f" + {per_pair * passes} L H K s" if attention else ""),
+        convention=f"parameters={parameters!r}, {'causal' if causal else 'all pairs'}, "
+        f"{'training' if training else 'forward only'}, recompute={recompute!r}",
+        source="Kaplan et al., arXiv:2001.08361; Chowdhery et al., arXiv:2204.02311, appendix B",
+    )
+
+
+def training_flops(num_params: float | Result, tokens: float, recompute: str = "none") -> Result:
+    """6 N D: operations of training on `tokens`, without attention; recompute="full": 8 N D.
+
+    training_flops(174.6e9, 300e9)    3.143e+23 FLOP, GPT-3's
+    TypeError and ValueError for what is no number of parameters or tokens, above 0.
+    """
+    _check_recompute(recompute)
+    num = number_of(num_params, "num_params", "parameters")
+    check_above_zero(num, "num_params", "a model has parameters")
+    check_above_zero(tokens, "tokens", "training takes tokens")
+    factor = 2 * _PASSES[recompute]
+    return Result(
+        factor * num * tokens,
+        "FLOP",
+        "operations of training",
+        f"{factor} N D",
+        f"{factor} * {num:.4g} * {tokens:.4g}",
+        convention="without the scores of attention",
+        source="Brown et al., arXiv:2005.14165, appendix D",
+    )
+
+
+def _check_recompute(recompute: object) -> None:
+    if not isinstance(recompute, str) or recompute not in _PASSES:
+        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+
+
+def _by_part(
+    num: int, per_pair: int, config: ModelConfig, length: int, passes: int
+) -> dict[str, Result]:
+    """Of the weights, and of the scores where a pair takes any."""
+    parts: dict[str, tuple[float, str]] = {
+        "parameters": (2 * passes * num, f"{2 * passes} * {num:,}")
+    }
+    if per_pair:
+        features = _attended(config)
+        parts["attention"] = (
+            per_pair * passes * config.layers * features * length,
+            f"{per_pair * passes} * {config.layers} * {number_text(features)} * {length:,}",
+        )
+    return {
+        name: Result(count, "FLOP", name, substitution=how) for name, (count, how) in parts.items()
+    }
+
+
+def _attended(config: ModelConfig) -> float:
+    """HK: what a query meets a key in, and what a value has; the mean where they differ."""
+    if not config.is_latent:
+        return config.heads * config.features_per_head
+    of_key = config.features_per_head + config.rope_head_dim
+    return config.heads * (of_key + config.value_head_dim) / 2
+
+
+def _counted(config: ModelConfig, parameters: str) -> int:
+    if parameters not in COUNTED:
+        raise ValueError(f"parameters={shown(parameters)}: give one of {', '.join(COUNTED)}")
+    counted = active_parameters(config)
+    num = int(counted)
+    if parameters == "all":
+        return num
+    tables = ["embedding", *(["positions"] if config.learned_positions else [])]
+    if parameters == "non_embedding":
+        tables += [] if config.tied else ["head"]
+    elif config.tied:
+        tables.remove("embedding")  # it multiplies, as the head
+    return num - sum(int(counted[name]) for name in tables)
+
+
+def mfu(
+    tokens_per_s: float,
+    flops_per_token: float | Result,
+    num_devices: int,
+    peak_flops_per_s: float,
+) -> Result:
+    """Model FLOPs utilisation: the share of what all devices could compute at their peak.
+
+    flops_per_token: of the model, see `flops_per_token`; or 6 * parameters, as a plain number. Of
+    flops_per_token(..., recompute="full") the result is the hardware's utilisation, and called HFU.
+    peak_flops_per_s: of one device, in the precision that is used, without sparsity.
+    TypeError for a number of parameters, which is none of operations. ValueError for more than the
+    peak: then a number is wrong, often the peak or a factor of 2.
+    """
+    check_above_zero(tokens_per_s, "tokens_per_s", "give the tokens of all devices in a second")
+    of_token, is_hardwares = _operations(flops_per_token)
+    check_above_zero(of_token, "flops_per_token", "a token takes operations")
+    check_above_zero(peak_flops_per_s, "peak_flops_per_s", "give the peak of one device")
+    num_devices = check_ranks(num_devices, "num_devices")
+    share = tokens_per_s * of_token / (num_devices * peak_flops_per_s)
+    if share > 1:
+        raise ValueError(
+            f"{share:.3g} times the peak: {number_text(tokens_per_s)} tokens/s are more than "
+            f"{num_devices} devices can do; is peak_flops_per_s of one device, and dense?"
+        )
+    return Result(
+        share,
+        "share",
+        "HFU" if is_hardwares else "MFU",
+        "tokens/s * FLOPs per token / (n * peak)",
+        f"{tokens_per_s:.4g} * {of_token:.4g} / ({num_devices} * {peak_flops_per_s:.4g})",
+        convention="dense peak of one device; what is recomputed is "
+        + ("counted: the model's own utilisation is lower" if is_hardwares else "not counted"),
+        source="Chowdhery et al., arXiv:2204.02311, appendix B",
+    )
+
+
+def _operations(flops_per_token: float | Result) -> tuple[float, bool]:
+    """Of a token, and whether some of them are recomputed ones."""
+    if not isinstance(flops_per_token, Result):
+        return number_of(flops_per_token, "flops_per_token", "FLOP"), False
+    if flops_per_token.dimension == "parameters":
+        raise TypeError(
+            f"flops_per_token={flops_per_token}: parameters are no operations; give "
+            "calc.flops_per_token(...), or 6 * parameters as a plain number: "
+            "6 * float(calc.num_parameters(...))"
+        )
+    is_hardwares = RECOMPUTED in flops_per_token.parts
+    return number_of(flops_per_token, "flops_per_token", "FLOP"), is_hardwares
+
+
+def training_days(
+    tokens: float,
+    num_params: float | Result,
+    num_devices: int,
+    achieved_flops_per_s: float,
+    recompute: str = "none",
+) -> Result:
+    """Time of training: 6 T P / (n X); recompute="full": 8 T P / (n X), as published.
+
+    achieved_flops_per_s: of one device, as measured, recomputation counted in where there is one.
+    round(training_days(300e9, 175e9, 1024, 140e12, "full").to("days"), 1) == 33.9
+    TypeError and ValueError as of `training_flops`, and for no number of devices.
+    """
+    check_above_zero(achieved_flops_per_s, "achieved_flops_per_s", "give what one device achieves")
+    num_devices = check_ranks(num_devices, "num_devices")
+    work = training_flops(num_params, tokens, recompute)
+    factor = work.formula.partition(" ")[0]
+    return Result(
+        work.value / (num_devices * achieved_flops_per_s),
+        "seconds",
+        "time of training",
+        f"{factor} T P / (n X)",
+        f"{factor} * {tokens:.4g} * {float(num_params):.4g} / "
+        f"({num_devices} * {achieved_flops_per_s:.4g})",
+        convention=f"recompute={recompute!r}; no interruptions",
+        source="Narayanan et al., arXiv:2104.04473, equation 4",
+    )

@@ -1,1 +1,0 @@
-"""Arithmetic: how much a token costs, and how long training takes."""

@@ -1,0 +1,233 @@
+"""Clusters: equal nodes of equal GPUs, fast links inside a node and slow ones between nodes.
+
+        node 0                      node 1
+    GPU 0  1  ...  7           GPU 8  9  ...  15
+      |    |  fast |             |    |  fast |       NVLink: every GPU has its own
+      +----+--slow-+-------------+----+--slow-+       network: so much for each GPU
+
+A bandwidth is what one GPU can send, while it receives as much: half of what NVLink's data sheet
+prints, which adds both directions. GPUs are numbered node by node.
+
+Accelerators: what one holds and computes, by its data sheet.
+
+calc.GPUS["h100"].flops_per_s        989e12, dense bfloat16: twice as many with sparsity, as printed
+
+Peaks are dense and of bfloat16 (float16 on V100). What is achieved is less, see the planner.
+Sources: NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200), but for H200 and B200
+the memory that CUDA shows, less than is sold; Jouppi et al., arXiv:2304.01433, table 4 (TPU v4).
+
+What training runs on: GPUs, the links between them, and clusters of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPU:
+    """One accelerator. ValueError or TypeError for what is no positive number."""
+
+    name: str
+    memory_bytes: float
+    """As the program sees it; some of it the driver and the communication library take."""
+    flops_per_s: float
+    """Peak of dense products of matrices of 16-bit numbers."""
+    memory_bytes_per_s: float
+    """To and from its own memory."""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "flops_per_s", "memory_bytes_per_s"):
+            check_above_zero(getattr(self, name), name, "see the data sheet")
+
+
+_GIB = 2**30
+
+GPUS: Mapping[str, GPU] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            GPU(
+                name="v100-32g",
+                memory_bytes=32 * _GIB,
+                flops_per_s=125e12,
+                memory_bytes_per_s=900e9,
+            ),
+            GPU(
+                name="a100-40g",
+                memory_bytes=40 * _GIB,
+                flops_per_s=312e12,
+                memory_bytes_per_s=1555e9,
+            ),
+            GPU(
+                name="a100-80g",
+                memory_bytes=80 * _GIB,
+                flops_per_s=312e12,
+                memory_bytes_per_s=2039e9,
+            ),
+            GPU(
+                name="h100",
+                memory_bytes=80 * _GIB,
+                flops_per_s=989.4e12,
+                memory_bytes_per_s=3350e9,
+            ),
+            GPU(
+                name="h200",
+                memory_bytes=139.8 * _GIB,
+                flops_per_s=989.4e12,
+                memory_bytes_per_s=4800e9,
+            ),
+            GPU(
+                name="b200",
+                memory_bytes=178.35 * _GIB,
+                flops_per_s=2250e12,
+                memory_bytes_per_s=7700e9,
+            ),
+            GPU(
+                name="tpu-v4",
+                memory_bytes=32 * _GIB,
+                flops_per_s=275e12,
+                memory_bytes_per_s=1200e9,
+            ),
+        )
+    }
+)
+"""By name, in lower case."""
+
+
+def gpu(which: GPU | str) -> GPU:
+    """An accelerator, given itself or by its name in GPUS. ValueError names those there are."""
+    if isinstance(which, GPU):
+        return which
+    if isinstance(which, str) and which in GPUS:
+        return GPUS[which]
+    raise ValueError(f"{which!r} is no GPU and none of {', '.join(GPUS)}")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Links of one kind: a message of m bytes takes latency_s + m / bandwidth_bytes_per_s."""
+
+    bandwidth_bytes_per_s: float
+    """Of one GPU, either way."""
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """ValueError or TypeError for what no link has."""
+        check_above_zero(
+            self.bandwidth_bytes_per_s, "bandwidth_bytes_per_s", "a link carries bytes"
+        )
+        check_not_negative(self.latency_s, "latency_s")
+
+    @property
+    def alpha(self) -> float:
+        """Seconds of a message without bytes."""
+        return self.latency_s
+
+    @property
+    def beta(self) -> float:
+        """Seconds per byte."""
+        return 1 / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Equal nodes. ValueError: GPUs that fill no whole number of nodes, and no positive numbers.
+
+    replace(calc.CLUSTERS["h100"], num_gpus=512), or `cluster("h100", 512)`, for another size.
+    """
+
+    gpu: GPU | str
+    num_gpus: int
+    gpus_per_node: int = 8
+    fast: Tier
+    """Inside a node."""
+    slow: Tier
+    """Between nodes."""
+    gpu_hours_between_interruptions: float = 50_000.0
+    """Of one GPU with its share of everything that can stop a job. Llama 3 had 419 unexpected ones
+    in 54 days on 16,384 GPUs, one in 50,700 GPU-hours (arXiv:2407.21783, table 5)."""
+    dollars_per_gpu_hour: float = 2.5
+    """An assumption: prices change by the month. Give your own."""
+
+    def __post_init__(self) -> None:
+        gpu(self.gpu)
+        for name in ("num_gpus", "gpus_per_node"):
+            object.__setattr__(self, name, check_ranks(getattr(self, name), name))
+        for name in ("fast", "slow"):
+            if not isinstance(getattr(self, name), Tier):
+                raise TypeError(
+                    f"{name}={getattr(self, name)!r}: give a Tier, such as Tier(50e9, 5e-6)"
+                )
+        if self.num_gpus > self.gpus_per_node and self.num_gpus % self.gpus_per_node:
+            less = self.num_gpus - self.num_gpus % self.gpus_per_node
+            raise ValueError(
+                f"num_gpus={self.num_gpus} fill no whole number of nodes of {self.gpus_per_node}; "
+                f"give {less} or {less + self.gpus_per_node}"
+            )
+        check_above_zero(
+            self.gpu_hours_between_interruptions,
+            "gpu_hours_between_interruptions",
+            "everything stops some day; float('inf') is not given here, but 1e12",
+        )
+        check_not_negative(self.dollars_per_gpu_hour, "dollars_per_gpu_hour")
+
+    @property
+    def device(self) -> GPU:
+        """What each of its GPUs is."""
+        return gpu(self.gpu)
+
+    @property
+    def num_nodes(self) -> int:
+        """At least one; a part of one counts."""
+        return -(-self.num_gpus // self.gpus_per_node)
+
+    @property
+    def mtbf_s(self) -> float:
+        """Mean seconds between interruptions of a job on all of it."""
+        return 3600 * self.gpu_hours_between_interruptions / self.num_gpus
+
+    def tier(self, *, crosses_nodes: bool) -> Tier:
+        """The links that such messages take."""
+        return self.slow if crosses_nodes else self.fast
+
+
+CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
+    {
+        # DGX-2 and its NVSwitch: eight 100 Gbit/s adapters for sixteen GPUs.
+        "v100": Cluster(
+            gpu="v100-32g", num_gpus=1024, gpus_per_node=16,
+            fast=Tier(150e9, 3e-6), slow=Tier(6.25e9, 10e-6), dollars_per_gpu_hour=1.0,
+        ),
+        # Selene, on which Megatron-LM's 175B and 1T ran: eight 200 Gbit/s adapters in a node.
+        "a100": Cluster(
+            gpu="a100-80g", num_gpus=3072, fast=Tier(300e9, 3e-6), slow=Tier(25e9, 8e-6),
+            dollars_per_gpu_hour=1.8,
+        ),
+        # Llama 3's: 400 Gbit/s for each GPU.
+        "h100": Cluster(
+            gpu="h100", num_gpus=16384, fast=Tier(450e9, 3e-6), slow=Tier(50e9, 8e-6),
+        ),
+        "b200": Cluster(
+            gpu="b200", num_gpus=16384, fast=Tier(900e9, 3e-6), slow=Tier(50e9, 8e-6),
+            dollars_per_gpu_hour=5.0,
+        ),
+    }
+)  # fmt: skip
+"""By name, in lower case. Latencies are rounded from measurements that people publish."""
+
+
+def cluster(which: Cluster | str, num_gpus: int | None = None) -> Cluster:
+    """A cluster, given itself or by its name in CLUSTERS, of another size where one is given.
+
+    ValueError names those there are.
+    """
+    if isinstance(which, str) and which in CLUSTERS:
+        which = CLUSTERS[which]
+    if not isinstance(which, Cluster):
+        raise ValueError(f"{which!r} is no Cluster and none of {', '.join(CLUSTERS)}")
+    return which if num_gpus is None else replace(which, num_gpus=num_gpus)

@@ -1,1 +1,0 @@
-"""What training runs on: GPUs, the links between them, and clusters of both."""

@@ -1,1 +1,0 @@
-"""Models by their configuration, and how many parameters they have."""

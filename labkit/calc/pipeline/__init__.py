@@ -1,1 +1,0 @@
-"""Pipeline schedules in closed form: bubbles, and microbatches in flight."""

@@ -1,0 +1,431 @@
+"""Seconds of one layer for one microbatch on one GPU, by what they go into.
+
+    computing    FLOPs / (efficiency * peak)  +  bytes to and from the GPU's own memory / bandwidth
+
+    FLOPs        2 per weight and token; attention 4 H K s, or 2 H K s of a causal mask with flash
+    bytes        forward, of numbers with b bytes, for each token of a microbatch:
+                 norms, residuals     10 D                          each rank all, or / t
+                 linear layers        4 D + 8 HK-like + 4 F, gated 6 F     D whole, the rest / t
+                 attention's scores   4 H s, not with flash
+                 and for each weight  K_p forward; K_p + 2 K_g backward
+    backward     twice the FLOPs and the bytes of tokens, of attention with flash 2.5 times: scores
+                 were never written down, and are computed again; recomputed: forward again
+
+Small microbatches, and cuts by tp, lower what is achieved by the second term: weights are read for
+few tokens, and what is not cut stays. Kernels' own inefficiency at small sizes is not modelled.
+
+Collectives of tp, cp and ep: seconds.py.
+
+Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Dao, arXiv:2307.08691, for five
+products backward where forward has two.
+
+Seconds of one layer's collectives for one microbatch, (forward, backward): what is exposed.
+
+    tp           4 halves (reduce-scatter, all-gather) of B T D forward, 4 backward, exposed; the
+                 two more all-gathers of sequence parallelism's backward overlap. Experts: their
+                 part times k
+    cp           a ring of keys and values; exposed where a step of it is longer than attention's.
+                 Assumptions(context="gather"): all of them gathered before attention, and their
+                 gradients reduced after it; exposed
+    ep           2 all-to-alls forward of k B T D, 2 backward, exposed
+
+Recomputed in full: forward's once more, in backward. All experts get equally many tokens.
+Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; Llama 3,
+arXiv:2407.21783, section 3.3.2, for gathering; Lepikhin et al., GShard, arXiv:2006.16668, for
+all-to-alls.
+
+Seconds of collectives in a group whose ranks are on several nodes: L on each of H nodes.
+
+    half         reduce-scatter or all-gather, D bytes: (L-1) (a_fast + D/L b_fast)
+                                                      + (H-1) (a_slow + D/(L H) b_slow)
+    all-reduce   two halves: collective("all_reduce", "hierarchical", ...)
+    all-to-all   D bytes of each rank, L H blocks:      (L-1) (a_fast + D/(L H) b_fast)
+                                                + (L H - L) (a_slow + D/(L H) b_slow)
+    message      a + D b
+
+a: latency of a message; b: seconds of a byte, at the share of the bandwidth that collectives reach.
+L and H come from the layout: of the group of rank 0, those that are among the first G ranks share
+its node of G GPUs. Where H nodes do not have equally many of a group, L is their mean.
+Paper: Cho et al., "BlueConnect", SysML 2019; one adapter for each GPU.
+
+What the ranks that share a model's states take of a step: reduces, gathers, the optimizer.
+
+    zero   reduce, times K_g N    gather, times K_p N      N parameters of a stage on one GPU
+    0      2, once a step         -
+    1      1, once a step         1, once a step
+    2      1 per microbatch       1, once a step           interleaved: 1 per round of p
+    3      1 per microbatch       2 per microbatch         1 in forward, 1 in backward
+
+An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
+zero 2 may add up the gradients of that one stage. Collectives go layer by layer, experts apart.
+
+Exposed: less what hides, `overlap` of it, and no more than there is to hide behind. What is once a
+step is after the last backward of a stage, or before its first forward: exposed_seconds. What is in
+every microbatch makes the stage's forward and backward longer, and with them the bubble:
+in_each_microbatch. optimizer: reads and writes of states, by the GPU's memory bandwidth.
+Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from labkit.calc.hardware import Tier
+from labkit.calc.layout import Layout
+from labkit.calc.models import attention_parameters, mlp_parameters, norm_parameters
+from labkit.calc.plan.gpu_memory import Held, held_by_ranks, held_by_stage
+from labkit.calc.plan.job import Job
+
+
+class Span(NamedTuple):
+    """Where the ranks of a group are."""
+
+    inside: float
+    """On each node."""
+    nodes: int
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return round(self.inside * self.nodes)
+
+    @property
+    def is_in_one_node(self) -> bool:
+        """No slow link."""
+        return self.nodes == 1
+
+
+def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
+    """Of a group, from the (ranks, stride) of each axis that it lies along."""
+    size, in_first = 1, [0]
+    for num, stride in sides:
+        size *= num
+        in_first = [
+            offset + place * stride
+            for offset in in_first
+            for place in range(min(num, -(-(gpus_per_node - offset) // stride)))
+        ]
+    nodes = -(-size // len(in_first))
+    return Span(size / nodes, nodes)
+
+
+def span_of(job: Job, layout: Layout, *axes: str, every: int = 1, num: int | None = None) -> Span:
+    """Of the group along an axis, or along several.
+
+    every: along the first of them, one rank of so many only. num: the first so many of it only.
+    """
+    sizes = (layout.tp, layout.pp, layout.cp, layout.dp)
+    return _span_of(job.machines.gpus_per_node, layout.order, sizes, axes, every, num)
+
+
+@lru_cache(maxsize=1 << 16)
+def _span_of(
+    gpus_per_node: int,
+    order: tuple[str, ...],
+    sizes: tuple[int, int, int, int],
+    axes: tuple[str, ...],
+    every: int,
+    num: int | None,
+) -> Span:
+    tp, pp, cp, _ = sizes
+    layout = Layout(world_size=math.prod(sizes), tp=tp, pp=pp, cp=cp, order=order)
+    sides = [(layout.sizes[axis], layout.stride(axis)) for axis in axes]
+    size, stride = sides[0]
+    sides[0] = (num or size // every, stride * every)
+    return span(gpus_per_node, *sides)
+
+
+def half_seconds(job: Job, nbytes: float, where: Span) -> float:
+    """Of a reduce-scatter or an all-gather: D bytes on every rank, before or after."""
+    L, H = where
+    fast, slow = job.machines.fast, job.machines.slow
+    inside = (L - 1) * (fast.alpha + nbytes / L * _beta(job, fast)) if L > 1 else 0.0
+    across = (H - 1) * (slow.alpha + nbytes / (L * H) * _beta(job, slow)) if H > 1 else 0.0
+    return inside + across
+
+
+def all_to_all_seconds(job: Job, nbytes: float, where: Span) -> float:
+    """D bytes of each rank, equal blocks."""
+    L, H = where
+    block = nbytes / (L * H)
+    fast, slow = job.machines.fast, job.machines.slow
+    inside = (L - 1) * (fast.alpha + block * _beta(job, fast))
+    return inside + (L * H - L) * (slow.alpha + block * _beta(job, slow))
+
+
+def message_seconds(job: Job, nbytes: float, *, crosses_nodes: bool) -> float:
+    """From one rank to another."""
+    tier = job.machines.tier(crosses_nodes=crosses_nodes)
+    return tier.alpha + nbytes * _beta(job, tier)
+
+
+def _beta(job: Job, tier: Tier) -> float:
+    return tier.beta / job.assumptions.link_share
+
+
+_FLOAT32_BYTES = 4
+
+
+def tensor_seconds(
+    job: Job, tokens: int, where: Span, recompute: str, num_experts: int
+) -> tuple[float, float]:
+    """Of tp. num_experts: that a token goes through; 0: a dense layer."""
+    if where.size == 1:
+        return 0.0, 0.0
+    nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
+    half = half_seconds(job, nbytes, where)
+    mlp = half if not num_experts else half_seconds(job, num_experts * nbytes, where)
+    forward = 2 * half + 2 * mlp
+    return forward, forward * (2 if recompute == "full" else 1)
+
+
+def context_seconds(
+    job: Job, tokens: int, where: Span, tp: int, recompute: str, attention_s: float
+) -> tuple[float, float]:
+    """Of a ring with shares of equal work (zigzag): attention hides what it can, step by step.
+
+    Or of gathering, behind which nothing is computed.
+    """
+    n = where.size
+    if n == 1:
+        return 0.0, 0.0
+    config, b = job.config, job.kept.activation_itemsize
+    numbers = 2 * config.num_kv_heads * config.features_per_head / tp
+    if config.is_latent:
+        numbers = config.kv_lora_rank + config.rope_head_dim
+    if job.assumptions.context == "gather":
+        half = half_seconds(job, n * tokens * numbers * b, where)
+        return half, half * (2 if recompute == "full" else 1)
+    tier = job.machines.tier(crosses_nodes=not where.is_in_one_node)
+    per_byte = tier.beta / job.assumptions.link_share
+    step_s = tier.alpha + tokens * numbers * b * per_byte
+    back_s = 2 * tier.alpha + tokens * numbers * (b + _FLOAT32_BYTES) * per_byte
+    forward = (n - 1) * max(0.0, step_s - attention_s / n)
+    products = 2.5 if job.assumptions.flash else 2
+    backward = (n - 1) * max(0.0, back_s - products * attention_s / n)
+    return forward, backward + (forward if recompute == "full" else 0.0)
+
+
+def expert_seconds(
+    job: Job,
+    tokens: int,
+    where: Span,
+    tp: int,
+    sequence_parallel: bool,
+    recompute: str,
+    num_experts: int,
+) -> tuple[float, float]:
+    """Of ep: tokens to their experts, and back."""
+    if where.size == 1 or not num_experts:
+        return 0.0, 0.0
+    own = tokens / (tp if sequence_parallel else 1)
+    nbytes = own * num_experts * job.config.hidden * job.kept.activation_itemsize
+    forward = 2 * all_to_all_seconds(job, nbytes, where)
+    return forward, forward * (2 if recompute == "full" else 1)
+
+
+class LayerSeconds(NamedTuple):
+    """(forward, backward) of one layer, one microbatch. What is recomputed is in backward."""
+
+    compute_s: tuple[float, float]
+    tp_s: tuple[float, float] = (0.0, 0.0)
+    cp_s: tuple[float, float] = (0.0, 0.0)
+    ep_s: tuple[float, float] = (0.0, 0.0)
+
+
+_NONE = LayerSeconds((0.0, 0.0))
+
+
+def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]:
+    """Of (a dense layer, one with experts)."""
+    tensor, ring = span_of(job, layout, "tp"), span_of(job, layout, "cp")
+    experts = span_of(job, layout, "dp", num=layout.ep)
+    how = (layout.sequence_parallel, layout.microbatch, layout.recompute)
+    return _layers(job, tensor, ring, experts, layout.tp, layout.cp, layout.ep, *how)
+
+
+def compute_seconds(job: Job, flops: float, nbytes: float) -> float:
+    """On one GPU: products of matrices, and then what only moves bytes."""
+    device = job.device
+    products = flops / (job.assumptions.efficiency * device.flops_per_s)
+    return products + nbytes / device.memory_bytes_per_s
+
+
+@lru_cache(maxsize=1 << 16)
+def _layers(
+    job: Job,
+    tensor: Span,
+    ring: Span,
+    across: Span,
+    tp: int,
+    cp: int,
+    ep: int,
+    sequence_parallel: bool,
+    microbatch: int,
+    recompute: str,
+) -> tuple[LayerSeconds, LayerSeconds]:
+    tokens = microbatch * job.length // cp
+    found = []
+    for num_experts in (0, job.config.top_k):
+        if num_experts == 0 and job.config.expert_layers == job.config.layers:
+            found.append(_NONE)
+            continue
+        attention_s = compute_seconds(job, _score_flops(job, tokens) / tp, 0)
+        compute = _compute(job, tokens, tp, ep, sequence_parallel, recompute, num_experts)
+        found.append(
+            LayerSeconds(
+                compute,
+                tensor_seconds(job, tokens, tensor, recompute, num_experts),
+                context_seconds(job, tokens, ring, tp, recompute, attention_s),
+                expert_seconds(job, tokens, across, tp, sequence_parallel, recompute, num_experts),
+            )
+        )
+        if not job.config.num_experts:
+            return found[0], _NONE
+    return found[0], found[1]
+
+
+def _compute(
+    job: Job,
+    tokens: int,
+    tp: int,
+    ep: int,
+    sequence_parallel: bool,
+    recompute: str,
+    num_experts: int,
+) -> tuple[float, float]:
+    """(forward, backward) seconds."""
+    config, kept = job.config, job.kept
+    used = attention_parameters(config) + 2 * norm_parameters(config)
+    held = used
+    if num_experts:
+        expert = mlp_parameters(config, config.expert_features)
+        router = config.hidden * config.num_experts
+        used += (num_experts + config.shared_experts) * expert + router
+        held += (config.num_experts // ep + config.shared_experts) * expert + router
+    else:
+        used += mlp_parameters(config, config.mlp_features)
+        held = used
+    scores = _score_flops(job, tokens)
+    flops = (2 * used * tokens + scores) / tp
+    moved = tokens * _bytes_of_a_token(job, tp, sequence_parallel, num_experts)
+    computed_with = kept.cast_bytes or kept.parameter_bytes
+    forward = compute_seconds(job, flops, moved + computed_with * held / tp)
+    of_weights = (computed_with + 2 * kept.gradient_bytes) * held / tp
+    again = scores / tp / 2 if job.assumptions.flash else 0
+    backward = compute_seconds(job, 2 * flops + again, 2 * moved + of_weights)
+    if recompute == "full":
+        backward += forward
+    elif recompute == "selective" and not job.assumptions.flash:
+        backward += compute_seconds(job, scores / tp, tokens * _score_bytes(job) / tp)
+    return forward, backward
+
+
+def _score_flops(job: Job, tokens: int) -> float:
+    """Forward, of one layer, all heads: both products, and with flash the unmasked half only."""
+    config = job.config
+    features = config.features_per_head * 2
+    if config.is_latent:
+        features = config.features_per_head + config.rope_head_dim + config.value_head_dim
+    seen = job.length / 2 if job.assumptions.flash else job.length
+    return 2 * config.heads * features * seen * tokens
+
+
+def _score_bytes(job: Job) -> float:
+    """Of a token, all heads: written, read and written by a fused softmax, read."""
+    return 4 * job.kept.activation_itemsize * job.config.heads * job.length
+
+
+def _bytes_of_a_token(job: Job, tp: int, sequence_parallel: bool, num_experts: int) -> float:
+    """Forward, on one rank: every tensor is written once, and read by the next operation."""
+    config = job.config
+    D, H, K = config.hidden, config.heads, config.features_per_head
+    keys = config.heads if config.is_latent else config.num_kv_heads
+    features = config.mlp_features
+    if num_experts:
+        features = (num_experts + config.shared_experts) * config.expert_features
+    replicated = 10 * D + (4 * num_experts * D)  # experts: permuted, and back
+    cut = 2 * (H + 2 * keys) * K + 2 * H * K + (6 if config.gated else 4) * features
+    moved = replicated / (tp if sequence_parallel else 1) + 4 * D + cut / tp
+    scores = 0 if job.assumptions.flash else _score_bytes(job) / tp
+    return job.kept.activation_itemsize * moved + scores
+
+
+Pair = tuple[float, float]
+
+
+def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
+    """How often zero 2 reduces a gradient in a step."""
+    return num_microbatches // layout.pp if layout.virtual > 1 else num_microbatches
+
+
+def once_a_step(job: Job, layout: Layout) -> list[Pair]:
+    """By stage: seconds of its (reduce, gather) that are done once in a step, whole."""
+    times = {0: (2, 0), 1: (1, 1), 2: (0, 1), 3: (0, 0)}[layout.zero]
+    return [(times[0] * r, times[1] * g) for r, g in _halves(job, layout)]
+
+
+def in_each_microbatch(job: Job, layout: Layout, computing: list[Pair]) -> list[Pair]:
+    """By stage: exposed seconds of reduces and gathers in a microbatch's (forward, backward).
+
+    computing: by stage, (forward, backward) of a microbatch, behind which they may hide.
+    """
+    if layout.zero < 2:
+        return [(0.0, 0.0)] * len(computing)
+    every = layout.pp if layout.zero == 2 and layout.virtual > 1 else 1
+    pairs = list(zip(_halves(job, layout), computing, strict=True))
+    exposed = {pair: _in_one(job, layout.zero, every, *pair) for pair in set(pairs)}
+    return [exposed[pair] for pair in pairs]
+
+
+def _in_one(job: Job, zero: int, every: int, halves: Pair, computing: Pair) -> Pair:
+    reduce_s, gather_s = halves
+    gathered = gather_s if zero == 3 else 0.0
+    back = reduce_s / every + gathered
+    overlap, (forward, backward) = job.assumptions.overlap, computing
+    return gathered - min(overlap * gathered, forward), back - min(overlap * back, backward)
+
+
+def exposed_seconds(job: Job, once: Pair, computing: Pair) -> float:
+    """Of (reduce, gather) once a step, of a rank with (forward, backward) of computing."""
+    (reduce_s, gather_s), (forward, backward) = once, computing
+    overlap = job.assumptions.overlap
+    left = reduce_s - min(overlap * reduce_s, backward)
+    return left + gather_s - min(overlap * gather_s, forward)
+
+
+def optimizer_seconds(job: Job, layout: Layout) -> float:
+    """States are read and written, gradients read, parameters written: of the largest share."""
+    shards = layout.dp * layout.cp if layout.zero else 1
+    kept = job.kept
+    size = 2 * kept.optimizer_bytes + kept.gradient_bytes + kept.parameter_bytes
+    share = max(
+        held.others / shards + held.experts / max(1, shards // layout.ep)
+        for held in held_by_ranks(job.config, layout)
+    )
+    return share * size / job.device.memory_bytes_per_s
+
+
+def _halves(job: Job, layout: Layout) -> list[Pair]:
+    """By stage: seconds of (one reduce-scatter of its gradients, one all-gather of parameters)."""
+    stages = held_by_stage(job.config, layout)
+    if layout.dp * layout.cp == 1:
+        return [(0.0, 0.0)] * len(stages)
+    units = max(1, job.config.layers // len(stages))
+    sizes = (job.kept.gradient_bytes, job.kept.cast_bytes or job.kept.parameter_bytes)
+    kinds = set(stages)  # few stages differ from each other
+    reduces, gathers = (
+        {held: _half(job, layout, held, size, units) for held in kinds} for size in sizes
+    )
+    return [(reduces[held], gathers[held]) for held in stages]
+
+
+def _half(job: Job, layout: Layout, held: Held, size: float, units: int) -> float:
+    axes = ("dp", "cp") if layout.cp > 1 else ("dp",)
+    one = units * half_seconds(job, size * held.others / units, span_of(job, layout, *axes))
+    if held.experts:
+        where = span_of(job, layout, *axes, every=layout.ep)
+        one += units * half_seconds(job, size * held.experts / units, where)
+    return one

@@ -1,0 +1,275 @@
+"""How often to write a checkpoint: seldom enough to work, often enough to lose little.
+
+    lost per second  =  write / interval  +  (interval / 2 + restart) / MTBF         to first order
+                     =  1 - T / (M e^(R/M) (e^((T + W)/M) - 1))                      exactly
+
+    young   sqrt(2 W M)                                the least of the first, for W much below M
+    daly    sqrt(2 W M) (1 + sqrt(W/(2M))/3 + W/(18M)) - W      of the second, up to W = 2 M
+
+T seconds of work between checkpoints, W to write one, R to restart, M mean time between
+interruptions. Papers: Young, "A first order approximation to the optimum checkpoint interval", CACM
+17(9), 1974; Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+FGCS 22(3), 2006.
+
+What an outage costs: every GPU is paid for, whether it computes or is idle.
+
+    lost time = until somebody notices + until it runs again + all since the last checkpoint
+
+Units: seconds, GPU-hours.
+
+What a group of unequal ranks gets done, when all wait for the slowest, or for some of them.
+
+    synchronous               n B / max(t)             everyone waits for everyone
+    the first k of n count    k B / (k-th least t)     the others' batches are thrown away
+    asynchronous              sum of B / t             nobody waits
+
+B samples in a rank's batch, t seconds that a rank needs for it; communication is free.
+Paper: Chen et al., "Revisiting distributed synchronous SGD", arXiv:1604.00981 (backup workers).
+
+Which hosts hold copies of a host's state, and how often failures take all of them.
+
+ring(4, 2)      [[1], [2], [3], [0]]: each host, and the others that hold its state
+groups(4, 2)    [[1], [0], [3], [2]]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from labkit.calc.checked_numbers import (
+    check_above_zero,
+    check_not_negative,
+    check_number,
+    check_ranks,
+    is_whole,
+    shown,
+)
+from labkit.calc.result import Result, number_of, total
+from labkit.calc.units import seconds_text
+
+METHODS = ("young", "daly")
+# The interval sqrt(2 W M) loses sqrt(2 W / M) of all time: from W = M/2 on, all of it.
+_OUT_OF_RANGE = (
+    "; out of Young's range, which is W much below M: from W = M/2 on this loses all time by its "
+    "own formula, and Daly's is good up to W = 2 M"
+)
+
+
+def mean_time_between_interruptions(interruptions: float, hours: float) -> Result:
+    """MTBF as seen: how long a job ran, over how often it was interrupted.
+
+    round(mean_time_between_interruptions(419, 54 * 24).to("h"), 2) == 3.09, of Llama 3's training
+    """
+    check_above_zero(interruptions, "interruptions", "without one there is no mean; give 1 or more")
+    check_above_zero(hours, "hours", "give how long the job ran")
+    return Result(
+        hours * 3600 / interruptions,
+        "seconds",
+        "mean time between interruptions",
+        "time / interruptions",
+        f"{hours:g} h / {interruptions:g}",
+        source="Grattafiori et al., arXiv:2407.21783, section 3.3.4",
+    )
+
+
+def checkpoint_interval(
+    write_s: float | Result, mtbf_s: float | Result, method: str = "young"
+) -> Result:
+    """Seconds of work between the end of one checkpoint and the next.
+
+    write_s: for which training is idle. mtbf_s: of the whole job, seconds. Where Young's
+    interval would lose all time, the convention says so.
+    round(checkpoint_interval(60, 3.09 * 3600).to("min"), 1) == 19.3
+    """
+    write_s, mtbf = number_of(write_s, "write_s", "seconds"), number_of(mtbf_s, "mtbf_s", "seconds")
+    check_above_zero(write_s, "write_s", "what costs nothing is written all the time")
+    check_above_zero(mtbf, "mtbf_s", "give the mean time between interruptions")
+    _checked(method)
+    young = math.sqrt(2 * write_s * mtbf)
+    formula, source = "sqrt(2 W M)", "Young, CACM 17(9), 1974"
+    interval = young
+    if method == "daly":
+        formula = "sqrt(2 W M) (1 + sqrt(W/2M)/3 + W/18M) - W; M where W is 2 M or more"
+        source = "Daly, FGCS 22(3), 2006"
+        ratio = write_s / (2 * mtbf)
+        interval = young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_s if ratio < 1 else mtbf
+    return Result(
+        interval,
+        "seconds",
+        "time between checkpoints",
+        formula,
+        f"W = {write_s:g} s, M = {mtbf:g} s",
+        convention="interruptions are independent; a restart costs the same whenever it comes"
+        + (_OUT_OF_RANGE if method == "young" and write_s >= mtbf / 2 else ""),
+        source=source,
+    )
+
+
+def lost_share(
+    interval_s: float | Result,
+    write_s: float | Result,
+    mtbf_s: float | Result,
+    restart_s: float | Result = 0.0,
+    method: str = "young",
+) -> Result:
+    """The share of all time that goes into writing, and into what interruptions undo.
+
+    method: "young", the first order; ValueError where that is more than all time, since it is for
+    times well below the MTBF. "daly": the exact mean where interruptions are exponential.
+    round(float(lost_share(1200, 60, 3600, 600, "daly")), 3) == 0.327
+    """
+    interval, mtbf = (
+        number_of(interval_s, "interval_s", "seconds"),
+        number_of(mtbf_s, "mtbf_s", "seconds"),
+    )
+    write_s = number_of(write_s, "write_s", "seconds")
+    restart_s = number_of(restart_s, "restart_s", "seconds")
+    check_above_zero(interval, "interval_s", "work comes between two checkpoints")
+    check_not_negative(write_s, "write_s")
+    check_above_zero(mtbf, "mtbf_s", "give the mean time between interruptions")
+    check_not_negative(restart_s, "restart_s")
+    if _checked(method) == "daly":
+        return _exact_share(interval, write_s, mtbf, restart_s)
+    share = write_s / interval + (interval / 2 + restart_s) / mtbf
+    if share > 1:
+        raise ValueError(
+            f"{share:.3g} times all time would be lost: interval_s={interval:g}, write_s="
+            f"{write_s:g} and restart_s={restart_s:g} are too long for mtbf_s={mtbf:g}, and no "
+            "work gets done; this formula is for times well below the MTBF, and method='daly' "
+            "for all"
+        )
+    return Result(
+        share,
+        "share",
+        "lost time",
+        "W / T + (T/2 + R) / M",
+        f"{write_s:g} / {interval:g} + ({interval:g} / 2 + {restart_s:g}) / {mtbf:g}",
+        convention="first order: for T and R much below M",
+        source="Young, CACM 17(9), 1974",
+    )
+
+
+def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float) -> Result:
+    """A turn of work and write is begun again until none interrupts it: T over its mean time."""
+    turn = mtbf * math.exp(restart_s / mtbf) * math.expm1((interval + write_s) / mtbf)
+    return Result(
+        1 - interval / turn,
+        "share",
+        "lost time",
+        "1 - T / (M e^(R/M) (e^((T + W)/M) - 1))",
+        f"T = {interval:g} s, W = {write_s:g} s, M = {mtbf:g} s, R = {restart_s:g} s",
+        convention="interruptions are exponential, and begin a restart anew; where none comes in a "
+        "restart, use M + R instead of M e^(R/M)",
+        source="Daly, FGCS 22(3), 2006, equation 13",
+    )
+
+
+def _checked(method: str) -> str:
+    if method not in METHODS:
+        raise ValueError(f"method={shown(method)}: give 'young' or 'daly'")
+    return method
+
+
+_SECONDS_PER_HOUR = 3600
+
+
+def lost_gpu_hours(
+    num_gpus: int,
+    *,
+    until_noticed_s: float,
+    restart_s: float = 0.0,
+    since_checkpoint_s: float = 0.0,
+) -> Result:
+    """GPU-hours that a job loses by one outage.
+
+    until_noticed_s: from the fault to the end of the job, such as torch's timeout. restart_s: from
+    there to the first step. since_checkpoint_s: work that must be done again; half of the interval
+    between checkpoints, on average.
+
+    ValueError for a number that no job has: negative, not finite, no GPU.
+    """
+    check_number(num_gpus, "num_gpus")
+    if not is_whole(num_gpus) or num_gpus < 1:
+        raise ValueError(f"num_gpus={num_gpus!r}: give the number of GPUs, 1 or more")
+    spans = {
+        "until_noticed_s": until_noticed_s,
+        "restart_s": restart_s,
+        "since_checkpoint_s": since_checkpoint_s,
+    }
+    parts = {}
+    for name, seconds in spans.items():
+        check_not_negative(seconds, name)
+        how = f"{num_gpus:,} GPUs * {seconds_text(seconds)}"
+        hours = num_gpus * seconds / _SECONDS_PER_HOUR
+        parts[name] = Result(hours, "", name, substitution=how)
+    return total("GPU-hours lost", parts)
+
+
+_SOURCE = "Chen et al., arXiv:1604.00981"
+
+
+def synchronous_samples_per_s(
+    seconds_by_rank: Sequence[float], batch: int, wait_for: int | None = None
+) -> Result:
+    """Samples per second of ranks that step together. wait_for: how many count; None: all.
+
+    synchronous_samples_per_s([0.4, 0.4, 0.5], batch=32) == 192
+    ValueError for no rank, for times that are not above 0, and for more ranks than there are.
+    """
+    times = _checked_ranks(seconds_by_rank)
+    count = len(times) if wait_for is None else check_ranks(wait_for, "wait_for")
+    if count > len(times):
+        raise ValueError(f"wait_for={count} of {len(times)} ranks: give {len(times)} or fewer")
+    batch, slowest = check_ranks(batch, "batch"), sorted(times)[count - 1]
+    return Result(
+        count * batch / slowest,
+        "",
+        "samples per second, in step",
+        "k B / (k-th least t)",
+        f"{count} * {batch} / {slowest:g} s",
+        convention="communication is free; what comes too late is thrown away",
+        source=_SOURCE,
+    )
+
+
+def asynchronous_samples_per_s(seconds_by_rank: Sequence[float], batch: int) -> Result:
+    """Samples per second of ranks that never wait. Errors as above."""
+    times, batch = _checked_ranks(seconds_by_rank), check_ranks(batch, "batch")
+    return Result(
+        sum(batch / each for each in times),
+        "",
+        "samples per second, each at its own pace",
+        "sum of B / t",
+        f"{batch} * sum of 1/t of {len(times)} ranks",
+        convention="gradients are computed on parameters that others have changed since",
+        source=_SOURCE,
+    )
+
+
+def _checked_ranks(seconds_by_rank: Sequence[float]) -> list[float]:
+    if not seconds_by_rank:
+        raise ValueError("seconds_by_rank is empty: give the seconds of 1 rank or more")
+    for each in seconds_by_rank:
+        check_above_zero(each, "seconds_by_rank", "a batch takes time")
+    return list(seconds_by_rank)
+
+
+Holders = Sequence[Sequence[int]]
+
+
+def ring(n: int, m: int) -> Holders:
+    """Each host's state is with the next ones."""
+    return [[(host + step) % n for step in range(1, m)] for host in range(n)]
+
+
+def groups(n: int, m: int) -> Holders:
+    """Hosts of a group hold each other's states."""
+    return [[o for o in range(h - h % m, h - h % m + m) if o != h] for h in range(n)]
+
+
+def fatal_share(holders: Holders, k: int) -> float:
+    """Which part of all sets of k failures has all hosts of a state, by sets as bits."""
+    fatal = {sum(1 << each for each in {host, *its}) for host, its in enumerate(holders)}
+    failed = [bits for bits in range(1 << len(holders)) if bits.bit_count() == k]
+    return sum(any(bits & its == its for its in fatal) for bits in failed) / len(failed)

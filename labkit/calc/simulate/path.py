@@ -1,0 +1,189 @@
+"""The longest path of a step: from its end back, always to what it had to wait for.
+
+    end <- gather <- optimizer <- reduce <- the last backward of the slowest replica
+        <- the work before it, or the message that it waited for and the work that sent it <- ...
+
+Its segments join without a gap, so their seconds add up to those of the step. What is not on it
+may take longer, and the step would be no longer.
+
+What follows the pipeline: gradients reduced over dp, the update, parameters gathered.
+
+    last backwards      |B|B|                 reduce_s = overlap + the rest
+    reduce, overlapped      |===lane===|      begins with the last backward of a stage on the
+                                              slowest replica; stages follow each other
+    reduce, the rest                   |==|   begins when the slowest replica's cell is through
+    optimizer                              |=|
+    gather, the rest                         |==|     its overlap is in the next step's forwards
+
+So (1 - overlap) of a collective is never hidden, and the rest as far as there is something to hide
+it behind. Steps are alike, so the overlapped gather of the step before is in this one's forwards:
+the first forward of a stage does not end before it. What zero 2 and 3 exchange in every microbatch
+is in its forwards and backwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from labkit.calc.pieces import Pieces
+from labkit.calc.simulate.disturbances import Behaviours, Collective
+from labkit.calc.simulate.graph import Floors, Graph, Times, computing, slowest_of
+
+
+class Tail(NamedTuple):
+    """When a stage's slowest collective over dp does what; each begins where the one before ends.
+
+    cell: of the pipeline. lane: the stage whose last backward the overlapped part of the reduce has
+    followed without a pause; -1: nothing overlaps.
+    """
+
+    cell: int
+    lane: int
+    ready_s: float
+    begins_s: float
+    reduced_s: float
+    updated_s: float
+    gathered_s: float
+
+
+def floors(graph: Graph, pieces: Pieces, found: Behaviours) -> Floors:
+    """What the gathering of parameters allows the first forwards."""
+    ends = {}
+    for cell in range(graph.num_cells):
+        link = max([1.0, *(c.link for (pp, _), c in found.collectives.items() if pp == cell)])
+        lane = 0.0
+        for stage in graph.stages_of(cell):
+            lane += pieces.overlap * pieces.gather_s[stage] * link
+            if lane > 0:
+                ends[graph.first_forward[stage]] = lane
+    return ends
+
+
+def tails(
+    graph: Graph,
+    pieces: Pieces,
+    found: Behaviours,
+    ready_s: Sequence[float],
+    begun_s: Sequence[float],
+    rng: random.Random,
+) -> list[Tail]:
+    """By cell, the collective that ends last.
+
+    ready_s: by cell, when the slowest replica is through the pipeline. begun_s: by stage, when the
+    slowest begins its last backward.
+    """
+    result = []
+    for cell in range(graph.num_cells):
+        touched = [each for (pp, _), each in found.collectives.items() if pp == cell]
+        rest = found.layout.tp - len(touched)
+        groups = [(each, 1) for each in touched] + [(Collective(), rest)] * (rest > 0)
+        ends = [
+            _tail(graph, pieces, found, cell, ready_s[cell], begun_s, each, count, rng)
+            for each, count in groups
+        ]
+        result.append(max(ends, key=lambda tail: tail.gathered_s))
+    return result
+
+
+def _tail(
+    graph: Graph,
+    pieces: Pieces,
+    found: Behaviours,
+    cell: int,
+    ready_s: float,
+    begun_s: Sequence[float],
+    collective: Collective,
+    count: int,
+    rng: random.Random,
+) -> Tail:
+    """Of one collective, or of `count` equal ones: the slowest."""
+    stages, exposed = graph.stages_of(cell), 1 - pieces.overlap
+    lane, since = 0.0, -1
+    for stage in sorted(stages, key=lambda each: graph.last_backward[each]):
+        if hidden := pieces.overlap * pieces.reduce_s[stage] * collective.link:
+            if begun_s[stage] > lane or since < 0:
+                lane, since = begun_s[stage], stage
+            lane += hidden
+    begins = max(ready_s, lane)
+    reduced = begins + exposed * sum(pieces.reduce_s[s] for s in stages) * collective.link
+    updated = reduced + pieces.optimizer_s * _slowest(found, collective, count, rng)
+    gather = sum(pieces.gather_s[stage] for stage in stages) * collective.link
+    return Tail(cell, since, ready_s, begins, reduced, updated, updated + exposed * gather)
+
+
+def _slowest(found: Behaviours, collective: Collective, count: int, rng: random.Random) -> float:
+    """The factor of the slowest rank's update."""
+    slower = list(collective.slower.values())
+    ranks = found.layout.dp * found.layout.cp * count - len(slower)
+    factors = [(factor, 1) for factor in slower] + [(1.0, ranks)] * (ranks > 0)
+    if found.jitter:
+        return slowest_of(tuple(factors), found.jitter, rng)
+    return max(factor for factor, _ in factors)
+
+
+class Segment(NamedTuple):
+    """A part of the longest path. cell, replica: where; replica -1: of all."""
+
+    what: str
+    cell: int
+    replica: int
+    start_s: float
+    end_s: float
+
+
+def longest_path(
+    graph: Graph, pieces: Pieces, allowed: Floors, kept: Sequence[Times], tails: Sequence[Tail]
+) -> list[Segment]:
+    """First to last."""
+    tail = max(tails, key=lambda each: each.gathered_s)
+    backwards = [
+        Segment("dp", tail.cell, -1, tail.updated_s, tail.gathered_s),
+        Segment("optimizer", tail.cell, -1, tail.reduced_s, tail.updated_s),
+        Segment("dp", tail.cell, -1, tail.begins_s, tail.reduced_s),
+    ]
+    if tail.begins_s > tail.ready_s:  # the overlapped part of the reduce is not through
+        n = graph.last_backward[tail.lane]
+        times = max(kept, key=lambda each: each.starts[n])
+        backwards.append(Segment("dp", tail.cell, -1, times.starts[n], tail.begins_s))
+        backwards += _before(graph, times, n)
+        n = _cause(graph, times, n)
+    else:
+        n = graph.last[tail.cell]
+        times = max(kept, key=lambda each: each.ends[n])
+        backwards.append(Segment("other replicas", tail.cell, -1, times.ends[n], tail.ready_s))
+    while n >= 0:
+        if allowed.get(n) == times.ends[n]:  # it ends when its parameters have come
+            backwards.append(Segment("dp", graph.cell[n], times.replica, 0.0, times.ends[n]))
+            break
+        backwards += _operation(graph, pieces, times, n)
+        backwards += _before(graph, times, n)
+        n = _cause(graph, times, n)
+    return [each for each in reversed(backwards) if each.end_s > each.start_s]
+
+
+def _cause(graph: Graph, times: Times, n: int) -> int:
+    """The work whose end (and message) work n had to wait for; -1: none."""
+    before, need = graph.before[n], graph.need[n]
+    free = times.ends[before] if before >= 0 else 0.0
+    return before if need < 0 or free >= times.starts[n] else need
+
+
+def _before(graph: Graph, times: Times, n: int) -> Iterator[Segment]:
+    """The message, or the gathering of parameters, that ended when work n began."""
+    cause, start = _cause(graph, times, n), times.starts[n]
+    since = times.ends[cause] if cause >= 0 else 0.0
+    if start > since:
+        what = "pp" if cause >= 0 and cause == graph.need[n] else "dp"
+        yield Segment(what, graph.cell[n], times.replica, since, start)
+
+
+def _operation(graph: Graph, pieces: Pieces, times: Times, n: int) -> Iterator[Segment]:
+    """Last to first: computing, then the collectives inside."""
+    kind, stage, _ = graph.work[n]
+    inside, alone = computing(pieces)[kind, stage]
+    start, end = times.starts[n], times.ends[n]
+    where = (graph.cell[n], times.replica)
+    yield Segment("computing", *where, start + inside, end)
+    yield Segment("tp, cp, ep", *where, start, min(start + inside, end))

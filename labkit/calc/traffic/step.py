@@ -1,0 +1,350 @@
+"""What data parallelism sends in one optimizer step, in times the parameters.
+
+                      one microbatch                       k microbatches
+    ddp               all-reduce                     2     2         reduced once
+    zero1             reduce-scatter, all-gather     2     2         reduced once
+    zero2             the same, gradients sharded    2     k + 1     reduced for every microbatch
+    zero3             all-gather twice, reduce-      3     3k        gathered and reduced for every
+                      scatter                                        microbatch
+
+A ring's share is (n-1)/n of each, per rank. zero2 keeps only its shard of the gradients from one
+microbatch to the next, so it must reduce each; zero1 may add them up first.
+Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
+
+What a rank sends in a step of 3D training, by axis: each axis sends what it would send alone,
+of a smaller thing.
+
+    axis      of what                                                       how often
+    tp        the sums of this stage's layers, over this replica's rows     each microbatch
+    pp        x_BTD of this replica's rows, whole on each tp rank;          each microbatch
+              and this tp rank's rows of the tied embedding                 once
+    dp        this rank's parameters: a stage's share                       once: ZeRO-1
+    norm      one number, over all ranks, where gradients are clipped       once
+
+So tp divides what dp sends, pp divides what tp and dp send, and dp divides what tp and pp send; but
+tp does not divide what pp sends: its ranks hold the same x_BTD.
+
+Composed of tensor.py, step.py and collective.py. Exact for the lab's GPT: whatever the sizes
+over dp and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
+Paper: Narayanan et al., arXiv:2104.04473, section 3.
+
+What a pipeline sends in a step: outputs forward, their gradients back, over each boundary.
+
+    stage s --- B*T*D numbers ---> stage s + 1        over all microbatches, whatever their number
+    stage s <-- B*T*D numbers ---- stage s + 1
+
+Cut finer, the same bytes go in more messages. With v virtual stages per rank, dealt round, there
+are v p - 1 boundaries instead of p - 1, and a tied embedding goes once each way between the
+first rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r: 2p - 2 boundaries,
+for the two in the middle are on one rank, and so are both ends of a tied embedding.
+
+Paper: Narayanan et al., arXiv:2104.04473, sections 2.2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from labkit.calc.checked_numbers import (
+    check_flag,
+    check_itemsize,
+    check_not_negative,
+    check_rank,
+    check_ranks,
+    is_whole,
+    shown,
+)
+from labkit.calc.models import ModelConfig, model, sequence_length
+from labkit.calc.result import Result, number_of, total, total_bytes
+from labkit.calc.traffic.collective import collective
+from labkit.calc.traffic.cost import chunk_numels
+from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes
+from labkit.calc.units import number_text
+
+
+def step_traffic_bytes(
+    strategy: str,
+    num_params: float | Result,
+    world_size: int,
+    *,
+    microbatches: int = 1,
+    itemsize: int = 2,
+    gradient_itemsize: int | None = None,
+) -> Result:
+    """Bytes that one rank sends in one optimizer step, by collective.
+
+    strategy: "ddp", "zero1", "zero2" or "zero3". itemsize: bytes of a parameter on the wire, and
+    of a gradient where gradient_itemsize says nothing else.
+    float(step_traffic_bytes("zero3", N, n)) / (itemsize * N) == 3 (n-1)/n
+    """
+    microbatches = check_ranks(microbatches, "microbatches")
+    strategies = _rounds(microbatches)
+    if not isinstance(strategy, str) or strategy not in strategies:
+        raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(strategies)}")
+    num = number_of(num_params, "num_params", "parameters")
+    check_not_negative(num, "num_params")
+    n = check_ranks(world_size)
+    itemsize = check_itemsize(itemsize)
+    of_gradient = itemsize
+    if gradient_itemsize is not None:
+        of_gradient = check_itemsize(gradient_itemsize, "gradient_itemsize")
+    parts = {}
+    for name, times in strategies[strategy].items():
+        size = itemsize if "gather" in name else of_gradient
+        rounds = 2 * times if name == "all-reduce" else times
+        how = f"{rounds} * {n - 1}/{n} * {number_text(num)} * {size} B"
+        parts[name] = (rounds * (n - 1) / n * num * size, how)
+    return total_bytes(
+        f"sent by one rank of {strategy} in a step",
+        parts,
+        formula="times * (n-1)/n * N * bytes, by collective",
+        convention=f"rings; {microbatches} microbatch{'es' * (microbatches > 1)} to a step",
+        source="Rajbhandari et al., arXiv:1910.02054, section 7",
+    )
+
+
+def step_traffic_volume(strategy: str, microbatches: int = 1) -> Result:
+    """The same in times the parameters, for many ranks: 2, 2, 2 and 3 for one microbatch."""
+    strategies = _rounds(check_ranks(microbatches, "microbatches"))
+    if not isinstance(strategy, str) or strategy not in strategies:
+        raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(strategies)}")
+    rounds = strategies[strategy]
+    volume = sum(2 * times if name == "all-reduce" else times for name, times in rounds.items())
+    return Result(
+        volume,
+        "",
+        f"volume of {strategy}",
+        substitution=" + ".join(f"{times} {name}" for name, times in rounds.items()),
+        convention="in times the parameters; (n-1)/n taken as 1; an all-reduce counts twice",
+        source="Rajbhandari et al., arXiv:1910.02054, section 7",
+    )
+
+
+def _rounds(k: int) -> dict[str, dict[str, int]]:
+    """strategy -> collective -> how often it goes over all parameters."""
+    return {
+        "ddp": {"all-reduce": 1},
+        "zero1": {"reduce-scatter": 1, "all-gather": 1},
+        "zero2": {"reduce-scatter": k, "all-gather": 1},
+        "zero3": {"all-gather": 2 * k, "reduce-scatter": k},
+    }
+
+
+_PIPELINE_SOURCE = "Narayanan et al., arXiv:2104.04473, sections 2.2 and 3"
+
+
+def pipeline_traffic_bytes(
+    tokens: float,
+    hidden: float,
+    stages: int,
+    rank: int,
+    itemsize: int = 2,
+    *,
+    virtual: int = 1,
+    placement: str = "round",
+    tied_vocab: float = 0,
+) -> Result:
+    """Bytes that a rank of the pipeline puts on the wire in a step, with their parts.
+
+    tokens: of the whole batch, B * T. stages: ranks, p. virtual: stages per rank. placement:
+    "round", as interleaved deals them, or "v", two per rank. tied_vocab: the rows of an embedding
+    that the first and the last stage share; 0: none.
+    pipeline_traffic_bytes(1024, 512, 4, rank=1) == 2 * 1024 * 512 * 2
+    ValueError or TypeError for counts that are none.
+    """
+    p, v = check_ranks(stages, "stages"), check_ranks(virtual, "virtual")
+    rank, size = check_rank(rank, p), check_itemsize(itemsize)
+    for name, count in (("tokens", tokens), ("hidden", hidden), ("tied_vocab", tied_vocab)):
+        _check_count(count, name, least=0 if name == "tied_vocab" else 1)
+    _check_placement(placement, v)
+    if p == 1:  # its stages hand on within the rank
+        outputs = gradients = 0
+    elif placement == "v":  # one way down the ranks and one way up, but for both ends
+        outputs = gradients = 2 - (rank in (0, p - 1))
+    else:
+        outputs, gradients = v - (rank == p - 1), v - (rank == 0)
+    has_one_end = placement == "round" and p > 1 and rank in (0, p - 1)
+    tied = tied_vocab if has_one_end else 0
+    row = hidden * size
+    parts = {
+        "outputs": (float(outputs * tokens * row), f"{outputs} tokens hidden itemsize"),
+        "gradients": (float(gradients * tokens * row), f"{gradients} tokens hidden itemsize"),
+        "tied embedding": (float(tied * row), "vocab hidden itemsize"),
+    }
+    return total_bytes(
+        f"pipeline traffic of rank {rank} in a step",
+        parts,
+        convention="sent bytes; forward, backward and the tied weight",
+        source=_PIPELINE_SOURCE,
+    )
+
+
+def _check_placement(placement: object, virtual: int) -> None:
+    if placement not in ("round", "v"):
+        raise ValueError(f"placement={shown(placement)}: give 'round' or 'v'")
+    if placement == "v" and virtual != 2:
+        raise ValueError(f"virtual={virtual}: a V has two stages on each rank; give virtual=2")
+
+
+def _check_count(count: float, name: str, least: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, (int, float)):
+        raise TypeError(f"{name}={shown(count)}: give a number, such as 1024")
+    if not is_whole(count) or count < least:
+        raise ValueError(f"{name}={shown(count)}: give a whole number, {least} or more")
+
+
+_SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
+_NORM_ITEMSIZE = 8  # added up in float64
+
+
+def combined_traffic_bytes(
+    config: ModelConfig | str,
+    num_sequences: int,
+    layers: Sequence[Sequence[int]],
+    at: Mapping[str, int],
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    microbatches: int = 1,
+    sequence: int | None = None,
+    itemsize: int = 2,
+    clipped: bool = False,
+) -> Result:
+    """Bytes that the rank at these coordinates sends in a step; its parts are tp, pp, dp and norm.
+
+    num_sequences: of the global batch. layers: by stage, its layers: 0 is the embedding, then the
+    blocks, and the last norm and head; stages are dealt round over pp. at: {"dp": 0, "tp": 1, ...};
+    an axis that is left out is 0. microbatches: of each replica. sequence: tokens of each; None:
+    the model's context. itemsize: of activations, gradients and parameters on the wire.
+    ValueError for what the lab's GPT is not (biases, gated, no learned positions, untied), for
+    layers that are not all of the model's in order, and fewer sequences than dp.
+    """
+    config = _supported(model(config))
+    sizes = {"dp": check_ranks(dp, "dp"), "tp": check_ranks(tp, "tp"), "pp": check_ranks(pp, "pp")}
+    place = _place(at, sizes)
+    size, m = check_itemsize(itemsize), check_ranks(microbatches, "microbatches")
+    check_flag(clipped, "clipped")
+    mine = _own_layers(config, layers, sizes["pp"], place["pp"])
+    sequences = chunk_numels(check_ranks(num_sequences, "num_sequences"), dp)[place["dp"]]
+    if sequences < m:
+        raise ValueError(
+            f"num_sequences={num_sequences} over dp={dp} leave {sequences} for {m} microbatches; "
+            f"give {dp * m} or more"
+        )
+    tokens = sequences * sequence_length(config, sequence)
+    vocab = chunk_numels(config.vocab, tp)[place["tp"]]
+    parts = {
+        "tp": _over_tp(config, mine, sequences, sequence, tp, size, m),
+        "pp": pipeline_traffic_bytes(
+            tokens,
+            config.hidden,
+            pp,
+            place["pp"],
+            size,
+            virtual=len(layers) // pp,
+            tied_vocab=vocab,
+        ),
+        "dp": _over_dp(rank_parameters(config, mine, tp, place["tp"]), dp, size),
+        "norm": _norm(dp * tp * pp, clipped),
+    }
+    return total(
+        f"sent by the rank at {', '.join(f'{axis} {where}' for axis, where in place.items())}",
+        parts,
+        convention="rings; sent bytes of a step; x_BTD between stages whole on every tp rank",
+        source=_SOURCE,
+    )
+
+
+def rank_parameters(config: ModelConfig, mine: Sequence[int], tp: int, tp_rank: int) -> int:
+    """How many parameters a rank holds: its tp share of these layers. A tied weight counts once.
+
+    Uneven shares as torch.tensor_split cuts: the first ones are a row longer.
+    """
+    D, K, last = config.hidden, config.features_per_head, config.layers + 1
+    blocks = sum(0 < layer < last for layer in mine)
+    vocab = chunk_numels(config.vocab, tp)[tp_rank]
+    ffn = chunk_numels(config.mlp_features, tp)[tp_rank]
+    heads, kv_heads = config.heads // tp, max(1, config.num_kv_heads // tp)
+    block = 2 * D * heads * K + 2 * D * kv_heads * K + 2 * D * ffn + 2 * D
+    count = blocks * block
+    count += vocab * D if 0 in mine or last in mine else 0
+    count += config.context * D if 0 in mine else 0
+    return count + (D if last in mine else 0)
+
+
+def _over_tp(
+    config: ModelConfig,
+    mine: Sequence[int],
+    sequences: int,
+    sequence: int | None,
+    tp: int,
+    itemsize: int,
+    microbatches: int,
+) -> Result:
+    """Sums grow with the tokens, however they are cut; gradients of copied heads go each time."""
+    last = config.layers + 1
+    blocks = sum(0 < layer < last for layer in mine)
+    alone = replace(config, layers=max(1, blocks))
+    whole = tensor_parallel_traffic_bytes(
+        alone, sequences, tp, sequence=sequence, itemsize=itemsize
+    )
+    parts = {"none": Result(0.0, "bytes", "none")}
+    if 0 in mine:
+        parts["embedding"] = whole["embedding"]
+    if blocks:
+        parts |= {name: part for name, part in whole.parts.items() if "layers" in name}
+        if "copied key-value heads" in whole.parts:
+            parts["copied key-value heads"] = microbatches * whole["copied key-value heads"]
+    if last in mine:
+        parts |= {"head": whole["head"], "loss": whole["loss"]}
+    return total("over tp", parts, source=whole.source)
+
+
+def _over_dp(numel: int, dp: int, itemsize: int) -> Result:
+    """ZeRO-1: a reduce-scatter and an all-gather of a row that is filled up to a multiple of dp."""
+    filled = -(-numel // dp) * dp
+    sent = collective("reduce_scatter", "ring", dp, filled * itemsize).sent_bytes
+    how = f"{dp - 1}/{dp} * {filled:,} * {itemsize} B"
+    parts = dict.fromkeys(("reduce-scatter", "all-gather"), (sent, how))
+    return total_bytes("over dp", parts, formula="2 (n-1)/n N itemsize", source="arXiv:1910.02054")
+
+
+def _norm(num_ranks: int, clipped: bool) -> Result:
+    sent = (
+        round(collective("all_reduce", "ring", num_ranks, _NORM_ITEMSIZE).sent_bytes)
+        if clipped
+        else 0
+    )
+    return Result(float(sent), "bytes", "norm", substitution=f"one number, {num_ranks} ranks")
+
+
+def _supported(config: ModelConfig) -> ModelConfig:
+    if config.biases or config.qkv_bias or config.gated or not config.learned_positions:
+        raise ValueError(
+            "biases, gated MLPs and rotated positions are not counted here; give the lab's form of "
+            "GPT, ModelConfig(biases=False, ...)"
+        )
+    if not config.tied:
+        raise ValueError("an untied head has its own weight, which is not counted here; tie it")
+    return config
+
+
+def _place(at: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    if unknown := at.keys() - sizes.keys():
+        raise ValueError(f"at={dict(at)!r} has {min(unknown)!r}; give coordinates by dp, tp and pp")
+    return {axis: check_rank(at.get(axis, 0), size, axis) for axis, size in sizes.items()}
+
+
+def _own_layers(
+    config: ModelConfig, layers: Sequence[Sequence[int]], pp: int, rank: int
+) -> list[int]:
+    """Those of the stages that the rank holds."""
+    found = [layer for each in layers for layer in each]
+    if found != list(range(config.layers + 2)) or not layers or len(layers) % pp:
+        raise ValueError(
+            f"layers={list(layers)!r:.80}: give each stage's, all of 0 (embedding) to "
+            f"{config.layers + 1} (norm and head) in order, and a multiple of pp={pp} stages"
+        )
+    return [layer for stage in range(rank, len(layers), pp) for layer in layers[stage]]

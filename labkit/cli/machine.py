@@ -1,0 +1,430 @@
+"""What this machine can do, and whether it is ready for a job: labkit doctor, labkit preflight.
+
+labkit plan: the layouts of a training on a cluster, the fastest first, and why others lost.
+
+labkit profile: why a step is slow, from the traces of PyTorch Profiler.
+
+labkit serve: a trained GPT for every client of OpenAI's protocol, until Ctrl-C.
+
+labkit bank: the question cards by topic, and whether their numbers are proved.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import signal
+import threading
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labkit import calc
+from labkit.calc.units import parse_quantity
+from labkit.cli.ctrl_c import ending_at_once
+from labkit.cli.terminal import console, counted
+from labkit.interview import cards
+from labkit.interview.court import Claim, load_claims
+from labkit.interview.evidence import prove
+
+if TYPE_CHECKING:
+    from labkit.launch.checkup import Finding
+
+
+_MARKS = (  # by level
+    Text("ok", style="green"),
+    Text("warning", style="bold yellow"),
+    Text("problem", style="bold red"),
+)
+
+
+def doctor() -> None:
+    """Show what this machine can do, with a real run of two ranks; takes some seconds."""
+    with ending_at_once():
+        from labkit.launch import checkup  # it takes torch with it
+
+    findings = checkup.check_up()
+    _show(findings)
+    if any(finding.level is checkup.Level.ERROR for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show(findings: list[Finding]) -> None:
+    out = console()
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for finding in findings:
+        table.add_row(_MARKS[finding.level], finding.subject, Text(finding.text))
+    out.print(table)
+    problems = [finding for finding in findings if finding.level]  # OK is 0
+    for finding in sorted(problems, key=lambda finding: -finding.level):
+        out.print()
+        out.print(Text(f"{finding.subject}: {finding.text}", style="bold"))
+        for label, text in (("Why it matters", finding.why), ("What to do", finding.fix)):
+            line = Text(f"{label}: ", style="bold") + Text(text)
+            out.print(Padding(line, (0, 0, 0, 2)))
+    out.print()
+    out.print(Text(_summary(problems)))
+
+
+def _summary(problems: list[Finding]) -> str:
+    from labkit.launch.checkup import Level
+
+    num_errors = sum(finding.level is Level.ERROR for finding in problems)
+    if num_errors:
+        return f"Runs do not work here yet: {counted(num_errors, 'problem')} to solve first."
+    if problems:
+        return f"Runs work here, with {counted(len(problems), 'warning')}."
+    return "Everything works here."
+
+
+def preflight(
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Processes: as many as the job will have here.")
+    ] = 4,
+    folder: Annotated[
+        Path | None, typer.Option(help="The folder where checkpoints will go.")
+    ] = None,
+    burn_in: Annotated[float, typer.Option(min=0, help="Seconds of matrix products.")] = 2,
+    free: Annotated[str, typer.Option(help="The disk space that must be free there.")] = "1 GB",
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. Default: cuda if there are enough GPUs.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Check links, arithmetic, disk and clocks on real ranks; fails where something is wrong."""
+    with ending_at_once():
+        from labkit.launch import RunError, launch
+        from labkit.measure import preflight as check
+
+    try:
+        free_bytes, dimension = parse_quantity(free)
+        if dimension not in ("", "bytes"):
+            raise ValueError(f"--free {free}: give bytes, such as 20 GB")
+        args = (folder and folder.absolute(), burn_in, free_bytes)
+        run = launch(check, ranks, [args], device=device, timeout=120 + 2 * burn_in)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    except RunError as error:  # such as a rank that cannot be reached
+        console(stderr=True).print(Text(str(error), style="red"))
+        raise typer.Exit(1) from None
+    checked = run.values[0]
+    if as_json:
+        print(json.dumps(checked.to_json(), indent=1))
+    else:
+        out = console()
+        out.print(Text(checked.table()), soft_wrap=True)
+        out.print("ready" if checked.is_ready else Text("not ready", style="bold red"))
+    if not checked.is_ready:
+        raise typer.Exit(1)
+
+
+_WIDEST, _WIDTH_OF_ALL = "not computing", 110
+
+
+def plan(
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(calc.MODELS)}.")],
+    cluster: Annotated[str, typer.Option(help=f"One of {', '.join(calc.CLUSTERS)}.")] = "h100",
+    gpus: Annotated[int | None, typer.Option(help="Default: all GPUs of the cluster.")] = None,
+    global_batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 2048,
+    sequence: Annotated[
+        int | None, typer.Option(help="Tokens of a sequence. Default: the model's context.")
+    ] = None,
+    tokens: Annotated[
+        float | None, typer.Option(help="Tokens of the whole training, such as 15.6e12.")
+    ] = None,
+    recipe: Annotated[str, typer.Option(help=f"One of {', '.join(calc.RECIPES)}.")] = (
+        "megatron_bf16"
+    ),
+    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    explain: Annotated[
+        bool, typer.Option(help="Explain the first layout, number by number.")
+    ] = False,
+) -> None:
+    """Rank the layouts of a training on a cluster, and say why the others lost."""
+    try:
+        job = calc.plan.Job(
+            model, recipe, calc.cluster(cluster, gpus), global_batch, sequence, tokens
+        )
+        found = calc.plan.plan(job, top)
+    except ValueError as error:
+        raise typer.BadParameter(_by_option(str(error))) from None
+    _show_plan(found)
+    if not found.ranked:
+        raise typer.Exit(1)
+    if explain:
+        console().print(Text(found.best.explain()), soft_wrap=True)
+
+
+def _by_option(text: str) -> str:
+    """What calc says of its arguments, in the words of the command line: `--gpus 0: give ...`."""
+    for kind, option in (("ModelConfig", "model"), ("Cluster", "cluster"), ("Recipe", "recipe")):
+        if f" is no {kind} " in text:
+            return f"--{option} {text}"
+    text = re.sub("^num_gpus=", "gpus=", text)
+    return re.sub(
+        r"^(gpus|global_batch|sequence|tokens)=",
+        lambda found: f"--{found[1].replace('_', '-')} ",
+        text,
+    )
+
+
+def _show_plan(found: calc.plan.Plan) -> None:
+    out = console()
+    out.print(Text(found.job.title, style="bold"))
+    out.print(Text(found.summary))
+    rows = found.rows()
+    if rows:
+        table = Table(box=box.SIMPLE)
+        headings = [each for each in rows[0] if out.width >= _WIDTH_OF_ALL or each != _WIDEST]
+        for heading in headings:
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[heading]) for heading in headings))
+        out.print(table)
+        for each in found.best.warnings:
+            out.print(Text(f"the first: {each}", style="yellow"))
+    else:
+        out.print(Text(f"Nothing fits.\n{found.help}", style="bold yellow"))
+    out.print(Text("\nWhy others lost", style="bold"))
+    for group in found.losers:
+        out.print(Text(str(group)))
+
+
+def profile(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(help="What export_chrome_trace has written, one file per rank, or folders."),
+    ],
+    before: Annotated[
+        list[Path] | None,
+        typer.Option(help="Traces of the run to compare with: a folder, or one --before per file."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page with a timeline to this file.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print JSON, for programs. Times are in us, overlap is 0 to 1."
+        ),
+    ] = False,
+    communication: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Kernels whose names match count as communication, in addition to those of NCCL, "
+            "RCCL, DeepEP, NVSHMEM, vLLM, FlashInfer, TensorRT-LLM and others; repeatable.",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(min=1, help="The largest trace to read, unpacked. Default: 2 GB."),
+    ] = None,
+) -> None:
+    """Say where the time of a training step goes, from profiler traces of any job."""
+    with ending_at_once():
+        from labkit.profile import Trace, compare, page, read, report
+        from labkit.profile.trace_file import MAX_BYTES
+
+    def read_all(paths: list[Path]) -> Trace:
+        return read(paths, communication=communication or (), max_bytes=max_bytes or MAX_BYTES)
+
+    try:
+        trace = read_all(traces)
+        found = report(trace)
+        comparison = compare(read_all(before), trace) if before else None
+        if html:
+            html.write_text(page(found, comparison), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        console(stderr=True).print(Text(f"labkit: {text}", style="red"), soft_wrap=True)
+        raise typer.Exit(2) from None
+    if html:
+        written = Text(f"Wrote {html}: open it in a browser.")
+        console(stderr=as_json).print(written, soft_wrap=True)
+    if as_json:
+        compared = {"comparison": comparison.to_json()} if comparison else {}
+        print(json.dumps(found.to_json() | compared, indent=1))
+        return
+    _print("Milliseconds of a step, on average", found.rows(), found.words())
+    if comparison:
+        notes = [f"Note: {note}." for note in comparison.notes]
+        _print(comparison.verdict, comparison.rows(), notes)
+
+
+def _print(heading: str, rows: list[dict[str, str]], lines: list[str]) -> None:
+    out = console()
+    out.print(Text(heading), soft_wrap=True)
+    widths = [max(len(name), *(len(row[name]) for row in rows)) + 1 for name in rows[0]]
+    if sum(widths) > out.width:  # headings that are cut off say nothing
+        for row in rows:
+            cells = [f"{name} {cell}" for name, cell in row.items() if cell]
+            out.print(Text(", ".join(cells)), soft_wrap=True)
+    else:
+        frame = box.SIMPLE if sum(widths) + len(widths) + 1 <= out.width else None
+        table = Table(box=frame, padding=(0, 1, 0, 0))  # ten columns in 80 letters
+        for name in rows[0]:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*row.values())
+        out.print(table)
+    for line in lines:
+        out.print(Text(line), soft_wrap=True)
+
+
+def serve(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Where Checkpointer(..., extra={'config': config}) saved."),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The model's name. Default: the folder's name.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Anyone who can reach it can use the model.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8000,
+    tp: Annotated[int, typer.Option(min=1, help="Ranks that share each layer.")] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Copies of the model. Each restarts by itself.")
+    ] = 1,
+) -> None:
+    """Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."""
+    with ending_at_once():  # they take a second to import, and need FastAPI, an extra
+        from labkit.checkpoint import Damaged, read_gpt
+        from labkit.launch import RunError
+        from labkit.serving import serve as serving
+        from labkit.serving.server import engine_for
+
+    out, name = console(), name or folder.resolve().name
+    try:
+        model = read_gpt(folder)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with (
+            engine_for(model, replicas, tp) as engine,
+            serving(engine, name=name, host=host, port=port) as server,
+        ):
+            out.print(Text(f"{name}: {model.num_parameters:,} parameters, at {server.url}/v1"))
+            out.print(Text(f"OpenAI(base_url='{server.url}/v1', api_key='none')", style="bold"))
+            out.print(Text("Ctrl-C ends it."))
+            threading.Event().wait()
+    except (OSError, ValueError, Damaged, RunError) as error:
+        raise typer.BadParameter(str(error)) from None
+    except KeyboardInterrupt:
+        out.print(Text("closed"))
+
+
+def bank(
+    run: Annotated[bool, typer.Option("--run", help="Prove every number, on real ranks.")] = False,
+    pending: Annotated[
+        bool, typer.Option("--pending", help="Show only numbers without a proof, and why.")
+    ] = False,
+    only: Annotated[
+        str, typer.Option(help="Only cards whose id begins with this, such as co- or co-8.")
+    ] = "",
+) -> None:
+    """Show which topics have question cards, and what proves their numbers.
+
+    --pending also lists claims of the court that have a number without a proof.
+
+    Topics without a card are listed. The command fails if a card has a problem or a proof fails.
+    """
+    found, unreadable = cards.read_bank()
+    chosen = [card for card in found if card.id.startswith(only)]
+    topics = [each for each in cards.coverage(chosen) if each.topic.id.startswith(only)]
+    if not topics:
+        raise typer.BadParameter(_nothing_begins_so(only))
+    if pending:
+        claims = [claim for claim in load_claims().values() if _is_about(claim, only)]
+        _show_pending([*chosen, *claims])
+        return
+    problems = [
+        each for each in cards.validate() if each in unreadable or each.card.startswith(only)
+    ]
+    held = _show_proofs(chosen) if run else True
+    _show_coverage(topics)
+    for problem in problems:
+        console().print(Text(str(problem), style="red"), soft_wrap=True)
+    if problems or not held:
+        raise typer.Exit(1)
+
+
+def _nothing_begins_so(only: str) -> str:
+    topics = list(cards.load_topics())
+    near = difflib.get_close_matches(only, topics, n=3, cutoff=0.5)
+    begin = ", ".join(dict.fromkeys(f"{each.partition('-')[0]}-" for each in topics))
+    advice = f"near it: {', '.join(near)}; " if near else ""
+    return f"--only {only}: no card's id begins so; {advice}ids begin with {begin}"
+
+
+def _is_about(claim: Claim, only: str) -> bool:
+    return any(topic.startswith(only) for topic in claim.topics)
+
+
+def _show_pending(chosen: Iterable[cards.Card | Claim]) -> None:
+    items = [
+        (each.id if isinstance(each, cards.Card) else each.key, item)
+        for each in chosen
+        for item in each.evidence
+        if item.pending
+    ]
+    for key, item in items:
+        about = f"{item.says}: " if item.says else ""
+        console().print(Text(f"{key:<6} {about}{item.pending}"), soft_wrap=True)
+    console().print(f"{len(items)} pending" if items else "Nothing is pending.")
+
+
+def _show_proofs(chosen: list[cards.Card]) -> bool:
+    """One line for each proof. Whether all hold."""
+    out, held = console(), True
+    for card in chosen:
+        for item in card.evidence:
+            if not item.proof:
+                continue
+            proved = prove(item.says, item.proof)
+            line = f"{card.id:<6} {item.says} = {proved.value}   {item.proof}"
+            out.print(Text(line if proved.holds else f"{card.id:<6} {proved.reason}   {item.proof}",
+                           style="" if proved.holds else "red"), soft_wrap=True)  # fmt: skip
+            held = held and proved.holds
+    return held
+
+
+def _show_coverage(topics: list[cards.Covered]) -> None:
+    out = console()
+    for title, group in groupby(topics, key=lambda each: each.topic.group):
+        table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="bold")
+        for heading in ("topic", "", "cards", "formula", "run", "published", "pending"):
+            table.add_column(heading, overflow="fold")
+        for each in group:
+            table.add_row(*_row(each), style="red" if each.is_missing else "")
+        out.print(table)
+    missing = [each.topic.id for each in topics if each.is_missing]
+    counts = {
+        "cards": sum(len(each.cards) for each in topics),
+        "formula": sum(each.by_formula for each in topics),
+        "run": sum(each.by_run for each in topics),
+        "published": sum(each.published for each in topics),
+        "pending": sum(each.pending for each in topics),
+    }
+    text = ", ".join(f"{number} {name}" for name, number in counts.items())
+    out.print(f"{len(topics) - len(missing)} of {len(topics)} topics: {text}")
+    if missing:
+        out.print(Text(f"missing: {', '.join(missing)}", style="red"))
+
+
+def _row(each: cards.Covered) -> list[str]:
+    own = ", ".join(card.id for card in each.cards) or "missing"
+    counts = (each.by_formula, each.by_run, each.published, each.pending)
+    return [each.topic.id, each.topic.title, own, *(str(count or "") for count in counts)]

@@ -1,0 +1,267 @@
+"""labkit cards: questions as an interviewer asks them, answered aloud, graded by the rubric.
+
+labkit drill: numeric questions with fresh numbers, judged one by one.
+
+labkit case: why is this run slow?
+
+The command puzzle: what is asked, and whether a file with rows answers it.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from labkit.arguments import printable
+from labkit.cli.terminal import console
+from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, solve, standing
+from labkit.interview.cards import Card, load_topics
+from labkit.interview.cards import sitting as sittings
+from labkit.interview.case_files import CASES
+from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
+from labkit.interview.drills.drill_session import SAME_AGAIN, Asked, Round
+from labkit.progress import clock, practice, scheduling
+
+
+def cards(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A card (co-8), a group (co) or its file (pipeline). Default: all cards."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many cards at most.")] = 5,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the cards and end.")] = False,
+) -> None:
+    """Answer question cards aloud: what is due first, then new ones. Ctrl-D ends."""
+    chosen = sittings.cards_of(what)
+    if show_list:
+        _show_list(chosen)
+        return
+    asked = sittings.next_cards(chosen, count)
+    if not asked:
+        console().print(Text(sittings.nothing_due(chosen)))
+        return
+    ratings: list[str] = []
+    status = 0
+    try:
+        for place, card in enumerate(asked, 1):
+            console().print(Text(f"Card {place} of {len(asked)}", style="dim"))
+            ratings.append(sittings.rating_of(len(ask(card)), len(card.rubric)))
+    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
+        console().print()
+        status = 0 if isinstance(end, EOFError) else 130
+    console().print(Text(sittings.summary(ratings), style="bold"))
+    if status:
+        raise typer.Exit(status)
+
+
+def ask(card: Card) -> frozenset[int]:
+    """Prompt, a pause to speak, the answer, the rubric. The points that were said, remembered."""
+    out, topic = console(), load_topics()[card.topic]
+    about = f"{card.id}, {topic.title}, for {card.level}"
+    out.print(Text(about, style="dim"))
+    out.print(Text(card.prompt, style="bold"))
+    input("Say it aloud, in a minute. Enter shows an answer. ")
+    out.print(Markdown(card.minute))
+    out.print(Text("\nAn interviewer listens for:"))
+    for place, point in enumerate(card.rubric, 1):
+        out.print(Text(f"  {place}. {point}"))
+    said = _said(card)
+    rating = sittings.grade(card, said)
+    state = practice.state(sittings.subject(card)) if scheduling.is_installed() else None
+    back = "" if state is None else f"; back in {practice.in_words(state.due_s - clock.now_s())}"
+    out.print(Text(f"Rated {rating}{back}.", style="dim"))
+    where = [f"notebooks/{card.notebook}.ipynb"] if card.notebook else []
+    where += [f"labkit check {card.exercise}"] if card.exercise else []
+    if rating in ("again", "hard") and where:
+        out.print(Text(f"To see it: {'; '.join(where)}", style="dim"))
+    out.print()
+    return said
+
+
+def _said(card: Card) -> frozenset[int]:
+    """Which points; `d` shows the deeper part first, `m` the common mistake, `f` follow-ups."""
+    out = console()
+    more = {
+        "d": card.deeper,
+        "m": card.mistake,
+        "f": "\n".join(f"- {each}" for each in card.follow_ups),
+    }
+    while True:
+        typed = input(
+            "Which did you say? (1 3 4, all; Enter: none; d, m, f: deeper, mistake, follow-ups) "
+        )
+        if typed.strip().lower() in more:
+            out.print(Markdown(more[typed.strip().lower()]))
+            continue
+        try:
+            return sittings.points_said(typed, len(card.rubric))
+        except ValueError as error:
+            out.print(Text(str(error), style="red"))
+
+
+def _show_list(chosen: list[Card]) -> None:
+    table, topics, states = Table(box=box.SIMPLE), load_topics(), practice.all_states()
+    for heading in ("card", "for", "about", "last"):
+        table.add_column(heading, overflow="fold", no_wrap=heading != "about")
+    for card in chosen:
+        state = states.get(sittings.subject(card))
+        last = "" if state is None else f"{clock.day_of(state.last_s)}"
+        about = topics[card.topic].title
+        table.add_row(card.id, card.level, Text(about), last)
+    console().print(table)
+    console().print(Text(f"{len(chosen)} cards"))
+
+
+_STYLES = {
+    Outcome.RIGHT: "bold green",
+    Outcome.TRAPPED: "bold yellow",
+    Outcome.WRONG: "bold red",
+    Outcome.UNREADABLE: "dim",
+}
+
+
+def drill(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="A drill, a topic (pp-2) or a group of topics (pp). Default: all."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many questions.")] = 5,
+    seed: Annotated[int | None, typer.Option(help="Ask the same questions again.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the drills and end.")] = False,
+) -> None:
+    """Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."""
+    drills = drills_of(what)
+    if show_list:
+        _show_drills(drills)
+        return
+    asking = Round(drills, seed)
+    status = 0
+    try:
+        for number in range(1, count + 1):
+            ask_drill(asking.ask(), f"Question {number} of {count}")
+    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
+        console().print()
+        status = 0 if isinstance(end, EOFError) else 130
+    console().print(Text(asking.summary, style="bold"))
+    if status:
+        raise typer.Exit(status)
+
+
+def ask_drill(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
+    """One question, until it is right, given up, or wrong twice; then the way to its answer.
+
+    answers: given before, so that nothing is typed. Returns the rating.
+    """
+    out = console()
+    out.print(Text(f"{heading}: {asked.drill.title} ({asked.drill.topic})", style="bold"))
+    out.print(Text(asked.question.prompt))
+    out.print(Text(asked.question.exhibit.text), soft_wrap=True, end="")
+    given = iter(answers)
+    while not asked.is_over:
+        typed = next(given, "") if answers else input("(an empty line gives up) > ").strip()
+        if not typed:
+            break
+        if asked.is_same_again(typed):
+            out.print(Text(f"{SAME_AGAIN} An empty line shows it.", style="dim"))
+            continue
+        _show_ruling(asked.answer(typed))
+        if not asked.is_over:
+            out.print(Text("One more try.", style="dim"))
+    rating = asked.finish()
+    out.print(Text(f"Answer: {asked.question.answer_text}", style="bold"))
+    for step in asked.question.steps:
+        out.print(Padding(Text(step), (0, 0, 0, 2)))
+    out.print(Text(asked.question.proof.text), soft_wrap=True, end="")
+    out.print(Text(f"Rated {rating}; {asked.drill.command} asks another.\n", style="dim"))
+    return rating
+
+
+def _show_ruling(ruling: Ruling) -> None:
+    console().print(Text(ruling.text, style=_STYLES[ruling.outcome]))
+
+
+def _show_drills(drills: list[Drill]) -> None:
+    table = Table(box=box.SIMPLE)
+    for heading in ("drill", "topic", "for", "asks for"):
+        table.add_column(heading, overflow="fold", no_wrap=heading != "asks for")
+    for each in drills:
+        table.add_row(each.name, each.topic, each.level, each.title)
+    console().print(table)
+    console().print(Text(f"{len(drills)} of {len(DRILLS)} drills"))
+
+
+def case(
+    difficulty: Annotated[int, typer.Option(min=1, max=len(CASES), help="1 to 5.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Draw the same case again.")] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(help="An answer, such as 'straggler, rank 2, 28%'; repeatable."),
+    ] = None,
+) -> None:
+    """Find out why a run is slow: its traces, hidden faults, your answer. Two tries."""
+    console().print(Text("Two trainings run on 4 ranks, with a fault and without ...", style="dim"))
+    asked = Round([CASES[f"case_{difficulty}"]], seed).ask()
+    try:
+        ask_drill(asked, "Case", answer or ())
+    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
+        console().print()
+        raise typer.Exit(0 if isinstance(end, EOFError) else 130) from None
+    if not asked.is_right:
+        raise typer.Exit(1)
+
+
+def puzzle(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME] [FILE]",
+            help="The puzzle, and a text file with a line per rank that answers it. Without a "
+            "file it is shown; without a name, a list.",
+        ),
+    ] = None,
+) -> None:
+    """Arrange the operations of a pipeline within a memory and a time budget."""
+    name, file = _name_and_file(words or [])
+    if not name:
+        width = max(map(len, PUZZLES))
+        for each in PUZZLES.values():
+            _show_puzzles(
+                f"{each.name.ljust(width)}  {each.difficulty} of 5  {standing(each.name)}"
+            )
+    elif file is None:
+        _show_puzzles(str(get_puzzle(name)))
+    else:
+        try:
+            rows = file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from None
+        ruling = solve(name, rows)
+        _show_puzzles(repr(ruling))
+        if not ruling:
+            raise typer.Exit(1)
+
+
+def _name_and_file(words: list[str]) -> tuple[str, Path | None]:
+    """A name has several words, with quotes around it or without; the last word may be a file."""
+    if not words:
+        return "", None
+    for name, file in ((words, None), (words[:-1], Path(words[-1]))):
+        with contextlib.suppress(UnknownPuzzle):
+            return get_puzzle(" ".join(name)).name, file
+    if len(words) > 1 and Path(words[-1]).exists():
+        words = words[:-1]
+    return " ".join(words), None
+
+
+def _show_puzzles(text: str) -> None:
+    """As it is: the rows of a grid are not to be wrapped."""
+    console().print(Text(printable(text)), soft_wrap=True)

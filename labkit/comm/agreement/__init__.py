@@ -1,1 +1,0 @@
-"""Ranks compare what they mean before an operation is carried out."""

@@ -1,1 +1,0 @@
-"""How ranks on several hosts find each other."""

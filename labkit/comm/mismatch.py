@@ -1,0 +1,281 @@
+"""In what two ranks' operations differ that should match, and how a report says it.
+
+Ranks that do not mean the same operation: the rules by which they are found.
+
+A backend matches collectives of a group by their order alone, and messages by sender, receiver and
+order. Where ranks mean different things, gloo adds up what it gets: another shape, another reduce
+op or swapped calls give wrong numbers in silence. Titanium, a parallel Java, called the rule that
+prevents it textual alignment: the same calls, in the same order (Kamil and Yelick, "Concurrency
+analysis for parallel programs with textually aligned barriers", LCPC 2005).
+
+agreement.py applies the rules on every rank as operations happen; the doctor applies them to the
+journals afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from labkit.comm.operation import (
+    P2P_KINDS,
+    Operation,
+    Place,
+    Site,
+    Timeline,
+    named,
+    places,
+    ranks_named,
+    shortened,
+    verb,
+)
+from labkit.comm.recorder import is_foreign
+
+
+class Aspect(Enum):
+    """In what operations that should match can differ."""
+
+    KIND = "operation"
+    MEDIUM = "medium"
+    ROOT = "root"
+    REDUCE = "reduce op"
+    LABEL = "label"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    SPLITS = "rows"
+    ORDER = "order of calls"
+
+
+# What must be equal on all ranks, in the order in which it is worth telling.
+EQUAL: dict[Aspect, Callable[[Operation], Any]] = {
+    Aspect.KIND: lambda operation: operation.kind,
+    Aspect.MEDIUM: lambda operation: operation.medium,
+    Aspect.ROOT: lambda operation: operation.peer,
+    Aspect.REDUCE: lambda operation: operation.reduce,
+    Aspect.LABEL: lambda operation: operation.label,
+    Aspect.DTYPE: lambda operation: operation.dtype,
+    Aspect.SHAPE: lambda operation: equal_shape(operation.kind, operation.shape),
+}
+_SAID = {
+    Aspect.MEDIUM: "uses {}",
+    Aspect.ROOT: "names rank {} as the root",
+    Aspect.REDUCE: "reduces by {}",
+    Aspect.LABEL: "gives label {!r}",
+    Aspect.DTYPE: "passes {}",
+    Aspect.SHAPE: "passes shape {}",
+}
+ADVICE = {
+    Aspect.KIND: "Collectives of a group are matched by their order alone: every member must make "
+    "the same calls. Look for a branch or a loop that depends on the rank.",
+    Aspect.MEDIUM: "A collective goes one way for all members: over the network, as those of a "
+    "Group do, or through shared memory. Call the same function on every rank.",
+    Aspect.ROOT: "All members must name the same root, as a number in the group.",
+    Aspect.REDUCE: "All members must reduce the same way.",
+    Aspect.LABEL: "A label says what an operation is for: both sides must give the same. Make the "
+    "calls in one order on every rank, such as that of sorted names. Where you gave none, it is a "
+    "collective's of labkit.collectives: its name, dtype, shape and root.",
+    Aspect.DTYPE: "Both sides must pass the same dtype: convert before the call.",
+    Aspect.SHAPE: "Both sides must pass the same shape: pad to the longest, or exchange the sizes "
+    "first and use an operation that takes uneven parts (all_to_all with splits).",
+    Aspect.SPLITS: "What one rank sends another must be what that one expects: exchange the "
+    "numbers of rows first, with an all_to_all of the send_splits.",
+    Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank, "
+    "such as that of sorted names. If they are meant to meet, put both under one label on every "
+    "rank: `with world.label('turn'):`.",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Operations that should match, and in what they do not. `operations` is by global rank."""
+
+    aspect: Aspect
+    operations: Mapping[int, Sequence[Operation]]
+
+    @property
+    def odd_ranks(self) -> list[int]:
+        """The ranks in the minority; all of them where there is none."""
+        sides = self._sides()
+        fewest = min(len(ranks) for ranks in sides.values())
+        if sum(len(ranks) == fewest for ranks in sides.values()) == len(sides):
+            return sorted(self.operations)
+        return sorted(r for ranks in sides.values() if len(ranks) == fewest for r in ranks)
+
+    def _sides(self) -> dict[Any, list[int]]:
+        """Ranks by what they mean."""
+        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.said)
+        sides: dict[Any, list[int]] = {}
+        for rank, (operation, *_) in sorted(self.operations.items()):
+            sides.setdefault(meaning(operation), []).append(rank)
+        return sides
+
+    def text(self, place: Place) -> str:
+        """One sentence that names ranks, operations and lines."""
+        first = next(iter(self.operations.values()))[0]
+        if self.aspect is Aspect.ORDER:
+            return self._order_text(place)
+        if first.kind in P2P_KINDS:
+            return self._message_text(place)
+        if self.aspect is Aspect.SPLITS:
+            return self._splits_text(place)
+        parts = []
+        for value, ranks in sorted(self._sides().items(), key=lambda side: len(side[1])):
+            operations = [self.operations[rank][0] for rank in ranks]
+            if self.aspect is Aspect.KIND:
+                said = f"{verb(ranks, 'calls')} {named(operations[0])}"
+            else:
+                one, _, rest = _SAID[self.aspect].partition(" ")
+                said = f"{verb(ranks, one)} {rest.format(value)}"
+            parts.append(f"{ranks_named(ranks)} {said} ({places(operations, place)})")
+        lead = "" if self.aspect is Aspect.KIND else f"in {named(first)}, "
+        return lead + ", ".join(parts[:-1]) + f", and {parts[-1]}"
+
+    def _message_text(self, place: Place) -> str:
+        (a, (one, *_)), (_, (other, *_)) = self.operations.items()
+        send, recv, source = (one, other, a) if one.kind == "send" else (other, one, one.peer)
+        value = EQUAL[self.aspect]
+        return (
+            f"{named(send)} from rank {source} ({place(send.origin)}) has {self.aspect.value} "
+            f"{value(send)}, but the buffer that rank {send.peer} receives it in "
+            f"({place(recv.origin)}) has {self.aspect.value} {value(recv)}"
+        )
+
+    def _splits_text(self, place: Place) -> str:
+        (sender, (out, *_)), (receiver, (into, *_)) = self.operations.items()
+        assert out.splits is not None and into.splits is not None
+        rows = out.splits[0][out.group.index(receiver)]
+        expected = into.splits[1][into.group.index(sender)]
+        return (
+            f"in {named(out)}, rank {sender} sends rank {receiver} {rows} rows "
+            f"({place(out.origin)}), and rank {receiver} expects {expected} from it "
+            f"({place(into.origin)})"
+        )
+
+    def _order_text(self, place: Place) -> str:
+        (a, theirs), (b, others) = self.operations.items()
+        pairs = [
+            f"as {named(x)} rank {a} calls {shortened(here.said)} ({place(here)}) and "
+            f"rank {b} {shortened(there.said)} ({place(there)})"
+            for x, y in zip(theirs, others, strict=True)
+            for here, there in [apart([x, y])]
+        ]
+        return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
+
+
+def apart(operations: Sequence[Operation]) -> list[Site]:
+    """Their lines, the innermost that differ: of `sync(a)` and `sync(b)`, not the one in `sync`."""
+    levels = list(zip(*((each.origin, *each.callers) for each in operations), strict=False))
+    differing = [sites for sites in levels if len({site.said for site in sites}) > 1]
+    return list((differing or levels)[0])
+
+
+def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The part of a shape that all ranks must share: of all_to_all's rows only what a row is."""
+    return shape[1:] if kind == "all_to_all" else shape
+
+
+class Disagreement(RuntimeError):
+    """A rank found that another one means a different operation than itself."""
+
+
+# No tensors of the reader's meet in these: any barrier may stand for another.
+WITHOUT_DATA = ("barrier", "split", "share_memory", "close")
+ByRank = dict[int, Operation]
+
+
+def among(operations: Mapping[int, Operation]) -> Difference | None:
+    """What differs between entries of one collective, by rank; None where they match."""
+    for aspect, value in EQUAL.items():
+        if len({value(operation) for operation in operations.values()}) > 1:
+            return Difference(aspect, {rank: [each] for rank, each in operations.items()})
+    for (rank, operation), (other, its) in itertools.permutations(operations.items(), 2):
+        # What a rank keeps for itself, it gets from itself: the backend checks that.
+        if operation.splits is None or its.splits is None:
+            continue
+        sent = operation.splits[0][its.group.index(other)]
+        if sent != its.splits[1][operation.group.index(rank)]:
+            return Difference(Aspect.SPLITS, {rank: [operation], other: [its]})
+    return None
+
+
+def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Difference | None:
+    """What differs between a message and the buffer for it."""
+    for aspect in (Aspect.LABEL, Aspect.DTYPE, Aspect.SHAPE):
+        if EQUAL[aspect](send) != EQUAL[aspect](recv):
+            return Difference(aspect, {sender: [send], receiver: [recv]})
+    return None
+
+
+def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
+    """Two ranks that make two calls, one after the other, in another order; else None.
+
+    by_rank: of two ranks, the same two collectives of a group.
+    """
+    (one, two), (its_one, its_two) = (list(map(_call, calls)) for calls in by_rank.values())
+    is_swap = one != two and (one, two) == (its_two, its_one) and None not in (one, two)
+    return Difference(Aspect.ORDER, by_rank) if is_swap else None
+
+
+def _call(operation: Operation) -> tuple[object, ...] | None:
+    """What must not change places; None where the order does not count."""
+    if is_foreign(operation) or not has_order(operation):  # torch's record has no labels or roots
+        return None
+    return (*(value(operation) for value in EQUAL.values()), operation.called)
+
+
+def has_order(operation: Operation) -> bool:
+    """Whether it counts which line calls: a label says what an operation is for."""
+    return operation.label is None and operation.kind not in WITHOUT_DATA
+
+
+def find(timelines: Sequence[Timeline]) -> Difference | None:
+    """The first disagreement that the journals show; None where what has met also matches."""
+    met = collectives(timelines)
+    return (
+        _first(map(among, met.values()))
+        or _first(between(*ends) for ends in _messages(timelines))
+        or _first(map(swap, _in_a_row(met)))
+    )
+
+
+def collectives(timelines: Sequence[Timeline]) -> dict[tuple[str, int], ByRank]:
+    """What has met, by the group's name and its count of collectives."""
+    met: dict[tuple[str, int], ByRank] = {}
+    for rank, timeline in enumerate(timelines):
+        for each in timeline.operations:
+            if each.is_collective:
+                met.setdefault((each.group_name, each.sequence), {})[rank] = each
+    return met
+
+
+def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[Operation]]]:
+    """Of two ranks that differ, every two collectives of a group that follow each other."""
+    for (group, sequence), by_rank in met.items():
+        before = met.get((group, sequence - 1), {})
+        if len({each.called for each in by_rank.values()}) == 1:
+            continue
+        shared = sorted(by_rank.keys() & before.keys(), reverse=True)
+        firsts = {(before[rank].called, by_rank[rank].called): rank for rank in shared}
+        for ranks in itertools.combinations(sorted(firsts.values()), 2):
+            yield {rank: [before[rank], by_rank[rank]] for rank in ranks}
+
+
+def _messages(timelines: Sequence[Timeline]) -> Iterator[tuple[int, Operation, int, Operation]]:
+    """Sender, its end, receiver and its end, of each message of which both are there."""
+    ends: dict[tuple[str, int, int, int], dict[str, Operation]] = {}
+    for rank, timeline in enumerate(timelines):
+        for each in timeline.operations:
+            if each.kind in P2P_KINDS:
+                assert each.peer is not None
+                pair = (rank, each.peer) if each.kind == "send" else (each.peer, rank)
+                ends.setdefault((each.group_name, *pair, each.sequence), {})[each.kind] = each
+    for (_, source, target, _), both in ends.items():
+        if len(both) == 2:
+            yield source, both["send"], target, both["recv"]
+
+
+def _first(differences: Iterable[Difference | None]) -> Difference | None:
+    return next((each for each in differences if each is not None), None)

@@ -1,0 +1,307 @@
+"""Operations that torch itself issues, such as those of its own DDP: seen by its Flight Recorder.
+
+What a program hands to torch.distributed without a Group never enters a journal. torch keeps a
+record of its own, in C++: the last collectives of every process group, with dtypes, shapes and the
+Python stack (for gloo no messages, and no reduce op). It can be asked from another thread while the
+rank is blocked. It is gone when the process dies.
+
+    TORCH_FR_BUFFER_SIZE      how many collectives it keeps, the last ones; 0 turns it off
+    TORCH_FR_DUMP_TEMP_FILE   where the record goes as a file per rank: this prefix and the number
+    _dump_fr_trace            all that it knows, as a pickle of plain data
+
+With nccl torch writes these files when a collective times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1). With
+gloo it never does. Here each rank writes its file whenever the lab asks for the record, if the
+variable is set. torch's own analyzer reads them: `torchfrtrace <folder>`.
+https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+
+What recorder.py left of a rank, for those who read it.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import math
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from labkit.comm.callers import is_of_a_library
+from labkit.comm.operation import Operation, Site
+
+TITLE = "torch.distributed"
+Meaning = tuple[str, str, tuple[int, ...]]
+"""Kind, dtype, shape."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What torch has recorded of one rank.
+
+    `operations`: those that torch itself issued and that are not complete; or, where all were asked
+    for, everything that came to torch's process groups, a Group's operations too.
+    `enqueued`: how many collectives of each process group were handed over, a Group's too.
+    `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
+    `is_known`: whether the rank has answered; where not, it may have handed over anything.
+    `has_handlers`: the program handles signals, and may do anything when one comes.
+    `awaited`: which of the operations it waits for, as the C++ call that it is in has begun it.
+    """
+
+    operations: Sequence[Operation] = ()
+    enqueued: Mapping[str, int] = field(default_factory=dict)
+    is_idle: bool = False
+    is_known: bool = False
+    awaited: int | None = None
+    has_handlers: bool = False
+
+    @property
+    def waits_in(self) -> Operation | None:
+        """The operation that the rank blocks in; None where nobody can say."""
+        if self.awaited is None or not self.is_idle:
+            return None
+        return self.operations[self.awaited]
+
+
+def is_foreign(operation: Operation) -> bool:
+    """Whether torch itself issued it, and no Group."""
+    return operation.group_name.startswith(TITLE)
+
+
+def read(path: Path) -> Recorded:
+    """What `write` left; nothing where it left nothing."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return Recorded()
+    operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
+    return Recorded(
+        operations,
+        record["enqueued"],
+        record["is_idle"],
+        True,
+        record["awaited"],
+        record["has_handlers"],
+    )
+
+
+def _operation(
+    index: int,
+    group: str,
+    members: list[int],
+    sequence: int,
+    kind: str,
+    dtype: str,
+    shape: list[int],
+    site: list[Any],
+    posted_s: float,
+    is_done: bool,
+    is_of_a_group: bool,
+) -> Operation:
+    place = Site(*site)
+    return Operation(
+        index=index,
+        kind=kind,
+        blocking=True,
+        group=tuple(members),
+        group_name=group,
+        sequence=sequence,
+        reduce=None,
+        peer=None,
+        dtype=dtype,
+        shape=tuple(shape),
+        payload_bytes=0,
+        sent_bytes=0,
+        received_bytes=0,
+        site=place,
+        origin=place,
+        posted_s=posted_s,
+        waited_s=None if is_of_a_group else posted_s,  # whether a Group waits, its journal knows
+        done_s=posted_s if is_done else None,
+        failed=False,
+    )
+
+
+NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
+_SAMPLE_S = 0.1
+_BUSY_S = 0.01
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
+_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+}
+# Of these every rank passes the same dtype and shape. (all_to_all takes uneven parts, and only
+# the root of a scatter passes anything.)
+_UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_base")
+
+
+def enable() -> None:
+    """Keep a record. Before the first process group is made; a setting of the reader's stays."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(NUM_COLLECTIVES))
+
+
+def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
+    """Leave for the driver what is recorded, and whether this process is at rest. Any thread.
+
+    num_in_journal: how many collectives are in the journal; where torch has no more of them, it has
+    issued none itself, and its record is not gone through.
+    """
+    cpu_before_s = time.process_time()
+    time.sleep(_SAMPLE_S)
+    is_idle = time.process_time() - cpu_before_s < _BUSY_S
+    status = pickle.loads(_dump(includeCollectives=False)).get("pg_status", {})
+    enqueued = {name: each["last_enqueued_collective"] for name, each in status.items()}
+    # With the stacks it takes ten times as long. Without foreign operations nobody needs them.
+    has_foreign = sum(enqueued.values()) > num_in_journal
+    entries = _latest(pickle.loads(_dump(includeStackTraces=has_foreign)).get("entries", []))
+    members = {
+        str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
+        for group, name in c10d._world.pg_names.items()
+    }
+    told = [
+        each
+        for each in entries
+        if has_foreign and not (only_active and (each["retired"] or _is_ours(each)))
+    ]
+    record = {
+        "is_idle": is_idle,
+        # torch counts by the number that a group has in this process, which differs by rank.
+        "enqueued": {_title(each): enqueued.get(str(each["pg_id"]), 0) for each in entries},
+        "operations": [_foreign(entry, members.get(_group_of(entry), [])) for entry in told],
+        "awaited": _awaited(told),
+        "has_handlers": _has_handlers(),
+    }
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(record))
+    os.replace(part, path)
+
+
+def dump(prefix: str) -> None:
+    """Write the record of this rank to `prefix` and its number, for `torchfrtrace`. Any thread.
+
+    A process group of gloo enters its members into the record before it has been told its name
+    (torch 2.13), and torchfrtrace fails with a KeyError. So names and members are entered here. Of
+    a group that is destroyed nobody knows the members, and its collectives are left out.
+    """
+    record = pickle.loads(_dump())
+    for group, name in c10d._world.pg_names.items():
+        ranks = str(c10d.get_process_group_ranks(group))
+        record["pg_config"][name] = {"name": name, "desc": group.group_desc, "ranks": ranks}
+    known = _latest(record["entries"])
+    entries = [each for each in known if _group_of(each) in record["pg_config"]]
+    path = Path(f"{prefix}{dist.get_rank()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps({**record, "entries": entries}))
+
+
+def _dump(**what: bool) -> bytes:
+    """The record, from where this build of torch has it: private, and nccl's is another one."""
+    names = ["_dump_fr_trace"]
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        names.insert(0, "_dump_nccl_trace")
+    for name in names:
+        if dump := getattr(torch._C._distributed_c10d, name, None):
+            return dump(**what)
+    return pickle.dumps({})
+
+
+def _latest(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of the groups that there are: of two with one name, the older one is destroyed."""
+    last = {_group_of(each): each["pg_id"] for each in sorted(entries, key=itemgetter("pg_id"))}
+    return [each for each in entries if last[_group_of(each)] == each["pg_id"]]
+
+
+def _group_of(entry: Mapping[str, Any]) -> str:
+    """What torch calls its process group, the same on all members."""
+    return str(entry["process_group"][0])
+
+
+def _title(entry: Mapping[str, Any]) -> str:
+    """`torch.distributed` is the default process group, `torch.distributed/1` the first other."""
+    name = _group_of(entry)
+    return TITLE if name == "0" else f"{TITLE}/{name}"
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
+    """Whether a Group issued it: then it is in the journal."""
+    return any(frame["filename"].startswith(_HERE) for frame in entry.get("frames", []))
+
+
+def _has_handlers() -> bool:
+    """Whether the program handles signals, which it does while its main thread waits for a lock."""
+    own = signal.valid_signals() - {signal.SIGINT, signal.SIGTERM}  # these come from outside
+    return any(callable(signal.getsignal(number)) for number in own)
+
+
+def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which of these the main thread waits for until it is over; None where nobody can say.
+
+    To have begun a collective is not to wait for it. A frame of C++ does not say what it does, but
+    the record has the Python stack with which each operation was begun: where the thread still
+    stands in that very call, such as dist.all_reduce() or backward() with DDP, it waits for the
+    oldest one begun there. (In torch's own function it is some lines further, in work.wait().)
+    Or it waits for the tensor of a functional collective, and has begun only one.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    here = [(f.f_code.co_filename, f.f_code.co_name, n) for f, n in traceback.walk_stack(frame)]
+    for number, entry in enumerate(entries):
+        begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]
+        is_here = begun[1:] == here[1 : len(begun)] and begun[:1] and begun[0][:2] == here[0][:2]
+        if is_here and not entry["retired"]:
+            return number
+    if any(function == "wait_tensor" for _, function, _ in here[:_INNERMOST]):
+        functional = [n for n, entry in enumerate(entries) if _is_functional(entry)]
+        return functional[0] if len(functional) == 1 else None
+    return None
+
+
+def _is_functional(entry: Mapping[str, Any]) -> bool:
+    """Whether it is under way, and came out of torch.distributed._functional_collectives."""
+    files = [frame["filename"] for frame in entry.get("frames", [])]
+    return not entry["retired"] and any(file.endswith(_FUNCTIONAL) for file in files)
+
+
+def _meaning(entry: Mapping[str, Any]) -> Meaning:
+    """What must be equal on all ranks; empty where ranks may differ."""
+    kind = entry["profiling_name"].rpartition(":")[2]
+    sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
+    if kind not in _UNIFORM or not sizes:
+        return kind, "", ()
+    # The backend pairs elements, whatever shape they have.
+    return kind, _DTYPES.get(dtypes[0], dtypes[0].lower()), (math.prod(sizes[0]),)
+
+
+def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
+    """What recorder.py's `_operation` needs, as JSON."""
+    own = [frame for frame in entry.get("frames", []) if not is_of_a_library(frame["filename"])]
+    site: list[Any] = ["?", 0, "?", ""]
+    if own:
+        file, line = own[0]["filename"], own[0]["line"]
+        site = [file, line, own[0]["name"], linecache.getline(file, line).strip()]
+    # The recorder's clock counts from 1970.
+    age_s = time.time() - entry["time_created_ns"] / 1e9
+    posted_s = time.monotonic() - age_s
+    times = [posted_s, bool(entry["retired"]), _is_ours(entry)]
+    sequence = entry["collective_seq_id"]
+    return [_title(entry), members, sequence, *_meaning(entry), site, *times]

@@ -1,0 +1,277 @@
+"""Error feedback: what compression leaves out now is sent later.
+
+    step t, on each rank    c = g + e          the gradient, and what is still owed: the residual
+                            send part of c
+                            e = c - what was sent
+
+Summed over the steps, all that is ever applied is the sum of all gradients, less what the ranks
+still owe at the end. So small entries of a gradient arrive late and do arrive; without feedback
+they would never.
+The theory is one of SGD. Adam divides by a running size of gradients that it now sees in lumps;
+1-bit Adam (arXiv:2102.02888) first lets that settle without compression. What is owed has the scale
+of the loss that it came from: under dynamic loss scaling it is paid back at another one.
+Papers: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al.,
+"Error feedback fixes SignSGD", arXiv:1901.09847.
+
+One bit per entry: its sign, and one number for the size of them all.
+
+    0.1 -3.0  0.2  0.7   ->   + - + +  and 1.0, their mean magnitude   ->   1 -1 1 1
+
+Eight signs are one byte. Each parameter has a size of its own: gradients of two layers may differ a
+thousandfold. As with top-k the sum has another form than what is added, so the signs are gathered
+and not reduced.
+Wire: every rank sends (n-1) (numel / 8 + itemsize per parameter) bytes round the ring. For float32
+that is an all-reduce's 2(n-1)/n 4 numel divided by 64/n: 32 times less on 2 ranks, 8 times on 8.
+Papers: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al.,
+arXiv:1901.09847, for the scale.
+
+PowerSGD: a gradient matrix as a product of two thin ones, which can be summed.
+
+    M (a, b)   about   P (a, r)  times  Q' (r, b)
+
+    P = sum over ranks of M Q,   orthonormal columns      one all-reduce of a r
+    Q = sum over ranks of M' P                            one all-reduce of b r
+
+One step of power iteration towards the r largest singular vectors; Q is kept for the next step, in
+which gradients are not much different. M Q is linear in M, so the all-reduces sum what they should:
+unlike top-k and signs its bytes do not grow with the ranks. (torch's hook sends the first thousand
+steps whole, since gradients change too fast at first for the guess to follow.)
+Wire: two all-reduces per bucket, of all P and all Q. Vectors such as biases go with the P, whole.
+Paper: Vogels, Karimireddy and Jaggi, "PowerSGD", arXiv:1905.13727.
+
+Top-k: of each bucket only the largest entries travel, with their places.
+
+    rank 0   0.1 -3.0  0.2  0.9     k = 1: (1, -3.0)  -+
+    rank 1   2.0  0.1 -0.3  0.4     k = 1: (0,  2.0)  -+- all-gather ->  2.0 -3.0  0  0
+
+Which places are the largest differs by rank, so there is nothing to add up on the way: an
+all-gather, whose bytes grow with the ranks, takes the place of an all-reduce.
+Wire: every rank sends (n-1) k (8 + itemsize) bytes round the ring, k = ratio times the numel.
+An all-reduce sends 2(n-1)/n numel itemsize: with float32 top-k sends less below ratio = 2/(3n).
+Papers: Aji and Heafield, "Sparse communication for distributed gradient descent",
+arXiv:1704.05021. (Deep gradient compression, arXiv:1712.01887, adds what very small ratios need:
+momentum correction, clipping and a warmup.)
+
+Gradients made smaller before they travel: plug-ins of DDP.
+
+    model = DDP(module, world, TopK(0.01))
+
+What a compressor leaves out of a gradient is not lost: it is kept, and added to the next one.
+"""
+
+import math
+from abc import abstractmethod
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from labkit import arguments
+from labkit.collectives.wire import Done, Handle
+from labkit.comm import Group
+from labkit.data_parallel.bucketed import Bucket, shaped
+from labkit.data_parallel.reduction import Reduction
+
+
+class Compressor(Reduction):
+    """A way to make gradients small, for any number of buckets.
+
+    It blocks: the all-gather of one bucket is over before backward goes on. In the background,
+    DDP(module, world, InBackground(TopK(0.01), world)), backward goes on meanwhile.
+    """
+
+    remembers_buckets = True
+
+    def __init__(self, *, error_feedback: bool = True) -> None:
+        """error_feedback: False throws away what is left out, to see what that does."""
+        self.error_feedback = error_feedback
+
+    def of(self, bucket: Bucket) -> "Exchange":
+        """The all-reduce of one bucket, with a memory of its own for what is owed."""
+        return Exchange(self, bucket, torch.zeros_like(bucket.flat))
+
+    def start(self, x: Tensor, group: Group) -> Handle:
+        """TypeError: see `of`."""
+        raise TypeError(
+            f"{type(self).__name__} works on buckets, and there are none here; wrap the module in "
+            "BucketedDDP or DDP"
+        )
+
+    @abstractmethod
+    def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
+        """Send a small form of `x`, (numel,): the sum of all ranks' forms, and this rank's own.
+
+        The second is what x counts for in the sum: the difference is owed.
+        """
+
+
+class Exchange(Reduction):
+    """The all-reduce of one bucket. `owed`: what this rank has left out so far, (numel,)."""
+
+    def __init__(self, compressor: Compressor, bucket: Bucket, owed: Tensor) -> None:
+        """Made by `Compressor.of`."""
+        self._compressor, self._bucket, self.owed = compressor, bucket, owed
+
+    def start(self, x: Tensor, group: Group) -> Handle:
+        """Replace `x` by something near its sum over the ranks, the same on every rank."""
+        x.add_(self.owed)
+        total, own = self._compressor.exchange(x, self._bucket, group)
+        if self._compressor.error_feedback:
+            # An overflow is everyone's, as the sum is: the step will be skipped, and what was owed
+            # before it still is. Chosen by `where`: on a GPU an `if` would make the host wait.
+            is_sum = torch.isfinite(total).all()
+            self.owed = torch.where(is_sum, x - own, self.owed)
+        return Done(x.copy_(total))
+
+
+class OneBit(Compressor):
+    """Send signs, and the mean magnitude of each parameter's gradient."""
+
+    def of(self, bucket: Bucket) -> Exchange:
+        """See `Compressor.of`. TypeError for complex gradients."""
+        if bucket.flat.is_complex():
+            raise TypeError(
+                f"{bucket.label} has gradients of {bucket.flat.dtype}, and complex numbers have no "
+                "sign that OneBit could send; take TopK or PowerSGD"
+            )
+        return super().of(bucket)
+
+    def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
+        """See `Compressor.exchange`."""
+        numels = [view.numel() for view in bucket.views]
+        parts = x.split(numels)
+        own_scales = torch.stack([part.abs().sum() / max(1, part.numel()) for part in parts])
+        scales = group.all_gather(own_scales).view(group.size, -1)
+        signs = group.all_gather(packed(x >= 0)).view(group.size, -1)
+        forms = [
+            _signed(of_rank, x) * _each_for(numels, scale)
+            for scale, of_rank in zip(scales, signs, strict=True)
+        ]
+        return torch.stack(forms).sum(0), forms[group.rank]
+
+
+def _signed(signs: Tensor, like: Tensor) -> Tensor:
+    """1 where a bit is set, and -1 elsewhere, as many as `like` has entries."""
+    return unpacked(signs, like.numel()).to(like.dtype) * 2 - 1
+
+
+def _each_for(numels: list[int], scale: Tensor) -> Tensor:
+    """scale, (number of parameters,): each as often as its parameter has entries."""
+    return torch.cat([one.expand(numel) for one, numel in zip(scale, numels, strict=True)])
+
+
+def packed(bits: Tensor) -> Tensor:
+    """(numel,) of bool -> (ceil(numel / 8),) of uint8; the first bit is the lowest."""
+    padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
+    return (padded.to(torch.uint8) << _places(bits)).sum(1, dtype=torch.uint8)
+
+
+def unpacked(packed_bits: Tensor, numel: int) -> Tensor:
+    """The first `numel` bits again, as bool."""
+    return ((packed_bits[:, None] >> _places(packed_bits)) & 1).flatten()[:numel].bool()
+
+
+def _places(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)
+
+
+class PowerSGD(Compressor):
+    """Send matrices of rank `rank` instead of gradients.
+
+    A gradient of more than two dims counts as (first, product of the others). One that would not
+    get smaller is sent whole.
+    """
+
+    def __init__(self, rank: int = 2, *, error_feedback: bool = True) -> None:
+        """TypeError and ValueError for a rank that is no whole number from 1."""
+        super().__init__(error_feedback=error_feedback)
+        allowed = "a product of matrices has a rank from 1; 2 is usual"
+        self.rank = arguments.whole("rank", rank, allowed)
+        self._right: WeakKeyDictionary[Bucket, list[Tensor]] = WeakKeyDictionary()
+
+    def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
+        """See `Compressor.exchange`."""
+        parts = shaped(x, bucket.parameters)
+        matrices = [part.reshape(len(part), -1) for part in parts if self._is_large(part)]
+        if bucket not in self._right:
+            self._right[bucket] = [self._first_guess(matrix) for matrix in matrices]
+        guesses = self._right[bucket]
+        lefts = [matrix @ guess for matrix, guess in zip(matrices, guesses, strict=True)]
+        whole = [part.flatten() for part in parts if not self._is_large(part)]
+        *lefts, summed_whole = _summed([*lefts, torch.cat([x[:0], *whole])], group)
+        lefts = [_orthonormal(left) for left in lefts]
+        rights = [matrix.mH @ left for matrix, left in zip(matrices, lefts, strict=True)]
+        rights = _summed(rights, group)
+        self._right[bucket] = list(map(_next_guess, rights, guesses))
+        total, own = torch.empty_like(x), x.clone()
+        views = [shaped(each, bucket.parameters) for each in (total, own)]
+        products = iter(left @ right.mH for left, right in zip(lefts, rights, strict=True))
+        for summed, share in zip(*views, strict=True):
+            if self._is_large(summed):
+                summed.copy_(next(products).view(summed.shape))
+                share.copy_(summed / group.size)  # an nth each; of what is whole, a rank's own
+            else:
+                summed.copy_(summed_whole[: summed.numel()].view(summed.shape))
+                summed_whole = summed_whole[summed.numel() :]
+        return total, own
+
+    def _is_large(self, gradient: Tensor) -> bool:
+        """Whether P and Q together are smaller."""
+        if gradient.dim() < 2 or not gradient.numel():
+            return False
+        rows, columns = len(gradient), gradient.numel() // len(gradient)
+        return (rows + columns) * self.rank < rows * columns
+
+    def _first_guess(self, matrix: Tensor) -> Tensor:
+        """The same on every rank."""
+        generator = torch.Generator().manual_seed(matrix.shape[0] * 8191 + matrix.shape[1])
+        guess = torch.randn(matrix.shape[1], self.rank, generator=generator, device="cpu")
+        return guess.to(matrix)
+
+
+def _next_guess(right: Tensor, guess: Tensor) -> Tensor:
+    """`right`, unless it is none: neither an overflow nor zeros. The host need not know which."""
+    return torch.where(torch.isfinite(right).all() & right.any(), right, guess)
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """In float32 at least: QR is not made for half precision."""
+    wide = columns.to(torch.promote_types(columns.dtype, torch.float32))
+    return torch.linalg.qr(wide)[0].to(columns.dtype)
+
+
+def _summed(tensors: list[Tensor], group: Group) -> list[Tensor]:
+    """All of them in one all-reduce."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors]) if tensors else None
+    if flat is None:
+        return []
+    group.all_reduce(flat, out=flat)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+class TopK(Compressor):
+    """Send the `ratio` of entries with the largest magnitudes, at least one."""
+
+    def __init__(self, ratio: float, *, error_feedback: bool = True) -> None:
+        """ratio: above 0, up to 1. TypeError and ValueError for any other."""
+        super().__init__(error_feedback=error_feedback)
+        allowed = "a part of the entries, above 0 and up to 1, such as 0.01 for one in a hundred"
+        self.ratio = arguments.number("ratio", ratio, allowed, above=0, most=1)
+
+    def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
+        """See `Compressor.exchange`. Wire: k places of 8 bytes and k values, all-gathered."""
+        k = math.ceil(self.ratio * x.numel())
+        places = x.abs().topk(k, sorted=False).indices
+        all_places = group.all_gather(places)
+        all_values = group.all_gather(x[places])
+        own = torch.zeros_like(x).scatter_(0, places, x[places])
+        total = torch.zeros_like(x)
+        # Rank by rank: within one no place comes twice, so the order of adding is fixed, and with
+        # it the bits, on GPUs too.
+        for of_rank, values in zip(all_places.split(k), all_values.split(k), strict=True):
+            total[of_rank] += values
+        return total, own
+
+
+__all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]

@@ -1,0 +1,318 @@
+"""The server: it keeps the parameters, and a thread for each worker.
+
+    thread of worker w     recv (version, loss), gradient -> arrive() -> send version, parameters
+
+`arrive` returns when that worker shall go on: at once, or after the step that its gradient is part
+of. All threads share one lock, so steps happen one after the other.
+
+A small GPT trained by a parameter server and its workers, on real processes.
+
+    rank 0 (server)       w, optimizer          <-- gradient, its version, loss --   rank 1, 2, ...
+                                                --- version, w ------------------>   (workers)
+
+Layout: the server has parameters and optimizer state; a worker has parameters for one step.
+Wire: for each gradient one message of its size to the server, and one of the parameters' size back,
+with a header each. Everything goes through the server's link: n workers, n times the bytes.
+Paper: Dean et al., "Large scale distributed deep networks", NIPS 2012.
+
+When a parameter server makes a step.
+
+    Synchronous()       with the gradients of all workers, who wait for it
+    Synchronous(k)      with the first k; who comes later has worked in vain, and is not waited for
+    Asynchronous()      with every gradient, as it comes; nobody waits
+
+A gradient's staleness is the number of steps that the server has made since the worker got its
+parameters. Synchronous ones have none. Of n workers that are equally fast, asynchronous ones have
+n - 1: each of the others has made the server step once meanwhile.
+Papers: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014;
+Chen et al., "Revisiting distributed synchronous SGD", arXiv:1604.00981 (the first k of n: the other
+n - k are its backup workers).
+
+A parameter server: one rank has the parameters, the others ask for them and send gradients.
+
+run(parameter_server.train, 4, args=(config, settings, Asynchronous()))
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from labkit import arguments
+from labkit.comm import Group
+from labkit.data import Corpus
+from labkit.data_parallel.flattening import flattened, parts_of, put
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import Optimizer
+from labkit.train import TrainConfig, copy_parameters, loss
+
+
+@dataclass(frozen=True)
+class Synchronous:
+    """Steps with the mean of `first` gradients of the newest parameters; None: of all workers."""
+
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first is not None and (type(self.first) is not int or self.first < 1):
+            raise ValueError(f"first={self.first!r}: gradients are counted, from 1; None means all")
+
+    def num_gradients(self, num_workers: int) -> int:
+        """How many gradients a step takes. ValueError unless there are that many workers."""
+        first = num_workers if self.first is None else self.first
+        if not 1 <= first <= num_workers:
+            raise ValueError(
+                f"first={first} of {num_workers} workers: a step takes 1 to {num_workers} gradients"
+            )
+        return first
+
+
+@dataclass(frozen=True)
+class Asynchronous:
+    """Steps with every gradient, whatever the age of the parameters that it belongs to."""
+
+
+Mode = Synchronous | Asynchronous
+SYNCHRONOUS = Synchronous()
+
+
+OVER = -1
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One gradient that came to the server."""
+
+    worker: int
+    at_s: float
+    """Since the first parameters were sent."""
+    loss: float
+    """Of the worker's share of its batch, under the parameters that it had."""
+    staleness: int
+    """Steps that the server had made since it sent those."""
+    is_used: bool
+    """False for one that came too late to be among the first."""
+
+
+@dataclass
+class Server:
+    """The parameters of `module`, and what has come in. All methods are safe from any thread."""
+
+    module: nn.Module
+    optimizer: Optimizer
+    mode: Mode
+    num_workers: int
+    num_steps: int
+    """Steps until training is over."""
+    arrivals: list[Arrival] = field(default_factory=list)
+    version: int = 0
+    """How many steps have been made."""
+    _failure: BaseException | None = None
+    _waiting: list[Tensor] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.perf_counter)
+    _stepped: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps have been made."""
+        return self.version >= self.num_steps
+
+    def serve(self, group: Group, worker: int) -> None:
+        """Everything that one worker needs, until training is over.
+
+        An error here ends the other workers' threads as well.
+        """
+        try:
+            flat = torch.empty_like(self.current()[1])
+            header = torch.empty(2, dtype=torch.float64, device=group.device)
+            while self._send(group, worker):
+                version, loss = group.recv(header, worker).tolist()
+                self.arrive(worker, int(version), loss, group.recv(flat, worker))
+        except BaseException as error:
+            with self._stepped:
+                self._failure = error
+                self._stepped.notify_all()
+            raise
+
+    def _send(self, group: Group, worker: int) -> bool:
+        """Send version and parameters, or that it is over; whether it goes on."""
+        version, parameters = self.current()
+        if self.is_over:
+            group.send(torch.tensor([OVER], device=group.device), worker)
+            return False
+        group.send(torch.tensor([version], device=group.device), worker)
+        group.send(parameters, worker)
+        return True
+
+    def current(self) -> tuple[int, Tensor]:
+        """The version, and a copy of all parameters, (numel,), that belong to it."""
+        with self._stepped:
+            return self.version, flattened(self.module.parameters())
+
+    def arrive(self, worker: int, version: int, loss: float, gradient: Tensor) -> None:
+        """Take in a gradient, (numel,); return when its worker shall have new parameters."""
+        with self._stepped:
+            is_old = version < self.version
+            is_late = self.is_over or (is_old and not isinstance(self.mode, Asynchronous))
+            self.arrivals.append(
+                Arrival(
+                    worker,
+                    time.perf_counter() - self._began_s,
+                    loss,
+                    self.version - version,
+                    is_used=not is_late,
+                )
+            )
+            if is_late:
+                return
+            self._waiting.append(gradient.clone())
+            if len(self._waiting) == self._needs:
+                self._step()
+            else:
+                self._stepped.wait_for(lambda: self.version > version or self._failure)
+                if self._failure is not None:
+                    raise RuntimeError("another thread of the server has failed") from self._failure
+
+    @property
+    def _needs(self) -> int:
+        """Gradients per step."""
+        if isinstance(self.mode, Asynchronous):
+            return 1
+        return self.mode.num_gradients(self.num_workers)
+
+    def _step(self) -> None:
+        mean = torch.stack(self._waiting).mean(0)
+        self._waiting.clear()
+        for parameter, part in parts_of(mean, self.module.parameters()):
+            parameter.grad = part
+        self.optimizer.step()
+        self.version += 1
+        self._stepped.notify_all()
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What the server has seen."""
+
+    arrivals: list[Arrival]
+    """Every gradient, in the order in which it came."""
+    seconds: float
+    """From the first parameters sent to the last gradient received."""
+    parameters: dict[str, Tensor]
+
+    @property
+    def staleness(self) -> list[int]:
+        """Of each gradient that was used, in order."""
+        return [each.staleness for each in self.arrivals if each.is_used]
+
+    @property
+    def gradients_per_s(self) -> float:
+        """Used ones."""
+        return len(self.staleness) / self.seconds
+
+
+def train(
+    world: Group,
+    config: GPTConfig,
+    settings: TrainConfig,
+    mode: Mode = SYNCHRONOUS,
+    corpus: Corpus | None = None,
+    *,
+    delay: Mapping[int, float] | None = None,
+) -> Served | None:
+    """Train for num_steps steps of the server; see `modes`.
+
+    Asynchronously until as many gradients are used as in steps with all workers: num_steps of each.
+    (The first k of n use fewer: k in a step.)
+
+    delay: seconds that a rank sleeps before each gradient, {2: 0.05}. Returns what the server has
+    seen, on rank 0, and None elsewhere. All workers' parameters are the server's, so seeds need not
+    agree. ValueError for a world without a worker, and for delays of ranks that are none.
+    """
+    if delay is not None and not isinstance(delay, Mapping):
+        raise TypeError(f"delay={delay!r:.80}: give seconds by rank, such as {{2: 0.05}}")
+    delay = dict(delay or {})
+    _check(world, mode, delay)
+    module = GPT(config, settings.seed, settings.dtype).to(world.device)
+    if world.rank:
+        _work(world, module, settings, corpus, config.context, delay.get(world.rank, 0.0))
+        return None
+    num_workers = world.size - 1
+    num_steps = settings.num_steps * (num_workers if isinstance(mode, Asynchronous) else 1)
+    optimizer = settings.make_optimizer(module.parameters())
+    return _serve(world, Server(module, optimizer, mode, num_workers, num_steps))
+
+
+def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
+    if world.size < 2:
+        raise ValueError("a parameter server needs a worker: run it on 2 ranks or more")
+    if not isinstance(mode, Synchronous | Asynchronous):
+        raise TypeError(
+            f"mode={mode!r}: give Synchronous(), Synchronous(first=2) or Asynchronous()"
+        )
+    if isinstance(mode, Synchronous):
+        mode.num_gradients(world.size - 1)
+    for rank, seconds in delay.items():
+        allowed = "seconds to sleep, from 0 and below an hour"
+        arguments.number(f"delay[{rank!r}]", seconds, allowed, least=0, below=3600)
+    if strangers := [rank for rank in delay if rank not in range(1, world.size)]:
+        raise ValueError(f"delay={delay}: workers are ranks 1 to {world.size - 1}, not {strangers}")
+
+
+def _serve(world: Group, server: Server) -> Served:
+    """A thread for each worker, until all have been told that training is over."""
+    began_s = time.perf_counter()
+    threads = ThreadPoolExecutor(server.num_workers)
+    try:
+        for served in as_completed(
+            [threads.submit(server.serve, world, w) for w in range(1, world.size)]
+        ):
+            served.result()
+    finally:
+        threads.shutdown(wait=False)  # after an error, some still wait for their workers
+    return Served(server.arrivals, time.perf_counter() - began_s, copy_parameters(server.module))
+
+
+def _work(
+    world: Group,
+    module: nn.Module,
+    settings: TrainConfig,
+    corpus: Corpus | None,
+    context: int,
+    delay_s: float,
+) -> None:
+    """A worker: its share of one batch after the other, under whatever parameters it gets."""
+    batches, num_workers = settings.batches(corpus, context), world.size - 1
+    flat = flattened(module.parameters())
+    header = torch.empty(1, dtype=torch.int64, device=world.device)
+    for step in itertools.count():
+        version = int(world.recv(header, src=0).item())
+        if version == OVER:
+            return
+        put(world.recv(flat, src=0), module.parameters())
+        with world.region("gradient"):
+            time.sleep(delay_s)
+            batch = batches.at(step)
+            share = batch.share(world.rank - 1, num_workers).to(world.device)
+            module.zero_grad()
+            value = loss(module, share)
+            part = share.num_targets / max(1, batch.num_targets)
+            (value * (part * num_workers)).backward()
+        told = torch.tensor([version, value.item()], dtype=torch.float64, device=world.device)
+        world.send(told, dst=0)
+        world.send(flattened(gradients_of(module)), dst=0)
+
+
+def gradients_of(module: nn.Module) -> list[Tensor]:
+    """Of all parameters, in order; zeros where the loss did not use one."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+
+
+__all__ = ["Asynchronous", "Mode", "Served", "Synchronous", "train"]

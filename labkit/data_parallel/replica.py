@@ -1,0 +1,205 @@
+"""What is checked about a module: before it is wrapped, on all ranks, and after changes.
+
+Hooks on parameters and modules that end with their owner.
+
+    parameter, module ----weakly----> a method of the owner         the owner may go first
+    wrapped module --holds--> hooks --holds--> its wrapper          the wrapper stays as long
+
+The garbage collector cannot look into a parameter's hooks. By a strong reference they would keep
+the owner, the module and its buckets for ever.
+"""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from labkit.comm import Group
+from labkit.comm.operation import verb
+
+_SHARDED = "_is_sharded_by_labkit"
+
+
+def require_plain(module: object) -> None:
+    """Raise TypeError unless this is a module that can be wrapped."""
+    if not isinstance(module, nn.Module) or getattr(module, "is_wrapper", False):
+        raise TypeError(f"module={module!r:.80}: give a module that is not wrapped yet")
+    if any(is_sharded(parameter) for parameter in module.parameters()):
+        raise TypeError(
+            "the parameters of this module are shards, or have been sharded: each rank has others, "
+            "and wrapped again they would be overwritten by rank 0's. Wrap the module only once"
+        )
+
+
+def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are not frozen, by name; a tied one once. TypeError for no module."""
+    require_plain(module)
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def mark_sharded(parameters: Iterable[Tensor]) -> None:
+    """Mark parameters that differ by rank, and must not be made equal."""
+    for parameter in parameters:
+        parameter.__dict__[_SHARDED] = True
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether `mark_sharded` has seen it."""
+    return _SHARDED in parameter.__dict__
+
+
+def require_equal_layouts(module: nn.Module, group: Group) -> None:
+    """ValueError on a rank whose module differs from rank 0's in more than its values.
+
+    Broadcasting into other shapes would fill them with garbage, without an error.
+    """
+    named: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
+    layout = [(name, tuple(x.shape), _order(x), str(x.dtype), x.requires_grad) for name, x in named]
+    mine = torch.tensor([zlib.crc32(repr(layout).encode())], device=group.device)
+    if not torch.equal(group.broadcast(mine, root=0), mine):
+        raise ValueError(
+            f"rank {group.rank} has {sum(x.numel() for _, x in named)} numbers in {len(named)} "
+            "tensors, and their names, shapes, strides, dtypes or what is frozen differ from "
+            "rank 0; build the module from one config on every rank"
+        )
+
+
+def _order(x: Tensor) -> list[int]:
+    """The strides of dims longer than 1: buckets hold elements in the order of memory."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+
+
+class Kind(NamedTuple):
+    """What a bucket relies on about a parameter."""
+
+    is_trained: bool
+    dtype: torch.dtype
+    device: torch.device
+
+
+def kinds_of(module: nn.Module) -> dict[str, Kind]:
+    """The kind of each parameter, by name."""
+    return {n: Kind(p.requires_grad, p.dtype, p.device) for n, p in module.named_parameters()}
+
+
+def require_as_wrapped(
+    module: nn.Module,
+    known: dict[str, Kind],
+    *,
+    may_be_frozen: bool = False,
+    may_be_converted: bool = False,
+) -> None:
+    """RuntimeError that names parameters which have no bucket, or one that is not theirs.
+
+    known: the kinds of its parameters when the module was wrapped. A parameter that was added has
+    not been made equal on all ranks either.
+    """
+    now = kinds_of(module)
+    if now == known:
+        return
+    both = [name for name in now if name in known]
+    trained, was_trained = ({n for n in both if kind[n].is_trained} for kind in (now, known))
+    changes = {
+        "added after the module was wrapped": [n for n in now if n not in known],
+        "frozen when the module was wrapped, and trained now": [
+            n for n in both if n in trained - was_trained
+        ],
+        "frozen after the module was wrapped": [
+            n for n in both if n in was_trained - trained and not may_be_frozen
+        ],
+        "converted or moved after the module was wrapped": [
+            n for n in both if now[n][1:] != known[n][1:] and not may_be_converted
+        ],
+    }
+    for what, names in changes.items():
+        if names:
+            raise RuntimeError(
+                f"{', '.join(names)} {verb(names, 'was')} {what}: ranks would part there. Make "
+                "such changes first, and wrap the module anew"
+            )
+
+
+_HOOKS = "_hooks_of_labkit"
+# By id of a parameter: the wrapper that averages its gradient in backward.
+_AVERAGED_BY: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+
+
+def weakly(method: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """`method` with these arguments before others, for as long as its owner lives; then nothing."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*others: Any, **named: Any) -> Any:
+        alive = weak()
+        return None if alive is None else alive(*args, *others, **named)
+
+    return call
+
+
+def on_gradient(parameter: Tensor, method: Callable[..., None], *args: Any) -> RemovableHandle:
+    """Call `method(*args, parameter)` when backward has finished a gradient."""
+    return parameter.register_post_accumulate_grad_hook(weakly(method, *args))
+
+
+def remove_with(owner: object, handles: Iterable[RemovableHandle]) -> None:
+    """Remove hooks when their owner is gone."""
+    weakref.finalize(owner, _remove, handles).atexit = False
+
+
+def average_in_backward(
+    wrapper: nn.Module, module: nn.Module, on_each: Callable[[Tensor], None]
+) -> None:
+    """Call `on_each(parameter)`, a method of `wrapper`, with every gradient of `module`.
+
+    The module keeps its wrapper alive. See `unhook` for a module that is wrapped again.
+    TypeError for parameters that the wrapper of another module averages: both would, so that a
+    gradient would be divided by the number of ranks twice.
+    """
+    shared = [name for name, p in module.named_parameters() if is_averaged_in_backward(p)]
+    if shared:
+        raise TypeError(
+            f"{', '.join(shared)}: averaged in backward by the wrapper of another module, and two "
+            "wrappers would divide a gradient by the number of ranks twice. Put the modules that "
+            "share parameters into one module, and wrap that one alone"
+        )
+    hooks = _Hooks(wrapper)
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            _AVERAGED_BY[id(parameter)] = wrapper
+            hooks.append(on_gradient(parameter, on_each))
+    module.__dict__[_HOOKS] = hooks
+
+
+def unhook(module: nn.Module) -> None:
+    """End the work of an earlier wrapper of the same module, or both would reduce."""
+    hooks = module.__dict__.pop(_HOOKS, [])
+    _remove(hooks)
+    for parameter in module.parameters():
+        if _AVERAGED_BY.get(id(parameter)) is getattr(hooks, "wrapper", None):
+            _AVERAGED_BY.pop(id(parameter), None)
+
+
+def is_averaged_in_backward(parameter: Tensor) -> bool:
+    """Whether a wrapper has a hook on it that does so."""
+    return id(parameter) in _AVERAGED_BY
+
+
+class _Hooks(list[RemovableHandle]):
+    """Hooks and their wrapper, as an attribute of the module. A copy of the module has none."""
+
+    def __init__(self, wrapper: nn.Module) -> None:
+        super().__init__()
+        self.wrapper = wrapper
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return list, ()
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()

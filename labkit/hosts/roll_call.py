@@ -1,0 +1,222 @@
+"""Before ranks on several hosts begin: who is where, and under which name they meet.
+
+Rank 0 makes up a name for this attempt and pins it to the store; every other rank answers with a
+hello; when all have, rank 0 pins the table of all places. The store outlives an attempt, and after
+a failure hosts disagree on how often torchrun has restarted (an agent that has come back counts
+from 0). So a rank believes only a table that contains the nonce of its own hello.
+
+A rank's way into a world on several hosts, from what torchrun tells it.
+
+`connect.py` is for ranks that `labkit.run` forks on one host: they meet in a file and use the
+loopback. Here they meet in a TCPStore and use the interface that reaches the other hosts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from labkit.comm import recorder
+from labkit.comm.agreement import Neighbours
+from labkit.comm.group import Group
+from labkit.comm.journal import Journal
+from labkit.hosts import environment as interface
+from labkit.hosts.board import Board, open_store
+from labkit.hosts.environment import Environment, address_towards
+
+_AGAIN_S = 0.05
+_LINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank is, and what it says of its host."""
+
+    rank: int
+    host_number: int
+    host: str
+    """The host's name."""
+    address: str
+    """Where the other hosts reach it."""
+    door: int
+    """The port that answers for as long as the rank is there (see launch/cluster/door.py)."""
+    folder: str
+    """Where the ranks of this host leave notes for each other."""
+    next_attempt: int
+    """By the attempts that this host has seen."""
+    objection: str
+    """Why its folder of the Run is not for this job; empty where it is."""
+    num_gpus: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """Everyone's place, by rank, and the name of this attempt in the store."""
+
+    name: str
+    places: list[Place]
+
+    @property
+    def attempt(self) -> int:
+        """The first number that no host has used."""
+        return max(place.next_attempt for place in self.places)
+
+    def has_gpus(self) -> bool:
+        """Every rank of every host can have a GPU of its own."""
+        hosts = [place.host_number for place in self.places]
+        return all(place.num_gpus >= hosts.count(place.host_number) for place in self.places)
+
+    def folder(self, environment: Environment) -> str:
+        """The folder of this host: that of its first rank."""
+        return self.places[environment.local_ranks[0]].folder
+
+
+def answer(
+    environment: Environment,
+    store: dist.Store,
+    *,
+    door: int,
+    folder: str,
+    next_attempt: int,
+    objection: str = "",
+    num_gpus: int,
+    timeout_s: float,
+) -> tuple[RollCall, Board]:
+    """Take part in the roll call; returns when all ranks have.
+
+    store: of the job, from `open_store`. Raises RuntimeError when they have not within `timeout_s`,
+    and on all hosts where one objects.
+    """
+    deadline = time.monotonic() + timeout_s
+    store = dist.PrefixStore("labkit", store)
+    me = Place(
+        rank=environment.rank,
+        host_number=environment.host_number,
+        host=socket.gethostname(),
+        # The others found host 0 under this name; its own name may stand for 127.0.1.1.
+        address=environment.master_addr
+        if environment.host_number == 0
+        else address_towards(environment.master_addr),
+        door=door,
+        folder=folder,
+        next_attempt=next_attempt,
+        objection=objection,
+        num_gpus=num_gpus,
+        nonce=secrets.token_hex(8),
+    )
+    note = json.dumps(dataclasses.asdict(me))
+    call = _lead if environment.rank == 0 else _follow
+    name, found = call(store, environment, note, deadline)
+    places = [Place(**place) for place in found]
+    for place in places:
+        if place.objection:
+            raise RuntimeError(f"on host {place.host}, {place.objection}")
+    return RollCall(name, places), Board(lambda: _line(environment), name)
+
+
+def _line(environment: Environment) -> dist.Store:
+    return dist.PrefixStore("labkit", open_store(environment, _LINE_S, is_guest=True))
+
+
+def _lead(
+    store: dist.Store, environment: Environment, note: str, deadline: float
+) -> tuple[str, list[dict]]:
+    name = secrets.token_hex(8)
+    store.set("attempt", name)
+    keys = [f"{name}/hello/{rank}" for rank in range(1, environment.world_size)]
+    try:
+        store.wait(keys, timedelta(seconds=max(deadline - time.monotonic(), 1)))
+    except RuntimeError as error:
+        absent = [rank for rank, key in enumerate(keys, start=1) if not store.check([key])]
+        raise _not_here(f"ranks {absent} have not come", environment) from error
+    places = [json.loads(note), *(json.loads(store.get(key)) for key in keys)]
+    store.set(f"{name}/table", json.dumps(places))
+    return name, places
+
+
+def _follow(
+    store: dist.Store, environment: Environment, note: str, deadline: float
+) -> tuple[str, list[dict]]:
+    answered: set[str] = set()
+    while time.monotonic() < deadline:
+        name = store.get("attempt").decode()
+        if name not in answered:
+            store.set(f"{name}/hello/{environment.rank}", note)
+            answered.add(name)
+        if store.check([f"{name}/table"]):
+            places = json.loads(store.get(f"{name}/table"))
+            # The table of an earlier attempt may still be there.
+            if len(places) > environment.rank and places[environment.rank] == json.loads(note):
+                return name, places
+        time.sleep(_AGAIN_S)
+    raise _not_here("rank 0 has called no roll", environment)
+
+
+def _not_here(what: str, environment: Environment) -> RuntimeError:
+    return RuntimeError(
+        f"{what}: the {environment.world_size} ranks of this job did not all start. Look at the "
+        "other hosts' output; a firewall must let them reach each other on any port"
+    )
+
+
+def connect_by_environment(
+    environment: Environment, call: RollCall, device: str, journal: Path, timeout_s: float
+) -> Group:
+    """Join the ranks of the roll call; returns the world when all of them are there.
+
+    device: "cpu" (gloo) or "cuda" (nccl, a GPU per local rank). timeout_s: of each operation.
+    journal: in a folder of this host's ranks, which compare what they call there (agreement.py).
+    """
+    interface.use_for_gloo(own_address(environment, call))
+    place = torch.device("cpu")
+    if device == "cuda":
+        place = torch.device("cuda", environment.local_rank)
+        torch.cuda.set_device(place)
+    recorder.enable()
+    timeout = timedelta(seconds=timeout_s)
+    store = dist.PrefixStore(f"labkit/{call.name}/world", open_store(environment, timeout_s))
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        store=store,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timeout,
+    )
+    _meet(store, environment.world_size, timeout)
+    ranks = frozenset(environment.local_ranks)
+    neighbours = Neighbours(ranks, journal.parent)
+    return Group.world(place, Journal(journal), timeout, neighbours)
+
+
+def _meet(store: dist.Store, world_size: int, timeout: timedelta) -> None:
+    """Return when all have come: nobody begins before, and clocks are compared by this moment.
+
+    Not by a barrier of torch.distributed: the program's own collectives are numbered from 1.
+    """
+    if store.add("labkit/num_here", 1) == world_size:
+        store.set("labkit/all_here", "")
+    store.wait(["labkit/all_here"], timeout)
+
+
+def own_address(environment: Environment, call: RollCall) -> str | None:
+    """This host's address as the others see it; None when all ranks are on this host."""
+    if environment.is_alone:
+        return None
+    others = [p.address for p in call.places if p.host_number != environment.host_number]
+    return interface.address_towards(others[0])
+
+
+def set_number_of_threads() -> None:
+    """As many as OMP_NUM_THREADS says (torchrun says 1 where a host has several ranks)."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

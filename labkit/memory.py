@@ -1,0 +1,349 @@
+"""The meter: a dispatch mode that follows every storage from allocation to release.
+
+Storages: one that is followed, and those that hold a tensor's numbers.
+
+What a meter has seen: live bytes over time, by kind.
+
+What torch's allocator on a GPU says, to stand beside what the meter has followed.
+
+The two differ by design. The allocator rounds a request up to 512 bytes, and counts workspaces that
+live inside an operation and tensors of which the meter never heard; the meter knows of what kind a
+byte is. Where the meter's peak is far below the allocator's, something is not followed.
+
+What a rank's memory holds, by kind: followed storage by storage, from allocation to release.
+
+    meter = Meter(module, optimizer)
+    with meter:
+        loss(module, batch).backward()
+        optimizer.step()
+    meter.usage.peak_bytes, meter.usage.at_peak["activations"]
+
+Every operation passes a dispatch mode, which sees what it allocates; a weak reference tells when a
+storage is gone. What a storage IS may turn out later: an output becomes an activation when autograd
+saves it, and a gradient when it lands in `.grad`. So allocations and releases are written down, and
+kinds are counted at the end:
+
+    parameters        of the module
+    gradients         in .grad, or marked
+    optimizer states  in optimizer.state: master copies, moments
+    buffers           the module's buffers, buckets, gathered units: what is marked so
+    activations       what autograd has saved for backward
+    other             results that are on their way, inputs, workspaces
+
+A storage counts once, whatever views there are of it, with all its bytes; of several kinds that fit
+the first in this list counts. Seen is what operations of this thread allocate: on CPU a backward
+pass runs in it too; workspaces inside an operation are not seen. On a GPU torch's allocator sees
+those, and `usage.allocator_peak_bytes` has its figures for the same time.
+
+    memory.py memory.py   what is followed        memory.py   the allocator's own figures
+    memory.py                 what comes of it
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labkit.optimizer import Optimizer, state_tensors
+
+KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "other")
+"""Of what fits, the first counts."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Live bytes over time, by kind. Plain data: a rank can return it."""
+
+    times_s: list[float]
+    """Of each change, from the meter's start."""
+    bytes_of: Mapping[str, list[int]]
+    """For each kind, the live bytes after each change."""
+    allocator_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    """On GPUs what torch's allocator says itself, by device: its peak while the meter ran, with
+    workspaces and everything else on the device, rounded up. Empty on CPU."""
+
+    @property
+    def totals(self) -> list[int]:
+        """All kinds together, after each change."""
+        return [sum(each) for each in zip(*self.bytes_of.values(), strict=True)]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was alive at once."""
+        return max(self.totals, default=0)
+
+    @property
+    def at_peak(self) -> dict[str, int]:
+        """What was alive at that moment, the first of equals, by kind."""
+        totals = self.totals
+        if not totals:
+            return dict.fromkeys(KINDS, 0)
+        when = totals.index(max(totals))
+        return {kind: history[when] for kind, history in self.bytes_of.items()}
+
+    def peak_of(self, kind: str) -> int:
+        """The most of one kind, at whatever moment. KeyError for a kind that is none."""
+        return max(self.bytes_of[kind], default=0)
+
+    @property
+    def at_end(self) -> dict[str, int]:
+        """What is left."""
+        return {kind: history[-1] if history else 0 for kind, history in self.bytes_of.items()}
+
+
+RANKING = {kind: place for place, kind in enumerate(KINDS)}
+
+
+@dataclass(eq=False)
+class Allocation:
+    """One storage, from the first operation that shows it until it is gone."""
+
+    storage: weakref.ref[torch.UntypedStorage]
+    nbytes: int = 0
+    kind: str = "other"
+    history: list[tuple[float, int]] = field(default_factory=list)
+    """(when, by how many bytes it grew or shrank)."""
+
+    def resize(self, nbytes: int) -> None:
+        """It has so many bytes from now on."""
+        if nbytes != self.nbytes:
+            self.history.append((time.perf_counter(), nbytes - self.nbytes))
+            self.nbytes = nbytes
+
+    def call_it(self, kind: str) -> None:
+        """It is of this kind, if of no earlier one."""
+        if RANKING[kind] < RANKING[self.kind]:
+            self.kind = kind
+
+
+def with_storage(tensor: Tensor) -> list[Tensor]:
+    """The tensors whose storages hold its numbers: itself, or the parts of a sparse one.
+
+    Of a DTensor and other wrappers what they wrap: their own storage has the global size. On the
+    device "meta" there are shapes and no numbers.
+    """
+    if tensor.is_meta:
+        return []
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        inner = (getattr(tensor, name) for name in flatten()[0])
+        return [p for each in inner if isinstance(each, Tensor) for p in with_storage(each)]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor] if tensor.layout is torch.strided else []  # of others nobody can tell
+
+
+class AllocatorPeaks:
+    """The most bytes that were given out at once on each GPU, while somebody looked."""
+
+    def __init__(self) -> None:
+        self.peak_bytes: dict[str, int] = {}
+        """By device, such as "cuda:0". Empty where there is none, or none is used yet."""
+
+    def begin(self, others: Iterable[AllocatorPeaks]) -> None:
+        """Count from here. `others` are counting already; what they have seen is kept.
+
+        Resets torch.cuda's own peaks: whoever reads those meanwhile has them from here too.
+        """
+        for other in others:
+            other.note()
+        for device in _devices_in_use():
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def note(self) -> None:
+        """Take in what there has been since somebody began."""
+        for device in _devices_in_use():
+            peak, name = torch.cuda.max_memory_allocated(device), f"cuda:{device}"
+            self.peak_bytes[name] = max(peak, self.peak_bytes.get(name, 0))
+
+
+def _devices_in_use() -> Iterable[int]:
+    # Asking about a device that nobody has used yet would take half a GB of it for a context.
+    return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+
+
+_innermost = threading.local()
+
+
+def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
+    """Say to every meter that runs in this thread what these storages are; nothing without one.
+
+    For what is gone before anybody asks, such as a bucket. Errors as of `Meter.mark`.
+    """
+    meter: Meter | None = getattr(_innermost, "meter", None)
+    while meter is not None:
+        meter.mark(tensors, kind)
+        meter = meter._outer
+
+
+class Meter(TorchDispatchMode):
+    """A context in which memory is followed. May be entered again: `usage` is of all times.
+
+    RuntimeError where it is entered while it runs, or left before a meter within it.
+    """
+
+    def __init__(self, module: nn.Module | None = None, optimizer: Optimizer | None = None) -> None:
+        """What is alive already counts from the start: parameters, gradients, buffers, states.
+
+        TypeError for a module or an optimizer that is none.
+        """
+        super().__init__()
+        if module is not None and not isinstance(module, nn.Module):
+            raise TypeError(f"module={module!r:.60}: give an nn.Module, or None")
+        if isinstance(optimizer, type) or not (optimizer is None or hasattr(optimizer, "step")):
+            raise TypeError(f"optimizer={optimizer!r:.60}: give an optimizer that is made, or None")
+        self._module, self._optimizer = module, optimizer
+        self._exit: ExitStack | None = None
+        self._outer: Meter | None = None
+        self._allocations: list[Allocation] = []
+        self._live: dict[int, Allocation] = {}
+        self._allocator = AllocatorPeaks()
+        self._began_s = time.perf_counter()
+
+    def mark(self, tensors: Tensor | Iterable[Tensor], kind: str) -> None:
+        """Say what storages are that the meter cannot tell, such as buckets: "buffers".
+
+        TypeError for what is no tensor, ValueError for a kind that is none of KINDS.
+        """
+        if kind not in RANKING:
+            raise ValueError(f"kind={kind!r}: give one of {', '.join(KINDS)}")
+        if not isinstance(tensors, Iterable):
+            raise TypeError(f"{tensors!r:.60}: give a tensor, or several")
+        for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"{tensor!r:.60} is no tensor, and has no bytes to be marked")
+            for allocation in self._see(tensor):
+                allocation.call_it(kind)
+
+    @property
+    def live_bytes(self) -> int:
+        """All that is alive now."""
+        self._look_for_resized()
+        return sum(each.nbytes for each in self._live.values())
+
+    @property
+    def usage(self) -> Usage:
+        """What has been followed so far."""
+        self._mark_what_is_known()
+        changes = sorted(
+            ((when, each.kind, by) for each in self._allocations for when, by in each.history),
+            key=lambda change: change[0],
+        )
+        now = dict.fromkeys(KINDS, 0)
+        history: dict[str, list[int]] = {kind: [] for kind in KINDS}
+        for _, kind, by in changes:
+            now[kind] += by
+            for each in KINDS:
+                history[each].append(now[each])
+        times_s = [when - self._began_s for when, _, _ in changes]
+        return Usage(times_s, history, dict(self._allocator.peak_bytes))
+
+    def __enter__(self) -> Meter:
+        if self._exit is not None:
+            raise RuntimeError("this meter is running already; make another one for what is within")
+        self._mark_what_is_known()
+        self._exit = ExitStack()
+        self._exit.enter_context(saved_tensors_hooks(self._saved, lambda x: x))
+        for hook in self._hooks():
+            self._exit.callback(hook.remove)
+        # Of nested hooks on saved tensors autograd calls the innermost only.
+        self._outer, _innermost.meter = getattr(_innermost, "meter", None), self
+        self._allocator.begin(meter._allocator for meter in self._around())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._exit is None or getattr(_innermost, "meter", None) is not self:
+            raise RuntimeError(
+                "this meter is left before one that was entered after it, or was never entered: "
+                "use `with`, one within the other"
+            )
+        super().__exit__(*error)
+        self._exit.close()
+        self._allocator.note()
+        self._exit, _innermost.meter = None, self._outer
+        self._look_for_resized()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, Tensor):
+                self._see(each)
+        self._look_for_resized()
+        return result
+
+    def _see(self, tensor: Tensor) -> list[Allocation]:
+        return [self._follow(part.untyped_storage()) for part in with_storage(tensor)]
+
+    def _follow(self, storage: torch.UntypedStorage) -> Allocation:
+        key = storage._cdata
+        known = self._live.get(key)
+        if known is None:
+            known = Allocation(weakref.ref(storage, lambda _: self._gone(key)))
+            self._live[key] = known
+            self._allocations.append(known)
+        known.resize(storage.nbytes())
+        return known
+
+    def _gone(self, key: int) -> None:
+        if allocation := self._live.pop(key, None):
+            allocation.resize(0)
+
+    def _look_for_resized(self) -> None:
+        """Storages may be released while their tensors live, as zero3 does: nobody announces it."""
+        for each in list(self._live.values()):
+            storage = each.storage()
+            if storage is not None and (nbytes := storage.nbytes()) != each.nbytes:
+                each.resize(nbytes)
+
+    def _saved(self, x: Tensor) -> Tensor:
+        for meter in (self, *self._around()):
+            for allocation in meter._see(x):
+                allocation.call_it("activations")
+        return x
+
+    def _around(self) -> Iterator[Meter]:
+        """The meters within which this one runs, from the inside out."""
+        meter = self._outer
+        while meter is not None:
+            yield meter
+            meter = meter._outer
+
+    def _hooks(self) -> Iterator[Any]:
+        """A gradient may be gone before anybody asks what it was."""
+        for parameter in self._module.parameters() if self._module is not None else ():
+            if parameter.requires_grad:
+                yield parameter.register_post_accumulate_grad_hook(self._accumulated)
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            self.mark(parameter.grad, "gradients")
+
+    def _mark_what_is_known(self) -> None:
+        if self._module is not None:
+            parameters = list(self._module.parameters())
+            self.mark(parameters, "parameters")
+            self.mark((p.grad for p in parameters if p.grad is not None), "gradients")
+            self.mark(self._module.buffers(), "buffers")
+        if self._optimizer is not None:
+            self.mark(state_tensors(self._optimizer), "optimizer states")
+
+
+__all__ = ["KINDS", "Meter", "Usage", "announce"]

@@ -1,0 +1,301 @@
+"""Where the memory of a GPU goes, with a knob for everything that moves it.
+
+memory_calculator()                                                   # Llama 2 7B on one 80 GB GPU
+memory_calculator(calc.TrainingSetup(model="llama3-70b", tp=8, pp=4, dp=8, zero=1), "141 GB")
+
+The knobs of the memory calculator: menus, sliders and boxes, which a keyboard can move too.
+
+What the memory calculator says: no widgets here, formulas from labkit.calc only.
+
+A table of parts by GPU, whether the fullest one fits, and if not, what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit import calc, viz
+from labkit.calc import Result, TrainingSetup
+from labkit.calc.memory.fit import Change, smallest_change
+from labkit.calc.memory.model_state import recipe_of
+from labkit.notebook.controls import with_slider_names
+from labkit.notebook.shown import FAINT, box
+
+DEVICES = {"24 GB": 24e9, "40 GB": 40e9, "80 GB": 80e9, "141 GB": 141e9}
+"""As data sheets name them, a GB being 1e9 bytes. Such a device has some 5% more, and needs it, for
+CUDA itself and for what its allocator has in unusable pieces."""
+
+_MOST_STAGES = 4
+
+
+def shown(setup: TrainingSetup) -> dict[str, Result]:
+    """One GPU of each stage by name; of a long pipeline the first two and the last two.
+
+    The fullest is among them: the first has most in flight, the last has the logits.
+    """
+    stages = calc.footprints(setup)
+    if len(stages) == 1:
+        return {"each GPU": stages[0]}
+    numbers = list(range(len(stages)))
+    if len(stages) > _MOST_STAGES:
+        numbers = [*numbers[:2], *numbers[-2:]]
+    return {f"stage {number}": stages[number] for number in numbers}
+
+
+def rows(setup: TrainingSetup) -> list[list[str]]:
+    """A heading and a row for each part: its name, its bytes on each GPU shown, and how."""
+    gpus = shown(setup)
+    parts = list(dict.fromkeys(part for each in gpus.values() for part in each.parts))
+    table = [["", *gpus, "how"]]
+    for part in parts:
+        cells = [str(each[part]) if part in each.parts else "–" for each in gpus.values()]
+        how = next(each[part] for each in gpus.values() if part in each.parts)
+        table.append([part, *cells, how.substitution])
+    return [*table, ["together", *map(str, gpus.values()), f"on {_gpus(setup.num_gpus)}"]]
+
+
+def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
+    """The smallest single change with which it fits, or else several; [] if it fits, or never.
+
+    Several are taken, too, where they need no more GPUs and the single one does.
+    """
+    if calc.footprint(setup) <= capacity:
+        return []
+    single = smallest_change(setup, capacity)
+    if single is not None and single.setup.num_gpus == setup.num_gpus:
+        return [single]
+    several = calc.changes_that_fit(setup, capacity)
+    is_on_these = bool(several) and several[-1].setup.num_gpus == setup.num_gpus
+    return [single] if single is not None and not is_on_these else several
+
+
+def advice(setup: TrainingSetup, capacity: float) -> str:
+    """Whether the fullest GPU fits and what is left; or what is missing, and what to change."""
+    fullest = float(calc.footprint(setup))
+    device = calc.bytes_text(capacity)
+    if fullest <= capacity:
+        left = capacity - fullest
+        return f"It fits: of {device}, {calc.bytes_text(left)} are left ({left / capacity:.0%})."
+    over = f"It does not fit: {calc.bytes_text(fullest - capacity)} more than {device}."
+    to_make = changes(setup, capacity)
+    if not to_make:
+        return f"{over} No change of these knobs helps: take a smaller model, or a larger device."
+    after = f"then {to_make[-1].footprint} on {_gpus(to_make[-1].setup.num_gpus)}"
+    if len(to_make) == 1:
+        return f"{over} Smallest change: {to_make[0]}; {after}. It costs {to_make[0].costs}."
+    listed = "; ".join(map(str, to_make))
+    where = ""
+    if to_make[-1].setup.num_gpus == setup.num_gpus:
+        where = " on this GPU" if setup.num_gpus == 1 else " on these GPUs"
+    return f"{over} No single change is enough{where}. Together: {listed}; {after}."
+
+
+def text(setup: TrainingSetup, capacity: float) -> str:
+    """The table, aligned, and the advice below it."""
+    table = rows(setup)
+    widths = [max(map(len, column)) for column in zip(*table)]
+    lines = [
+        row[0].ljust(widths[0])
+        + "".join(cell.rjust(width + 3) for cell, width in zip(row[1:-1], widths[1:-1]))
+        + f"   {row[-1]}"
+        for row in table
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), advice(setup, capacity)])
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count:,} GPUs"
+
+
+MENUS = ("model", "recipe", "recompute")
+FLAGS = {"flash": "flash attention", "sequence_parallel": "sequence parallelism"}
+
+_DENSE = tuple(
+    name for name, config in calc.MODELS.items() if not config.num_experts and not config.is_latent
+)
+_POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# A slider cannot stand at None.
+_OF_THE_MODEL = 0
+# What each stands at, and what is written in front of it.
+_CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "model": ("model", _DENSE),
+    "recipe": ("recipe", tuple(calc.RECIPES)),
+    "recompute": ("recompute", ("none", "selective", "full")),
+    "zero": ("ZeRO level", (0, 1, 2, 3)),
+    "dp": ("data parallel", _POWERS),
+    "tp": ("tensor parallel", _POWERS[:5]),
+    "pp": ("pipeline stages", _POWERS[:7]),
+    "microbatch": ("microbatch", _POWERS[:7]),
+    "sequence": ("tokens of a sequence", (_OF_THE_MODEL, *(1024 * n for n in _POWERS[:8]))),
+}
+_LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"width": "27em"}}
+
+
+def knobs_of(start: TrainingSetup) -> dict[str, Any]:
+    """A widget for each of the setup's fields, standing where it starts."""
+    knobs = {name: _choice(name, getattr(start, name)) for name in _CHOICES}
+    for name, label in FLAGS.items():
+        knobs[name] = widgets.Checkbox(getattr(start, name), description=label, **_LOOK)
+    return knobs
+
+
+def device_menu(device: str) -> Any:
+    """Of DEVICES, by name."""
+    return widgets.Dropdown(options=list(DEVICES), value=device, description="device", **_LOOK)
+
+
+def setup_of(knobs: Mapping[str, Any]) -> TrainingSetup:
+    """What the knobs say. ValueError where there is no such setup."""
+    values = {name: knob.value for name, knob in knobs.items()}
+    return TrainingSetup(**values | {"sequence": values["sequence"] or None})
+
+
+def value_text(name: str, value: Any) -> str:
+    """A value as its knob shows it: a model with its size, a recipe with its bytes."""
+    if name == "model":
+        label = value if isinstance(value, str) else "your own"
+        return f"{label} ({calc.count_text(float(calc.num_parameters(value)))})"
+    if name == "recipe":
+        recipe = recipe_of(value)
+        return f"{recipe.name} ({calc.units.number_text(recipe.bytes_per_parameter)} B)"
+    if name == "sequence" and value == _OF_THE_MODEL:
+        return "default"
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def _choice(name: str, start: Any) -> Any:
+    label, stops = _CHOICES[name]
+    start = _OF_THE_MODEL if start is None else start
+    if start not in stops:  # one of the caller's own gets a stop too
+        stops = (*stops, start) if name in MENUS else tuple(sorted((*stops, start)))
+    kind = widgets.Dropdown if name in MENUS else widgets.SelectionSlider
+    options = [(value_text(name, value), value) for value in stops]
+    return kind(options=options, value=start, description=label, **_LOOK)
+
+
+class MemoryCalculator:
+    """Knobs for a TrainingSetup and a device; bars, a table, and what to change.
+
+    `setup` is what the knobs say, or None where no such setup exists; `says` is the verdict.
+    """
+
+    def __init__(self, start: TrainingSetup, device: str) -> None:
+        """`start`, `device`: where the knobs stand at first, and what the static form shows."""
+        self._start, self._start_device = start, device
+        self.setup: TrainingSetup | None = start
+        self.says = ""
+        self._is_moving_several = False
+        self._knobs, self._device = knobs_of(start), device_menu(device)
+        self._verdict, self._table = widgets.HTML(), widgets.HTML()
+        self._picture = widgets.Image(
+            format="png", layout={"width": "720px", "max_width": "calc(100% - 4px)"}
+        )
+        self._change = widgets.Button(
+            description="Make this change", layout={"width": "12em", "display": "none"}
+        )
+        self._change.on_click(lambda _: self.make_the_change())
+        for knob in (*self._knobs.values(), self._device):
+            knob.observe(self._refresh, names="value")
+        self._widget = with_slider_names(self._laid_out())
+        self._refresh()
+
+    def make_the_change(self) -> None:
+        """What the button does: move the knobs as the verdict says, if it says so."""
+        if self.setup is None:
+            return
+        self._is_moving_several = True  # one redrawing
+        try:
+            for change in changes(self.setup, DEVICES[self._device.value]):
+                self._knobs[change.knob].value = change.after
+        finally:
+            self._is_moving_several = False
+        self._refresh()
+
+    def _laid_out(self) -> Any:
+        column = {"margin": "4px 12px 4px 0"}
+        first = [*(self._knobs[name] for name in MENUS), self._device]
+        first += [self._knobs[name] for name in FLAGS]
+        second = [knob for knob in self._knobs.values() if knob not in first]
+        knobs = [widgets.VBox(each, layout=column) for each in (first, second)]
+        return widgets.VBox(
+            [
+                widgets.HBox(knobs, layout={"flex_flow": "row wrap"}),
+                widgets.HBox([self._verdict, self._change], layout={"flex_flow": "row wrap"}),
+                self._picture,
+                self._table,
+            ]
+        )
+
+    def _refresh(self, _: Any = None) -> None:
+        if self._is_moving_several:
+            return
+        capacity = DEVICES[self._device.value]
+        try:
+            setup = setup_of(self._knobs)
+            table, picture = _html(setup), _png(setup, capacity)
+        except ValueError as error:
+            self.setup, self.says = None, f"There is no such setup: {error}."
+            table, picture = "", b""
+            can_change = False
+        else:
+            self.setup, self.says = setup, advice(setup, capacity)
+            can_change = bool(changes(setup, capacity))
+        self._verdict.value = f"<b>{escape(self.says)}</b>"
+        self._table.value, self._picture.value = table, picture
+        self._picture.layout.display = None if picture else "none"
+        self._change.layout.display = None if can_change else "none"
+
+    def __repr__(self) -> str:
+        return f"{_title(self._start)}\n{text(self._start, DEVICES[self._start_device])}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        says = advice(self._start, DEVICES[self._start_device])
+        static = f"<b>{escape(_title(self._start))}</b>{_html(self._start)}{escape(says)}<br>"
+        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+def memory_calculator(
+    start: TrainingSetup | str = "llama2-7b", device: str = "80 GB"
+) -> MemoryCalculator:
+    """What a GPU holds in training, with knobs; the last line of a cell shows it.
+
+    start: a TrainingSetup, or a model by name, then on one GPU. device: one of DEVICES, "24 GB" to
+    "141 GB". ValueError for a device that there isn't, and for what `calc.footprint` refuses.
+    """
+    if isinstance(start, str):
+        start = TrainingSetup(model=start)
+    if not isinstance(start, TrainingSetup):
+        raise TypeError(f"start={start!r:.60}: give a calc.TrainingSetup, or a model's name")
+    if not isinstance(device, str) or device not in DEVICES:
+        raise ValueError(f"no device of {device!r}; there are: {', '.join(DEVICES)}")
+    calc.footprint(start)
+    return MemoryCalculator(start, device)
+
+
+def _title(setup: TrainingSetup) -> str:
+    return f"{value_text('model', setup.model)}, {value_text('recipe', setup.recipe)}"
+
+
+def _png(setup: TrainingSetup, capacity: float) -> bytes:
+    return viz.memory_bar(shown(setup), capacity).png()
+
+
+def _html(setup: TrainingSetup) -> str:
+    cell = "padding: 1px 12px 1px 0; line-height: 1.5;"
+    number = f"{cell} text-align: right; font-variant-numeric: tabular-nums;"
+    lines = []
+    table = rows(setup)
+    for place, (name, *cells, how) in enumerate(table):
+        weight = "font-weight: 600;" if place in (0, len(table) - 1) else ""
+        lines.append(
+            f'<tr><td style="{cell} text-align: left; {weight}">{escape(name)}</td>'
+            + "".join(f'<td style="{number} {weight}">{escape(each)}</td>' for each in cells)
+            + f'<td style="{cell} text-align: left; color: {FAINT};">{escape(how)}</td></tr>'
+        )
+    return f'<table style="border-collapse: collapse; margin: 6px 0;">{"".join(lines)}</table>'

@@ -1,0 +1,442 @@
+"""A mock interview in a notebook: a clock, one item after another, and the report.
+
+mock_interview(45, "senior")            begins with its Start button
+mock_interview(30, "junior", seed=3)    asks the same each time
+
+    Mock interview · senior · 45 minutes
+    41:12 left of 45:00 · this item: 2:31 of 4:00
+    2 of 10: a question, about 4 minutes.
+    [the item, as `card`, `drill` and the exercises ask it]
+    (Next) (Skip) (End the interview)
+
+Time that is up cuts nobody off: the item in hand is finished, and the report follows. To end it
+before that gives the item in hand up: it counts 0, and is not stored as an answer.
+
+The items of a mock interview as a page asks them. Each ends by itself, or is skipped.
+
+    widget, focus()     to show, and where to write
+    skip()              give it up; that counts, and is stored, as an answer that is not known
+    on_done(scored)     called once, with the score and what was missed
+
+Questions and drills are those of `card` and `drill`, and stored as there.
+
+The exercise of a mock interview: its file, its contract, and a button that checks it.
+
+The report of a mock interview on a page, and where it is saved.
+"""
+
+import ast
+import os
+import re
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol
+
+import ipywidgets as widgets
+
+from labkit.grade.engine import check
+from labkit.grade.verdict import Verdict
+from labkit.grade.workspace import find_workspace, get_exercise
+from labkit.interview.cards import load_bank
+from labkit.interview.mock import Interview, Item, Plan, Report, asking, plan_interview
+from labkit.interview.mock.asking import Scored
+from labkit.interview.mock.given_exercise import GivenExercise
+from labkit.interview.mock.plan import EXERCISE, QUESTION
+from labkit.interview.mock.report_file import write_report
+from labkit.interview.page import html_of
+from labkit.notebook.cards import CardQuestion, link
+from labkit.notebook.controls import Ticker, button, listen, note, page, row, say, show
+from labkit.notebook.drills import DrillQuestion
+from labkit.notebook.shown import FAINT, box
+from labkit.progress import clock
+
+# It is laid out in columns: a narrow page scrolls it, by mouse or, once it has the focus, by keys.
+_CONTRACT = (
+    "white-space: pre; overflow-x: auto; font-family: monospace; line-height: 1.4; "
+    "font-size: var(--jp-code-font-size, 13px); color: inherit"
+)
+_WAIT = "Checking on real processes. The clock is shown again when it is done."
+
+
+class ExerciseItem:
+    """Checked as often as wanted, until it passes or is given up."""
+
+    def __init__(self, item: Item, on_done: Callable[[Scored], None]) -> None:
+        """See `labkit.notebook.mock`."""
+        self._name, self._on_done = item.name, on_done
+        self._given = GivenExercise(item.name)
+        self._is_over = False
+        self._check = button("Check", self.check, tooltip=f"Check {item.name} on real processes")
+        self._verdict = note()
+        prompt = widgets.HTML(_prompt_html(item.name, self._given.notice))
+        self.widget = widgets.VBox([prompt, row([self._check]), self._verdict])
+
+    def focus(self) -> None:
+        """The button: the code is written in a file."""
+        self._check.focus()
+
+    def check(self) -> Verdict | None:
+        """Grade the file as it is stored now, and remember it; a pass ends the item."""
+        if self._is_over:
+            return None
+        say(self._verdict, _WAIT)
+        self._check.disabled = True
+        try:
+            verdict, heard = listen(lambda: check(self._name))
+        except asking.CANNOT_BE_CHECKED as error:
+            say(self._verdict, f"<p>✗ {escape(str(error))}</p>")
+            return None
+        except KeyboardInterrupt:
+            say(self._verdict, "<p>✗ The check was interrupted. Nothing was stored.</p>")
+            return None
+        finally:
+            self._check.disabled = False
+        is_old = bool(verdict) and not self._given.is_new()
+        refusal = f"<p>✗ {_marked(self._given.refusal)}</p>" if is_old else ""
+        say(self._verdict, verdict._repr_html_() + heard.html + refusal)
+        if verdict and not is_old:
+            self._end(passed=True)
+        return verdict
+
+    def skip(self) -> None:
+        """Give it up; earlier checks are stored already."""
+        self._end(passed=False)
+
+    def _end(self, *, passed: bool) -> None:
+        if not self._is_over:
+            self._is_over = self._check.disabled = True
+            self._on_done(asking.scored_exercise(passed=passed))
+
+
+def _prompt_html(name: str, notice: str) -> str:
+    """Title, file, what to do about code from before, and what its docstring asks for."""
+    exercise = get_exercise(name)
+    path = f"exercises/{name}.py"
+    first = f"<p><b>{_marked(notice)}</b></p>" if notice else ""
+    return (
+        f'<div class="faint">exercise · {escape(name)}</div>'
+        f'<div class="prompt">{escape(exercise.title)}</div>'
+        f"{first}<p>Write {link(path)}, save it, and press Check.</p>"
+        f'<pre tabindex="0" style="{_CONTRACT}">{escape(_contract(name))}</pre>'
+    )
+
+
+def _marked(text: str) -> str:
+    """Commands, which stand in backquotes, as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
+
+
+def _contract(name: str) -> str:
+    """The docstring of the learner's file; "" where it cannot be read any more."""
+    try:
+        source = find_workspace().exercise(name).read_text(encoding="utf-8")
+        return ast.get_docstring(ast.parse(source)) or ""
+    except (*asking.CANNOT_BE_CHECKED, SyntaxError, ValueError):
+        return ""
+
+
+OnDone = Callable[[Scored], None]
+
+
+class ItemView(Protocol):
+    """What all three have."""
+
+    widget: Any
+
+    def focus(self) -> None:
+        """Put the cursor where to write."""
+
+    def skip(self) -> None:
+        """Give it up."""
+
+
+def view_of(item: Item, seed: int, on_done: OnDone) -> ItemView:
+    """The item, ready to be answered. seed: of the interview."""
+    if item.kind == QUESTION:
+        return _Question(item, on_done)
+    return ExerciseItem(item, on_done) if item.kind == EXERCISE else _Drill(item, seed, on_done)
+
+
+class _Question:
+    """A card; its score is the share of the rubric's points, whatever the grade."""
+
+    def __init__(self, item: Item, on_done: OnDone) -> None:
+        card = load_bank()[item.name]
+        self._question = CardQuestion(
+            card, lambda: on_done(asking.scored_question(card, self._question.said))
+        )
+        self.widget, self.focus = self._question.widget, self._question.focus
+
+    def skip(self) -> None:
+        """As if none of the points had been said, whatever is ticked."""
+        self._question.give_up()
+
+
+class _Drill:
+    """A drill or a case, with the numbers of the interview's seed."""
+
+    def __init__(self, item: Item, seed: int, on_done: OnDone) -> None:
+        asked = asking.asked_drill(item, seed)
+        self._question = DrillQuestion(asked, "", lambda: on_done(asking.scored_drill(asked)))
+        self.widget, self.focus = self._question.widget, self._question.focus
+
+    def skip(self) -> None:
+        """Given up."""
+        self._question.finish()
+
+
+_ENDINGS = ("html", "md")
+
+
+class ReportView:
+    """What the interview showed; `save(ending)` does what its buttons do."""
+
+    def __init__(self, make: Callable[[], Report]) -> None:
+        """make: the report, which the progress store remembers when it is made."""
+        self.report, heard = listen(make)
+        self._is_stored = not heard.is_unwritten
+        day = clock.day_of(clock.now_s())
+        self._file = widgets.Text(
+            value=f"~/mock_interview_{day}",
+            description="Save the report as",
+            layout={"width": "26em"},
+        )
+        self._save_html = button("Save as HTML", lambda: self.save("html"))
+        self._save_markdown = button("Save as Markdown", lambda: self.save("md"))
+        self._saved = note()
+        summary, details = _pages(self.report)
+        save = [self._file, row([self._save_html, self._save_markdown]), self._saved]
+        told = widgets.HTML(summary + heard.html + self._stored_html())
+        self.widget = widgets.VBox([told, *save, widgets.HTML(details)])
+
+    def focus(self) -> None:
+        """The first thing to do with it."""
+        self._save_html.focus()
+
+    def save(self, ending: str) -> Path | None:
+        """Write the report where the field says; the page says where it is, or why it is not."""
+        file = named(self._file.value, ending)
+        try:
+            write_report(self.report, file)
+        except FileExistsError:
+            say(self._saved, f"✗ {_code(file)} is there already: choose another name.")
+        except (OSError, ValueError) as error:
+            say(self._saved, f"✗ Not saved: {escape(str(error))}.")
+        else:
+            say(self._saved, f"✓ The report is in {_code(file)}.")
+            return file
+        return None
+
+    def _stored_html(self) -> str:
+        if not self.report.taken:
+            return ""
+        if not self._is_stored:
+            return "<p>This interview is <b>not stored</b>.</p>"
+        return (
+            '<p class="faint">Stored: each answer when it was given, and now the interview as a '
+            "whole. <code>dashboard()</code> shows both.</p>"
+        )
+
+
+def named(text: str, ending: str) -> Path:
+    """The file that is meant by `text`, whichever of the two endings was typed, or none."""
+    stem = text.strip()
+    for each in _ENDINGS:
+        stem = stem.removesuffix(f".{each}")
+    return Path(os.path.expanduser(f"{stem}.{ending}")).absolute()  # "~nobody/x" stays as it is
+
+
+def _pages(report: Report) -> tuple[str, str]:
+    """The result by topic, and what was asked. Its title is the page's already."""
+    _, _, body = report.markdown.partition("\n")
+    lowered = body.replace("\n## ", "\n#### ")  # below the headings of the notebook
+    summary, heading, details = lowered.partition("\n#### What was asked")
+    return f'<div class="prompt">Report</div>{html_of(summary)}', html_of(heading + details)
+
+
+def _code(file: Path) -> str:
+    return f"<code>{escape(str(file))}</code>"
+
+
+_SKIP = "Skip: no answer, which counts 0 and is stored as not known"
+_SURE = "The interview is not over. Press End the interview again to end it here."
+_RULES = (
+    "Answer aloud, then grade yourself by what an interviewer listens for; type the numbers of "
+    "drills; where there is an exercise, write it in its file. Each grade is stored when it is "
+    "given: a kernel that restarts loses the clock and the report, but no grade."
+)
+
+
+class MockInterview:
+    """The box that `mock_interview` shows. `start`, `next`, `skip` and `end` are its buttons."""
+
+    def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+        """See `mock_interview`."""
+        self.plan, self._clock_s = plan, clock
+        self.interview: Interview | None = None
+        self.view: ItemView | None = None
+        self.report: ReportView | None = None
+        self._ticker = Ticker(self._tick)
+        self._is_sure = False
+        self._rules = widgets.HTML(f"<p>{escape(asking.planned(plan))}. {escape(_RULES)}</p>")
+        self._clock, self._place = widgets.HTML(), widgets.HTML()
+        self._clock_below = widgets.HTML()  # beside the buttons: an answer scrolls the other away
+        self._item, self._note = widgets.VBox(), note()
+        self._start = button("Start", self.start, tooltip="Start the interview and its clock")
+        self._next, self._skip = (
+            button("Next", self.next),
+            button("Skip, for 0 points", self.skip, tooltip=_SKIP),
+        )
+        self._end = button("End the interview", self.end, tooltip="End it, and see the report")
+        self._buttons = (self._start, self._next, self._skip, self._end)
+        title = widgets.HTML(f'<div class="prompt">{escape(_title(plan))}</div>')
+        parts = [title, self._rules, self._clock, self._place, self._item, self._note]
+        self._widget = page([*parts, row([*self._buttons, self._clock_below])])
+        self._show_only(self._start)
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it was started, and is not over."""
+        return self.interview is not None and self.report is None
+
+    def start(self) -> None:
+        """The clock runs from here."""
+        if self.interview is None:
+            self.interview = Interview(self.plan, self._clock_s)
+            show(self._rules, False)
+            self._ask()
+
+    def next(self) -> None:
+        """The next item; the report, if there is none or the time is up."""
+        if self.interview is not None and self.report is None and self.view is None:
+            self._report() if self.interview.next_item is None else self._ask()
+
+    def skip(self) -> None:
+        """Give the item in hand up, and go on."""
+        if self.is_going and self.view is not None:
+            self.view.skip()
+            self.next()
+
+    def end(self) -> None:
+        """End it before its time, after asking once whether that is meant."""
+        if self.is_going and not self._is_sure:
+            self._is_sure = True
+            say(self._note, _SURE)
+        elif self.is_going:
+            self._report()
+
+    def leave(self) -> None:
+        """End it because another one begins."""
+        if self.is_going:
+            self._report()
+            say(self._note, "This interview ended here, because another one was begun.")
+
+    def _ask(self) -> None:
+        assert self.interview is not None
+        item = self.interview.next_item
+        assert item is not None
+        self._is_sure = False
+        say(self._note, "")
+        self._place.value = f"<b>{escape(asking.announced(self.interview, item))}</b>"
+
+        def on_done(scored: Scored) -> None:
+            self._on_done(view, scored)
+
+        self.view = view = view_of(item, self.plan.seed, on_done)
+        self._item.children = (view.widget,)
+        self._show_only(self._skip, self._end)
+        self._tick()
+        self._ticker.start()
+        view.focus()
+
+    def _on_done(self, view: ItemView, scored: Scored) -> None:
+        # An item that was left behind, on another page of the browser, scores nothing any more.
+        if self.interview is None or self.report is not None or view is not self.view:
+            return
+        self.interview.take(self.plan.items[len(self.interview.taken)], *scored)
+        self.view = None
+        is_last = self.interview.next_item is None
+        self._next.description = "See the report" if is_last else "Next"
+        self._show_only(self._next, *([] if is_last else [self._end]))
+        self._tick()
+        self._next.focus()
+
+    def _report(self) -> None:
+        assert self.interview is not None
+        self._ticker.stop()
+        if self.view is not None:
+            self.interview.give_up()
+        self.view, self.report = None, ReportView(self.interview.report)
+        self._clock.value = self._clock_below.value = self._place.value = ""
+        self._item.children = (self.report.widget,)
+        say(self._note, "")
+        self._show_only()
+        self.report.focus()
+
+    def _tick(self) -> bool:
+        """Show the time. Whether to go on: not after the end, and not for a box that is closed."""
+        if not self.is_going or self.interview is None or self._clock.comm is None:
+            return False
+        self._clock.value = clock_html(self.interview, is_answered=self.view is None)
+        self._clock_below.value = f'<div aria-hidden="true">{self._clock.value}</div>'
+        return self.interview.left_s > 0
+
+    def _show_only(self, *buttons: Any) -> None:
+        for each in self._buttons:
+            show(each, each in buttons)
+
+    def __repr__(self) -> str:
+        return f"{_title(self.plan)}\n{asking.planned(self.plan)}."
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # The static forms are the same for every reader, and give no question away.
+        about = escape(asking.planned(self.plan))
+        static = f"<b>{escape(_title(self.plan))}</b><div>{about}.</div>"
+        static += f'<span style="color: {FAINT}">Run this cell to be interviewed.</span>'
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+# One interview at a time: to run the cell again ends the one before, and its clock.
+_latest: list[MockInterview] = []
+
+
+def mock_interview(
+    minutes: int = 45, level: str = "senior", seed: int | None = None
+) -> MockInterview:
+    """A timed interview: questions, drills, one exercise; the last line of a cell shows it.
+
+    minutes: 6 to 240. level: junior, senior or expert. seed: the same one asks the same; None:
+    another interview each time. Raises ValueError or TypeError for others. What is stored is what
+    `labkit mock` stores; an earlier interview of this kernel that still goes on ends, with its
+    report.
+    """
+    made = MockInterview(plan_interview(minutes, level, seed))
+    while _latest:
+        _latest.pop().leave()
+    _latest.append(made)
+    return made
+
+
+def clock_html(interview: Interview, *, is_answered: bool = False) -> str:
+    """The time that is left, of the interview and of the item in hand."""
+    text = f"{_clock_text(interview.left_s)} left of {_clock_text(interview.plan.minutes * 60)}"
+    if interview.left_s <= 0:
+        text = "Time is up. Finish what you are at; the report follows."
+    elif not is_answered:
+        left_s = interview.item_left_s
+        of_item = f"{_clock_text(left_s)} left" if left_s >= 0 else f"{_clock_text(-left_s)} over"
+        text += f" · this item: {of_item}"
+    # A timer that is read out each second would leave nobody room to think.
+    return f'<div role="timer" aria-live="off"><b>{text}</b></div>'
+
+
+def _clock_text(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+def _title(plan: Plan) -> str:
+    return f"Mock interview · {plan.level} · {plan.minutes} minutes"

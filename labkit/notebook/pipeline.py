@@ -1,0 +1,315 @@
+"""A pipeline schedule with a knob for everything that moves its bubble and its memory.
+
+pipeline_calculator()                                      # 1F1B on 4 ranks, 8 microbatches
+pipeline_calculator("interleaved", ranks=8, microbatches=32, virtual=4, send=0.1)
+
+What the pipeline calculator computes and says: no widgets here, labkit.pipeline and calc only.
+
+A rank has the same layers whatever the schedule: with v virtual stages each stage takes a v-th of
+its time and of its activations, while a message is as large as ever. The unit of time is a rank's
+forward of one microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from labkit import arguments, calc, viz
+from labkit.notebook.controls import with_slider_names
+from labkit.notebook.shown import FAINT
+from labkit.pipeline import (
+    Costs,
+    Schedule,
+    Timing,
+    gpipe,
+    in_flight,
+    interleaved,
+    naive,
+    one_f_one_b,
+    plan,
+    simulate,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
+from labkit.viz.schedule_input import require_drawable
+
+SCHEDULES: dict[str, Callable[..., Any]] = {
+    "naive": naive,
+    "GPipe": gpipe,
+    "1F1B": one_f_one_b,
+    "interleaved": interleaved,
+    "ZB-H1": zero_bubble_h1,
+    "ZB-V": zero_bubble_v,
+}
+
+
+@dataclass(frozen=True)
+class PipelineSetup:
+    """Where the knobs stand. ValueError, TypeError for what no pipeline has.
+
+    backward: of a rank's layers, send: of one message; both in forwards. A backward to 2 is I and
+    W, half each; what is above 2 is recomputed, and that is I's: W takes 1, however much is
+    recomputed. activation_bytes: of one microbatch on all layers of a rank, as they are kept.
+    """
+
+    schedule: str = "1F1B"
+    ranks: int = 4
+    microbatches: int = 8
+    virtual: int = 2
+    backward: float = 2.0
+    send: float = 0.0
+    activation_bytes: float = 1e9
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule={self.schedule!r}: give one of {', '.join(SCHEDULES)}")
+        for name in ("ranks", "microbatches", "virtual"):
+            arguments.whole(name, getattr(self, name), "1 or more")
+        for name in ("backward", "send", "activation_bytes"):
+            arguments.number(name, getattr(self, name), "a finite number, 0 or more", least=0)
+
+    @property
+    def has_virtual_stages(self) -> bool:
+        """Whether `virtual` means anything."""
+        return SCHEDULES[self.schedule] is interleaved
+
+    @property
+    def is_split(self) -> bool:
+        """Whether a backward is two operations, I and W."""
+        return SCHEDULES[self.schedule] in (zero_bubble_h1, zero_bubble_v)
+
+
+@dataclass(frozen=True)
+class PipelineAnswer:
+    """What follows from a setup, or from the nearest one that there is: see `setup`."""
+
+    asked: PipelineSetup
+
+    @cached_property
+    def setup(self) -> PipelineSetup:
+        """What is computed: an interleaved schedule has a multiple of the ranks in microbatches."""
+        p, m = self.asked.ranks, self.asked.microbatches
+        if not self.asked.has_virtual_stages:
+            is_v = SCHEDULES[self.asked.schedule] is zero_bubble_v
+            return replace(self.asked, virtual=2 if is_v else 1)
+        nearest = max(1, (2 * m + p) // (2 * p)) * p  # of two equally near ones the larger
+        return replace(self.asked, microbatches=nearest)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The operations of every rank."""
+        choices = {"virtual": self.setup.virtual} if self.setup.has_virtual_stages else {}
+        row = SCHEDULES[self.setup.schedule]
+        return plan(row, self.setup.ranks, self.setup.microbatches, **choices)
+
+    @property
+    def num_operations(self) -> int:
+        """Of the schedule, counted without it, so that a huge one can be refused."""
+        kinds = 3 if self.setup.is_split else 2
+        return kinds * self.setup.ranks * self.setup.virtual * self.setup.microbatches
+
+    @cached_property
+    def timing(self) -> Timing:
+        """The same with times, in forwards of a rank."""
+        v, backward = self.setup.virtual, self.setup.backward
+        weights = min(1.0, backward / 2)
+        costs = Costs(
+            forward=1 / v,
+            input_gradient=(backward - weights) / v,
+            weight_gradient=weights / v,
+            send=self.setup.send,
+        )
+        return simulate(self.schedule, costs)
+
+    @cached_property
+    def in_flight(self) -> list[int]:
+        """By rank, microbatches at most; each counts on every stage."""
+        return in_flight(self.schedule)
+
+    @property
+    def held(self) -> list[str]:
+        """The same as text: 4, or 11/2 where a rank has two stages."""
+        share = f"/{self.setup.virtual}" if self.setup.virtual > 1 else ""
+        return [f"{most}{share}" for most in self.in_flight]
+
+    @property
+    def held_bytes(self) -> list[float]:
+        """By rank, what these take; a microbatch is held whole until its B, or its W."""
+        return [most * self.setup.activation_bytes / self.setup.virtual for most in self.in_flight]
+
+    @property
+    def note(self) -> str:
+        """What differs from what was asked, and why; nothing where it could be had."""
+        asked, used = self.asked, self.setup
+        if used.microbatches != asked.microbatches:
+            return (
+                f"Interleaved microbatches go in rounds of one per rank, and {asked.microbatches} "
+                f"is no multiple of {asked.ranks}: {used.microbatches} are used."
+            )
+        if used.has_virtual_stages and used.virtual == 1:
+            return "Interleaved with one stage per rank is 1F1B: give it 2 virtual stages or more."
+        return ""
+
+    @property
+    def headline(self) -> str:
+        """The bubble and the memory in a sentence."""
+        most = max(self.held_bytes)
+        rank = self.held_bytes.index(most)
+        return (
+            f"Bubble {self.timing.bubble('total'):.1%} of total time, "
+            f"{self.timing.bubble('ideal'):.1%} of ideal time; rank {rank} holds the most, "
+            f"{self.held[rank]} microbatches, {calc.bytes_text(most)}."
+        )
+
+    def times(self) -> list[list[str]]:
+        """Name, value and how it comes about, of makespan and bubble."""
+        used, makespan = self.setup, self.timing.makespan
+        ideal = used.microbatches * (1 + used.backward)
+        work = f"{used.microbatches} x (1 + {used.backward:g}) = {ideal:.5g}"
+        idle = f"({makespan:.5g} - {ideal:.5g})"
+        return [
+            ["makespan", f"{makespan:.5g}", "forwards of a rank"],
+            ["ideal", f"{ideal:.5g}", f"the work alone: {work}"],
+            ["bubble, of total", f"{self.timing.bubble('total'):.1%}", f"{idle} / {makespan:.5g}"],
+            ["bubble, of ideal", f"{self.timing.bubble('ideal'):.1%}", f"{idle} / {ideal:.5g}"],
+        ]
+
+    def memory(self) -> list[list[str]]:
+        """A heading, microbatches in flight and their bytes, a column per rank."""
+        return [
+            ["", *(f"rank {rank}" for rank in range(self.setup.ranks))],
+            ["in flight, at most", *self.held],
+            ["activations", *map(calc.bytes_text, self.held_bytes)],
+        ]
+
+    def text(self) -> str:
+        """All of it, aligned."""
+        lines = [f"{name:20}{value:>8}   {how}" for name, value, how in self.times()]
+        table = self.memory()
+        widths = [max(map(len, column)) for column in zip(*table)]
+        lines += [
+            row[0].ljust(20) + "".join(f"{cell:>{w + 2}}" for cell, w in zip(row[1:], widths[1:]))
+            for row in table
+        ]
+        return "\n".join(filter(None, [*lines, self.note, self.headline]))
+
+
+# What each knob stands at, and what is written in front of it.
+_STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "schedule": ("schedule", tuple(SCHEDULES)),
+    "ranks": ("ranks", tuple(range(1, 9))),
+    "microbatches": ("microbatches", tuple(range(1, 33))),
+    "virtual": ("virtual stages per rank", (1, 2, 3, 4)),
+    "backward": ("backward : forward", (1.0, 1.5, 2.0, 2.5, 3.0)),
+    "send": ("send : forward", (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)),
+    "activation_bytes": ("a microbatch's activations", (1e8, 2.5e8, 5e8, 1e9, 2e9, 4e9, 8e9)),
+}
+_LOOK: dict[str, Any] = {"style": {"description_width": "14em"}, "layout": {"width": "31em"}}
+
+
+class PipelineCalculator:
+    """Knobs for a pipeline; its grid, bubble and memory, which change together.
+
+    `answer` is what is shown; `says` is its headline, after a word on what could not be had.
+    """
+
+    def __init__(self, start: PipelineSetup) -> None:
+        """`start`: where the knobs stand at first, and what the static form shows."""
+        self._start = start
+        self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
+        self._says, self._table = widgets.HTML(), widgets.HTML()
+        self._picture = widgets.Image(format="png", layout={"max_width": "900px"})
+        for knob in self._knobs.values():
+            knob.observe(self._refresh, names="value")
+        column = {"margin": "4px 12px 4px 0"}
+        knobs = list(self._knobs.values())
+        columns = [widgets.VBox(each, layout=column) for each in (knobs[:4], knobs[4:])]
+        first = widgets.HBox(columns, layout={"flex_flow": "row wrap"})
+        whole = widgets.VBox([first, self._says, self._picture, self._table])
+        self._widget = with_slider_names(whole)
+        self._refresh()
+
+    @property
+    def says(self) -> str:
+        """What differs from what the knobs say, if anything does, and the bubble and the memory."""
+        return " ".join(filter(None, [self.answer.note, self.answer.headline]))
+
+    def _refresh(self, _: Any = None) -> None:
+        asked = PipelineSetup(**{name: knob.value for name, knob in self._knobs.items()})
+        self.answer = PipelineAnswer(asked)
+        self._knobs["virtual"].disabled = not asked.has_virtual_stages
+        self._picture.value = _picture(self.answer).png()
+        self._says.value = f"<b>{escape(self.says)}</b>"
+        self._table.value = _html(self.answer)
+
+    def __repr__(self) -> str:
+        answer = PipelineAnswer(self._start)
+        return f"{_picture(answer).caption}\n{answer.text()}"
+
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        static, metadata = _picture(PipelineAnswer(self._start))._repr_mimebundle_()
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, **static, "text/plain": repr(self)}, metadata
+
+
+def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalculator:
+    """A schedule's grid, bubble and memory, with knobs; the last line of a cell shows it.
+
+    schedule: "naive", "GPipe", "1F1B", "interleaved", "ZB-H1" or "ZB-V". start: where the other
+    knobs stand at first: ranks, microbatches, virtual, backward and send (in forwards of a rank),
+    activation_bytes. Where no such schedule exists the nearest one is shown, and it says so.
+    TypeError for other names; ValueError for what no pipeline has, and for more than can be drawn.
+    """
+    known = [field.name for field in fields(PipelineSetup)]
+    unknown = ", ".join(name for name in start if name not in known)
+    if unknown:
+        raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
+    setup = PipelineSetup(schedule, **start)
+    answer = PipelineAnswer(setup)
+    require_drawable(answer.setup.ranks, answer.num_operations)
+    return PipelineCalculator(setup)
+
+
+def _picture(answer: PipelineAnswer) -> viz.Picture:
+    return viz.schedule(answer.timing)
+
+
+def _knob(name: str, start: Any) -> Any:
+    label, stops = _STOPS[name]
+    if start not in stops:  # one of the caller's own gets a stop too
+        stops = tuple(sorted((*stops, start)))
+    options = [(_text(name, stop), stop) for stop in stops]
+    return widgets.SelectionSlider(options=options, value=start, description=label, **_LOOK)
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "schedule":
+        return str(value)
+    return calc.bytes_text(value) if name == "activation_bytes" else f"{value:g}"
+
+
+def _html(answer: PipelineAnswer) -> str:
+    cell = "padding: 1px 12px 1px 0; line-height: 1.5; text-align: left;"
+    number = f"{cell} text-align: right; font-variant-numeric: tabular-nums;"
+    lines = [
+        f'<tr><td style="{cell}">{escape(name)}</td>'
+        f'<td style="{number} font-weight: 600;">{escape(value)}</td>'
+        f'<td style="{cell} color: {FAINT};">{escape(how)}</td></tr>'
+        for name, value, how in answer.times()
+    ]
+    ranks = [
+        f'<tr><td style="{cell}">{escape(name)}</td>'
+        + "".join(f'<td style="{number}">{escape(each)}</td>' for each in cells)
+        + "</tr>"
+        for name, *cells in answer.memory()
+    ]
+    table = '<table style="border-collapse: collapse; margin: 6px 0;">'
+    return "".join(f"{table}{''.join(rows)}</table>" for rows in (lines, ranks))

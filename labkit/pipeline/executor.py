@@ -1,0 +1,336 @@
+"""A schedule performed: real stages on real ranks, operation by operation.
+
+    F   take the input from the stage before (or from the batch), compute, hand on the output
+    B   take the output's gradient from the stage after (the last has the loss), back, hand on
+    I   the same, but the weights' gradients wait
+    W   the weights' gradients
+
+No schedule is known here by name: `step` performs whatever list it is given.
+
+Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which need
+not be equal; gradients are those of the mean loss over the batch: over its rows, or over what a
+WeightedLoss is a mean over. (What looks at a whole batch, such as a batch norm, sees a microbatch.)
+Wire: see wires.py.
+
+What each kind of operation computes, for one rank's stages in one step.
+
+    F   x -> y, and on the last stage the loss        keeps x and the graph's end
+    I   the gradient of y -> that of x                keeps what W needs
+    W   adds the weights' gradients to `.grad`        keeps nothing
+    B   I, then W
+
+A stage whose backward is never split in the schedule has nothing to defer: its B is torch's own.
+
+One weight on two ranks: the token embedding, on the first stage, is the head's, on the last.
+
+Each of the two stages computes a part of its gradient, of what it uses the weight for. The weight
+stays one only if both ranks take the same step, with the sum of both parts.
+
+    rank of the first stage   part of the embedding   part + part    the same bits on both:
+    rank of the last stage    part of the head        part + part    first plus last, in that order
+
+Wire: the weight's bytes each way between the two ranks, once per step, after the last microbatch.
+Paper: Megatron-LM, arXiv:2104.04473, and its `_allreduce_word_embedding_grads`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.global_norm import as_part
+from labkit.pipeline import pipeline_checks as checks
+from labkit.pipeline.deferred import DeferredWeights
+from labkit.pipeline.op import Kind, Op, Schedule, consumer
+from labkit.pipeline.simulation import Span
+from labkit.pipeline.validate import validate
+from labkit.pipeline.wires import Wires
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """A mean over something else than rows, such as the targets that are not padding.
+
+    A microbatch with more of it counts more, so `weight(targets)` says how much there is in its
+    targets: before the first forward, since a backward may come before the last. No step checks
+    whether that is so.
+    """
+
+    mean: Loss
+    weight: Callable[[Tensor], float]
+
+    def __call__(self, output: Tensor, targets: Tensor) -> Tensor:
+        """The mean over a microbatch."""
+        return self.mean(output, targets)
+
+
+class _Held(NamedTuple):
+    """What a stage keeps of a microbatch between its operations."""
+
+    x: Tensor | None
+    # The graph's end instead of the output: once sent, nobody needs its numbers here.
+    end: GradientEdge | None
+    deferred: DeferredWeights | None
+
+
+class Work:
+    """A step's microbatches on one rank. `held`: (stage, microbatch) -> what is kept of it."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        loss: Loss,
+        inputs: Tensor,
+        targets: Tensor,
+        device: torch.device,
+        means: checks.MeanOfMeans | None = None,
+    ) -> None:
+        checks.batch(inputs, targets, schedule.num_microbatches)
+        self.inputs = inputs.to(device).tensor_split(schedule.num_microbatches)
+        self.held: dict[tuple[int, int], _Held] = {}
+        self._targets = targets.to(device).tensor_split(schedule.num_microbatches)
+        self._shares = self._shares_of(targets.tensor_split(schedule.num_microbatches), loss)
+        self._stages, self._loss = stages, loss
+        self._last = schedule.num_stages - 1
+        self._losses: dict[int, Tensor] = {}  # microbatch -> its mean
+        self._means = means
+        self._splits = {op.stage for row in schedule.rows for op in row if op.kind is Kind.I}
+        self._compute = {
+            Kind.F: self._forward,
+            Kind.B: self._backward,
+            Kind.I: self._backward_of_input,
+            Kind.W: self._backward_of_weights,
+        }
+
+    def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
+        """What the operation yields for another stage. taken: what one has made for it."""
+        return self._compute[op.kind](op, taken)
+
+    def losses(self) -> tuple[float, ...]:
+        """By microbatch, where the last stage is; () elsewhere."""
+        if not self._losses:
+            return ()
+        return tuple(torch.stack([self._losses[each] for each in sorted(self._losses)]).tolist())
+
+    def mean_loss(self) -> float | None:
+        """Over the batch, where the last stage is."""
+        if not self._losses:
+            return None
+        return sum(mean * share for mean, share in zip(self.losses(), self._shares, strict=True))
+
+    def _shares_of(self, targets: Sequence[Tensor], loss: Loss) -> list[float]:
+        """What each microbatch counts in the batch's mean; all together count 1."""
+        if isinstance(loss, WeightedLoss):
+            weights = [float(loss.weight(part)) for part in targets]
+        else:
+            checks.rows_count_alike(targets)
+            weights = [float(len(part)) for part in targets]
+        total = sum(weights)
+        return [weight / total if total else 0.0 for weight in weights]
+
+    def _forward(self, op: Op, taken: Tensor | None) -> Tensor | None:
+        x = self.inputs[op.microbatch] if taken is None else taken.requires_grad_()
+        deferred = DeferredWeights() if op.stage in self._splits else None
+        with deferred or nullcontext():
+            y = self._output(op, x)
+            checks.output(y, x, op, self._stages[op.stage])
+            if op.stage == self._last:
+                y = self._part_of_loss(y, op)
+        end = get_gradient_edge(y) if y.requires_grad else None  # of frozen first stages
+        self.held[op.stage, op.microbatch] = _Held(x, end, deferred)
+        return y
+
+    def _output(self, op: Op, x: Tensor) -> Tensor:
+        output: Tensor = self._stages[op.stage](x)
+        return output
+
+    def _part_of_loss(self, y: Tensor, op: Op) -> Tensor:
+        """What the microbatch adds to the batch's mean."""
+        targets = self._targets[op.microbatch]
+        mean = self._loss(y, targets)
+        checks.loss(mean)
+        if self._means is not None:
+            self._means.look_at(y.detach(), targets, mean.detach())
+        self._losses[op.microbatch] = mean.detach()
+        return mean * self._shares[op.microbatch]
+
+    def _backward(self, op: Op, taken: Tensor | None) -> Tensor | None:
+        made = self._backward_of_input(op, taken)
+        self._backward_of_weights(op, None)
+        return made
+
+    def _backward_of_input(self, op: Op, taken: Tensor | None) -> Tensor | None:
+        x, end, deferred = self.held[op.stage, op.microbatch]
+        assert x is not None
+        grad = torch.ones_like(self._losses[op.microbatch]) if taken is None else taken
+        if end is not None:
+            (deferred.backward if deferred else torch.autograd.backward)(end, grad)
+        self.held[op.stage, op.microbatch] = _Held(None, None, deferred)
+        if op.stage == 0:
+            return None  # nobody has computed what comes in there
+        return torch.zeros_like(x) if x.grad is None else x.grad
+
+    def _backward_of_weights(self, op: Op, _: Tensor | None) -> None:
+        deferred = self.held.pop((op.stage, op.microbatch)).deferred
+        if deferred is not None:
+            deferred.accumulate()
+
+
+def set_aside(weight: Tensor | None) -> Tensor | None:
+    """Before a step: take the gradient that there is from the weight. What the step adds is summed
+    over the two ranks; what was there before has been already."""
+    if weight is None:
+        return None
+    before, weight.grad = weight.grad, None
+    return before
+
+
+def sum_tied_gradients(
+    weight: Tensor, before: Tensor | None, schedule: Schedule, group: Group
+) -> None:
+    """Make `weight.grad` the sum of the first stage's, the last's and the one from `before`.
+
+    Called on the ranks of both; where one rank holds both stages and one weight, its gradient is
+    the sum as it is.
+    """
+    first, last = schedule.rank_of[0], schedule.rank_of[schedule.num_stages - 1]
+    mine = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    if first != last and group.rank in (first, last):
+        theirs = torch.empty_like(mine)
+        peer = last if group.rank == first else first
+        with group.region("tied weight"):
+            with group.label("gradient of the tied weight"), group.together():
+                sent, arriving = group.isend(mine, peer), group.irecv(theirs, peer)
+            arriving.wait()
+            sent.wait()
+        mine = mine + theirs if group.rank == first else theirs + mine
+    weight.grad = mine if before is None else before + mine
+
+
+_REGIONS = {
+    Kind.F: "forward",
+    Kind.B: "backward",
+    Kind.I: "input gradients",
+    Kind.W: "weight gradients",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a rank has of a step that is done.
+
+    loss: the mean over the batch, on the rank of the last stage, else None; losses: the mean of
+    each microbatch, there. spans: its operations, in seconds of the machine's clock, without what
+    it waited for. in_flight: the most microbatches whose activations it held at once; on several
+    stages a microbatch counts each time.
+    """
+
+    loss: float | None
+    losses: tuple[float, ...]
+    spans: tuple[Span, ...]
+    in_flight: int
+
+
+class Pipeline:
+    """The stages of one rank, and the schedule by which all ranks perform a step.
+
+    stages: stage -> module, those that `schedule.stages_of(rank)` names. Each takes one tensor and
+    gives one, of as many rows (dim 0). loss: (output, targets) -> the mean over the rows of a
+    microbatch, or a WeightedLoss, such as token_loss; the last stage calls it. tied: a weight that
+    the first stage shares with the last, on both ranks: their gradients are added up. Without it
+    two copies drift apart.
+    Every rank makes its Pipeline at the same point. While the inputs keep their sizes, so do the
+    outputs of the stages, and their dtype.
+    ScheduleError: no training step. ValueError: other stages, another number of ranks, or other
+    schedules on some ranks.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        stages: Mapping[int, nn.Module],
+        loss: Loss,
+        group: Group | None = None,
+        *,
+        tied: Tensor | None = None,
+    ) -> None:
+        validate(schedule)
+        self.schedule, self.group = schedule, chosen(group)
+        checks.stages(stages, schedule, self.group)
+        checks.same_plan(schedule, tied, self.group)
+        self.stages, self.loss, self.tied = dict(stages), loss, tied
+        self._means = None if isinstance(loss, WeightedLoss) else checks.MeanOfMeans(loss)
+        self._wires = Wires(schedule, self.group)
+        self._is_whole = True  # False while a step is under way, and after one that has failed
+
+    def step(self, inputs: Tensor, targets: Tensor) -> Step:
+        """Forward and backward of one batch; gradients are added to the parameters' `.grad`.
+
+        Every rank passes the whole batch, inputs (rows, ...) and targets (rows, ...): tokens are
+        small. The first stage uses the inputs, the last the targets.
+        ValueError: fewer rows than microbatches, unequal numbers of rows, or a loss over rows where
+        the microbatches have other shares of targets that are IGNORED.
+        """
+        rank, num_stages = self.group.rank, self.schedule.num_stages
+        if not self._is_whole:
+            raise RuntimeError(
+                "the step before this one has failed, and its messages are still under way; make "
+                "a new Pipeline in a new run"
+            )
+        work = self._work(inputs, targets)
+        self._is_whole, before = False, set_aside(self.tied)
+        self._wires.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
+        spans: list[Span] = []
+        in_flight = 0
+        for op in self.schedule.rows[rank]:
+            need, product = op.needs(num_stages), op.product
+            taken = None if need is None else self._wires.take(need)
+            start = time.perf_counter()
+            with self.group.region(_REGIONS[op.kind]):
+                made = work.perform(op, taken)
+            spans.append(Span(op, start, time.perf_counter()))
+            if made is not None and consumer(product, num_stages) is not None:
+                self._wires.send(product, made)
+            del taken, made  # what has been used is let go before the next message is taken
+            in_flight = max(in_flight, len(work.held))
+        self._wires.end()
+        if self.tied is not None:
+            sum_tied_gradients(self.tied, before, self.schedule, self.group)
+        if self.group.size > 1:
+            for stage in self.stages.values():
+                for parameter in stage.parameters():
+                    as_part(parameter)
+        self._is_whole = True
+        return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
+
+    def _work(self, inputs: Tensor, targets: Tensor) -> Work:
+        device = self.group.device
+        return Work(
+            self.schedule, self.stages, self.loss, inputs, targets, device, means=self._means
+        )
+
+
+def execute(
+    schedule: Schedule,
+    stages: Mapping[int, nn.Module],
+    loss: Loss,
+    inputs: Tensor,
+    targets: Tensor,
+    group: Group | None = None,
+    *,
+    tied: Tensor | None = None,
+) -> Step:
+    """One step of a Pipeline that is made for it. See there, and `Pipeline.step`."""
+    return Pipeline(schedule, stages, loss, group, tied=tied).step(inputs, targets)

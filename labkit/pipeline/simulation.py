@@ -1,0 +1,317 @@
+"""When does every operation run? An event simulation of a schedule, in any unit of time.
+
+A rank performs its row in order. An operation starts when its rank is free and what it needs has
+arrived; a message arrives `send` after its operation has ended, and keeps nobody busy meanwhile
+(two messages over one link do not slow each other: a link with a queue is `throttling`'s subject).
+
+A schedule with its times, simulated or measured: makespan, idle time, the bubble.
+
+Both conventions of the bubble are shares of the ranks' time: relative to the TOTAL, of all the time
+that the ranks spend on a step; relative to the IDEAL, of the time in which they work. 1F1B with 4
+stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of work.
+
+What a rank holds during a step: microbatches in flight, and the memory of their activations.
+
+    rank 0 of 4, 1F1B    F0 F1 F2 F3 B0 F4 B1 ...
+    in flight            1  2  3  4  3  4  3          peak 4; GPipe's is m
+
+This follows from the order alone: no times are needed. A microbatch is in flight on a stage from
+its F to its B; where B is split, to its W, since the inputs of the weights are needed until then.
+
+One number for all stages or ranks, or one for each: in whatever kind of list these come.
+
+A schedule in time as text, a column per unit: where the bubble is can be seen.
+
+    rank 0  F0 F1 F2 .  .  B0 B0 B1 B1 B2 B2
+    rank 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .          a B of two units, a rank that waits: "."
+
+For times that are whole numbers of a unit, as simulated ones are for whole costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from labkit import arguments
+from labkit.pipeline.op import Kind, Op, Product, Schedule, consumer, lines
+from labkit.pipeline.validate import executable_order, validate
+
+
+class Span(NamedTuple):
+    """An operation, or the message that it sent, with its time."""
+
+    op: Op
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A schedule with its times, in seconds where they were measured, else in the costs' unit.
+
+    rows[rank]: its operations, in the order in which it performs them. send: the cost of a message
+    over the boundary between the stages s and s + 1; None: the messages' times are not known.
+    """
+
+    schedule: Schedule
+    rows: tuple[tuple[Span, ...], ...]
+    send: tuple[float, ...] | None = None
+
+    @cached_property
+    def sends(self) -> tuple[Span, ...]:
+        """The messages between ranks, each as the operation (F or I) whose product it carries."""
+        num_stages, rank_of = self.schedule.num_stages, self.schedule.rank_of
+        found: list[Span] = []
+        if self.send is None:
+            return ()
+        for rank, span in self.spans():
+            product = span.op.product
+            there = consumer(product, num_stages)
+            if there is not None and rank_of[there] != rank:
+                arrives = span.end + self.send[min(product[1], there)]
+                found.append(Span(Op(*product), span.end, arrives))
+        return tuple(found)
+
+    @cached_property
+    def makespan(self) -> float:
+        """From the first start to the last end."""
+        first = min(row[0].start for row in self.rows if row)
+        return max(row[-1].end for row in self.rows if row) - first
+
+    @cached_property
+    def busy(self) -> list[float]:
+        """By rank, the time spent in operations."""
+        return [sum(span.end - span.start for span in row) for row in self.rows]
+
+    def bubble(self, relative_to: str = "total") -> float:
+        """The ranks' idle time, as a share of all their time, or of their busy time ("ideal").
+
+        ValueError for another word. 0 for a schedule that takes no time at all.
+        """
+        if relative_to not in ("total", "ideal"):
+            raise ValueError(f"relative_to={relative_to!r}: say 'total' or 'ideal'")
+        total, busy = self.makespan * len(self.rows), sum(self.busy)
+        whole = total if relative_to == "total" else busy
+        return (total - busy) / whole if whole else 0.0
+
+    def spans(self) -> Iterator[tuple[int, Span]]:
+        """(rank, span) of all operations."""
+        for rank, row in enumerate(self.rows):
+            for span in row:
+                yield rank, span
+
+
+def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
+    """What the ranks have measured (`Step.spans`, by rank) as one Timing, which begins at 0.
+
+    Ranks of one machine share its clock. ValueError: spans of another number of ranks, of other
+    operations than the schedule's, or that overlap.
+    """
+    if len(spans_of) != schedule.num_ranks:
+        raise ValueError(
+            f"spans of {len(spans_of)} ranks for a schedule of {schedule.num_ranks}: give each "
+            "rank's"
+        )
+    for rank, (spans, row) in enumerate(zip(spans_of, schedule.rows)):
+        _require_spans_of(row, spans, rank)
+    first = min(span.start for spans in spans_of for span in spans)
+    rows = tuple(
+        tuple(Span(op, start - first, end - first) for op, start, end in spans)
+        for spans in spans_of
+    )
+    return Timing(schedule, rows)
+
+
+def _require_spans_of(row: Sequence[Op], spans: Sequence[Span], rank: int) -> None:
+    if [span.op for span in spans] != list(row):
+        raise ValueError(
+            f"rank {rank} measured {len(spans)} operations that are not, in order, the {len(row)} "
+            "of the schedule; give the spans of one step, by rank"
+        )
+    times = [time for span in spans for time in (span.start, span.end)]
+    if not all(map(math.isfinite, times)) or any(a > b for a, b in pairwise(times)):
+        raise ValueError(f"rank {rank}'s operations overlap, or have no times: {spans[:2]!r:.120}")
+
+
+def plain(given: Any) -> Any:
+    """A list, tuple, range, numpy array or tensor as a tuple; all else, such as a number, as it is.
+
+    An array without dims is the number in it. The numbers in it are not checked.
+    """
+    if hasattr(given, "tolist"):  # numpy's and torch's numbers are then Python's
+        given = given.tolist()
+    return tuple(given) if isinstance(given, Sequence) and not _is_text(given) else given
+
+
+def _is_text(given: object) -> bool:
+    return isinstance(given, str | bytes)
+
+
+PerStage = float | Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """How long an operation takes, in any unit: one number for all stages, or one per stage.
+
+    A whole backward, B, takes input_gradient + weight_gradient. send: of one message between
+    neighbouring stages on different ranks; a sequence has one per boundary, num_stages - 1.
+    A sequence may be a numpy array or a tensor; it is kept as a tuple.
+    """
+
+    forward: PerStage = 1.0
+    input_gradient: PerStage = 1.0
+    weight_gradient: PerStage = 1.0
+    send: PerStage = 0.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            object.__setattr__(self, each.name, plain(getattr(self, each.name)))
+
+    def of(self, kind: Kind, num_stages: int) -> list[float]:
+        """By stage, of one kind of operation. Raises ValueError for a wrong number of costs."""
+        if kind is Kind.B:
+            halves = (self.of(Kind.I, num_stages), self.of(Kind.W, num_stages))
+            return [i + w for i, w in zip(*halves)]
+        name = {Kind.F: "forward", Kind.I: "input_gradient", Kind.W: "weight_gradient"}[kind]
+        return _per_stage(name, getattr(self, name), num_stages)
+
+    def of_sends(self, num_stages: int) -> list[float]:
+        """By boundary: entry s is between the stages s and s + 1."""
+        return _per_stage("send", self.send, num_stages - 1)
+
+
+def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
+    if isinstance(cost, tuple):
+        if len(cost) != count:
+            raise ValueError(f"{name} has {len(cost)} costs, and {count} are needed: one for each")
+        return [arguments.number(name, each, "0 or more", least=0) for each in cost]
+    return [arguments.number(name, cost, "0 or more", least=0)] * count
+
+
+def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
+    """The times of every operation and message. Raises ScheduleError for what is no step.
+
+    ValueError, TypeError: costs that cannot be, or add up to more than a float holds; what is no
+    Schedule (see `validate`).
+    """
+    order = executable_order(schedule)
+    num_stages, rank_of = schedule.num_stages, schedule.rank_of
+    duration = {kind: costs.of(kind, num_stages) for kind in Kind}
+    send = costs.of_sends(num_stages)
+    free = [0.0] * schedule.num_ranks
+    arrival: dict[Product, float] = {}  # when the stage that waits for it has it
+    rows: list[list[Span]] = [[] for _ in schedule.rows]
+    for rank, op in order:
+        need = op.needs(num_stages)
+        start = free[rank] if need is None else max(free[rank], arrival[need])
+        end = free[rank] = start + duration[op.kind][op.stage]
+        rows[rank].append(Span(op, start, end))
+        product = op.product
+        there = consumer(product, num_stages)
+        if there is not None:
+            is_local = rank_of[there] == rank
+            arrival[product] = end if is_local else end + send[min(op.stage, there)]
+    # The longest sum that is taken of times: of all the ranks' time, for the bubble.
+    if not math.isfinite(max(free) * len(free)):
+        raise ValueError(
+            "the times add up to more than a float holds: give costs in a larger unit of time"
+        )
+    return Timing(schedule, tuple(map(tuple, rows)), tuple(send))
+
+
+def in_flight(schedule: Schedule) -> list[int]:
+    """By rank, how many microbatches it holds at most; on several stages a microbatch counts each.
+
+    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. Raises ScheduleError for what is no step.
+    """
+    return [round(peak) for peak in peak_memory(schedule)]
+
+
+def peak_memory(
+    schedule: Schedule,
+    activation: float | Sequence[float] = 1.0,
+    kept_for_weights: float = 1.0,
+) -> list[float]:
+    """By rank, the largest memory that activations take, in the unit of `activation`.
+
+    activation: of one microbatch on one stage, one number or one per stage, in a list, an array or
+    a tensor. kept_for_weights: the share of it that an I leaves for its W (the inputs of the
+    products, without attention's scores and the like). ValueError for numbers that cannot be.
+    """
+    validate(schedule)
+    sizes = _sizes(activation, schedule.num_stages)
+    share = arguments.number("kept_for_weights", kept_for_weights, "0 to 1", least=0, most=1)
+    change = {Kind.F: 1.0, Kind.B: -1.0, Kind.I: share - 1.0, Kind.W: -share}
+    peaks = []
+    for row in schedule.rows:
+        held = peak = 0.0
+        for op in row:
+            held += change[op.kind] * sizes[op.stage]
+            peak = max(peak, held)
+        peaks.append(peak)
+    return peaks
+
+
+def _sizes(activation: float | Sequence[float], num_stages: int) -> list[float]:
+    given = plain(activation)
+    if not isinstance(given, tuple):
+        return [arguments.number("activation", given, "0 or more", least=0)] * num_stages
+    if len(given) != num_stages:
+        raise ValueError(
+            f"activation has {len(given)} sizes for {num_stages} stages; give one for each"
+        )
+    return [arguments.number("activation", each, "0 or more", least=0) for each in given]
+
+
+_ROUNDING = 1e-6  # of a unit
+
+
+def in_time(timing: Timing, unit: float = 1.0, most: int = 40) -> str:
+    """A line per rank from the first start on; what comes after `most` columns is "...".
+
+    unit: the time of a column. ValueError for an operation that does not begin and end on a
+    column's edge, or takes no time.
+    """
+    arguments.number("unit", unit, "above 0", above=0)
+    arguments.whole("most", most, "1 or more")
+    begins = min(row[0].start for row in timing.rows if row)
+    cells = [
+        [(name, _columns(name, span, begins, unit)) for name, span in zip(names, row, strict=True)]
+        for names, row in zip(lines(timing.schedule), timing.rows, strict=True)
+    ]
+    num_columns = max(columns.stop for row in cells for _, columns in row)
+    grid = [["."] * num_columns for _ in cells]
+    for rank, row in enumerate(cells):
+        for name, columns in row:
+            grid[rank][columns.start : columns.stop] = [name] * len(columns)
+    width = max(len(cell) for row in grid for cell in row)
+    margin = len(f"rank {len(grid) - 1}")
+    shown = [row[:most] + ["..."] * (num_columns > most) for row in grid]
+    return "\n".join(
+        f"{f'rank {rank}'.ljust(margin)}  {' '.join(cell.ljust(width) for cell in row)}".rstrip()
+        for rank, row in enumerate(shown)
+    )
+
+
+def _columns(name: str, span: Span, begins: float, unit: float) -> range:
+    first = _column(span.start - begins, unit, f"the start of {name}")
+    behind = _column(span.end - begins, unit, f"the end of {name}")
+    if behind == first:
+        raise ValueError(f"{name} takes no time, and has no column; give it a cost of unit={unit}")
+    return range(first, behind)
+
+
+def _column(time: float, unit: float, what: str) -> int:
+    column = round(time / unit)
+    if abs(time / unit - column) > _ROUNDING:
+        raise ValueError(
+            f"{what}, at {time:g}, is no multiple of unit={unit:g}; give a unit that divides all "
+            "times, or simulate with whole costs"
+        )
+    return column

@@ -1,0 +1,162 @@
+"""Gradients of parameters that several ranks hold and use for something else; the norm of all.
+
+Two kinds of parameters: norms (and positions) under sequence parallelism, which see only this
+rank's tokens, and copies of key-value heads, which serve only this rank's query heads. A rank's own
+gradient is then a part of the truth, and the copies drift apart unless the parts are added up.
+
+Without sequence parallelism a norm sees all tokens on every rank, and has the whole gradient
+everywhere: adding those up would make it n times too large.
+
+From shares to the whole model and back: parameters, gradients, anything of their shapes.
+
+Works on whatever `parallelize` returns, and on any module built of this package's layers: those
+say in `cuts` how each of their parameters is cut; all other parameters count as replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit import arguments, global_norm
+from labkit.collectives.first_order import first_order_only
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.tensor_parallel.linear import REPLICATED, Cut
+
+
+def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
+    """The whole parameters, on every rank, under the names that they have in state_dict().
+
+    group: None takes the model's own. GPT(config).load_state_dict(...) takes the result. Every rank
+    calls it. Wire: an all-gather of each sharded parameter, shares filled up to the longest.
+    """
+    group = group_of(model, group)
+    gathered: dict[Tensor, Tensor] = {}  # a tied one travels once
+    state = {}
+    for name, parameter, cut in parameters_with_cuts(model):
+        if parameter not in gathered:
+            gathered[parameter] = cut.gather(parameter, group)
+        state[name] = gathered[parameter]
+    return state
+
+
+def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
+    """The whole gradients, on every rank, by named_parameters()'s names, without those of None.
+
+    Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
+    """
+    group = group_of(model, group)
+    of_gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return gather_full(model, of_gradients, group)
+
+
+def gather_full(
+    model: nn.Module, shares: Mapping[str, Tensor], group: Group | None = None
+) -> dict[str, Tensor]:
+    """Whole tensors, on every rank, from tensors of the shapes of this rank's parameters.
+
+    shares: by the names of parameters; gradients, or an optimizer's moments. Every rank gives the
+    same names. ValueError for a name or a shape of none. Wire: an all-gather of each sharded one.
+    """
+    group = group_of(model, group)
+    known = {name: (parameter, cut) for name, parameter, cut in parameters_with_cuts(model)}
+    arguments.instance("shares", shares, Mapping, "give {name: tensor}")
+    for name, share in shares.items():
+        arguments.instance(f"shares[{name!r}]", share, Tensor, "give a tensor, or leave it out")
+        if name not in known or share.shape != known[name][0].shape:
+            raise ValueError(
+                f"{name!r} of shape {tuple(share.shape)} is no parameter's; give tensors like "
+                "named_parameters()"
+            )
+    return {name: known[name][1].gather(share, group) for name, share in shares.items()}
+
+
+@torch.no_grad()
+def load_full_state(
+    model: nn.Module, state: Mapping[str, Tensor], group: Group | None = None
+) -> None:
+    """Fill this rank's shares from whole parameters, such as GPT.state_dict(). Wire: nothing.
+
+    ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
+    """
+    rank = group_of(model, group).rank
+    arguments.instance("state", state, Mapping, "give the whole parameters, GPT.state_dict()")
+    found = list(parameters_with_cuts(model))
+    if wrong := state.keys() ^ {name for name, _, _ in found}:
+        where = "the model" if min(wrong) in state else "the state"
+        raise ValueError(
+            f"{min(wrong)!r} is not in {where}; load the state of a model of this config"
+        )
+    for name, parameter, cut in found:
+        arguments.instance(f"state[{name!r}]", state[name], Tensor, "give a tensor")
+        if state[name].shape != cut.whole_shape(parameter):
+            raise ValueError(
+                f"{name} has shape {tuple(state[name].shape)} in the state, and the shares make "
+                f"{tuple(cut.whole_shape(parameter))}; load the state of such a model"
+            )
+    for name, parameter, cut in found:
+        parameter.copy_(cut.share(state[name], rank))
+
+
+def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
+    """Every parameter under every name that it has, and how it is cut."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        cuts: Mapping[str, Cut] = getattr(module, "cuts", {})
+        for name, parameter in module.named_parameters(recurse=False):
+            yield f"{path}.{name}".lstrip("."), parameter, cuts.get(name, REPLICATED)
+
+
+def group_of(model: nn.Module, group: Group | None) -> Group:
+    """`group`, or the model's own, or the default one. TypeError for what is no module."""
+    instead = "give what parallelize returned, or a module of this package's layers"
+    arguments.instance("model", model, nn.Module, instead)
+    return chosen(getattr(model, "group", None) if group is None else group)
+
+
+def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
+    """The same tensors, whose gradients are added up over the ranks of `group` in backward.
+
+    Hand all that a model has to one call before they are used: autograd calls its backward once,
+    when the last of their gradients is there, and one all-reduce takes them all. Nothing has to be
+    called afterwards, and several backward passes add up as usual. The price: m microbatches send m
+    times, where a call before the optimizer's step, as in Megatron-LM, would send once.
+    `group`: None for torch.distributed's default one. TypeError for what is no tensor.
+    Wire: backward one all-reduce of all their numbers, those without a gradient as zeros.
+    """
+    group = chosen(group)
+    for each in parameters:
+        arguments.instance("parameters", each, Tensor, "give tensors, one by one: *parameters")
+    return _SummedOver.apply(group, *parameters)
+
+
+class _SummedOver(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, group: Group, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(parameter.view_as(parameter) for parameter in parameters)
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        flat = torch.cat([grad.flatten() for grad in grads])
+        ctx.group.all_reduce(flat, out=flat)
+        parts = flat.split([grad.numel() for grad in grads])
+        return None, *(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
+
+
+def clip_gradients(model: nn.Module, max_norm: float, group: Group | None = None) -> Tensor:
+    """Scale all gradients so that their norm over all ranks is at most `max_norm`.
+
+    model: what `parallelize` returned, or a module of this package's layers; group: None takes the
+    model's own. Returns the norm before, (), in float64, the same on every rank. Every rank calls
+    it, after backward. TypeError or ValueError for a norm that is not above 0.
+    Wire: one number in an all-reduce.
+    """
+    group = group_of(model, group)
+    held = {parameter: cut.num_holders(group) for _, parameter, cut in parameters_with_cuts(model)}
+    gradients = [(p.grad, num_holders) for p, num_holders in held.items() if p.grad is not None]
+    return global_norm.clip(gradients, max_norm, group)

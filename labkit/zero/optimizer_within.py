@@ -1,0 +1,240 @@
+"""Groups of parameters with settings, as torch.optim has them.
+
+A class of its own, since torch's loads its compiler in `add_param_group`: over a second in every
+fresh process.
+
+The optimizer within: any of torch's or of the lab's, which steps on this rank's fragments.
+
+Whether it may have fragments depends on what it looks at. An element-wise optimizer may;
+of others it is known, or must be assumed, that they look at a whole parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from labkit.data_parallel.replica import is_averaged_in_backward, is_sharded
+from labkit.large_batch import LARS
+from labkit.optimizer import SGD, AdamW, load_states, state_tensors, states_of
+
+
+class Member(NamedTuple):
+    """A parameter of a group, with its number over all groups: state dicts go by it."""
+
+    number: int
+    name: str
+    parameter: nn.Parameter
+
+
+class Groups(torch.optim.Optimizer):
+    """A torch.optim.Optimizer, so that schedulers take it, with nothing but its groups."""
+
+    _trained_names: set[str]
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """The first attribute that torch.amp.GradScaler reads: refuse it."""
+        raise TypeError(
+            "torch.amp.GradScaler looks for inf on each rank alone, and with a sharded optimizer "
+            "one rank would skip a step that other ranks make. Use "
+            "labkit.precision.LossScaler(group=...), which decides for all ranks together"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a sharded optimizer is bound to this process and its groups, and cannot be copied or "
+            "pickled; save state_dict() or full_state_dict(), and make a new one from it"
+        )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take in one group: parameters, or pairs of a name and a parameter, and settings.
+
+        TypeError for what is no leaf, ValueError for a parameter that is in a group already, and
+        RuntimeError once the groups are in use.
+        """
+        if hasattr(self, "shards"):
+            raise RuntimeError(
+                "its parameters have been cut into shards; make a new optimizer with all groups"
+            )
+        given = param_group["params"]
+        given = [given] if isinstance(given, Tensor) else list(given)
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        names, parameters = [], []
+        for number, each in enumerate(given, start=len(known)):
+            name, parameter = each if isinstance(each, tuple) else (f"parameter {number}", each)
+            if not isinstance(parameter, Tensor) or not parameter.is_leaf:
+                raise TypeError(
+                    f"{name} is {parameter!r:.60}: give parameters, such as module.parameters()"
+                )
+            if is_sharded(parameter):
+                raise TypeError(
+                    f"{name} is a shard of FullyShardedModule, whose states are sharded by that; "
+                    "give it to the optimizer itself, torch.optim.AdamW(model.parameters())"
+                )
+            if is_averaged_in_backward(parameter):
+                raise TypeError(
+                    f"{name} belongs to a module that is wrapped in DDP, whose hooks average its "
+                    "gradient, and a sharded optimizer does that itself: give it the parameters of "
+                    "a module that is not wrapped"
+                )
+            if id(parameter) in known:
+                raise ValueError(f"{name} is given twice, or is in two groups; give it once")
+            known.add(id(parameter))
+            names.append(name)
+            parameters.append(parameter)
+        settings = {key: value for key, value in param_group.items() if key != "params"}
+        self.param_groups.append(
+            {**self.defaults, **settings, "params": parameters, "param_names": names}
+        )
+
+    def require_same_trained(self) -> None:
+        """RuntimeError that names what was frozen or unfrozen since the optimizer was made."""
+        now = {member.name for members in self.trained for member in members}
+        if now != self._trained_names:
+            names = ", ".join(sorted(now ^ self._trained_names))
+            raise RuntimeError(
+                f"{names}: frozen or unfrozen after the optimizer was made, which has cut its "
+                "parameters into shards by then; do so first, and make the optimizer after"
+            )
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """The settings of each group, as they are now."""
+        return [
+            {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            for group in self.param_groups
+        ]
+
+    @property
+    def trained(self) -> list[list[Member]]:
+        """By group: the parameters that are not frozen."""
+        found, number = [], 0
+        for group in self.param_groups:
+            pairs = zip(group["param_names"], group["params"], strict=True)
+            members = [Member(n, *pair) for n, pair in enumerate(pairs, start=number)]
+            number += len(members)
+            found.append([member for member in members if member.parameter.requires_grad])
+        return found
+
+    @property
+    def frozen(self) -> list[Tensor]:
+        """The parameters that are frozen."""
+        given = (p for group in self.param_groups for p in group["params"])
+        return [p.data for p in given if not p.requires_grad]
+
+
+def by_kind(members: list[Member]) -> list[list[Member]]:
+    """Parameters of one dtype on one device each: these fit in one flat tensor."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Member]] = {}
+    for member in members:
+        kinds.setdefault((member.parameter.dtype, member.parameter.device), []).append(member)
+    return list(kinds.values())
+
+
+_OF_THE_LAB = (SGD, AdamW, LARS)
+_BY_ELEMENT = {SGD, AdamW} | {
+    getattr(torch.optim, name)
+    for name in "SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop ASGD Adagrad Adadelta".split()
+}
+_REFUSED = {
+    "LBFGS": "computes inner products of all parameters, and evaluates the loss several times",
+    "SparseAdam": "takes sparse gradients, which no flat tensor holds",
+}
+
+
+def takes_fragments(optimizer_class: Any) -> bool:
+    """Whether it is element-wise. Exactly these classes are: what inherits from them may differ.
+
+    TypeError for what cannot be called, and for an optimizer that cannot be sharded at all.
+    """
+    if not callable(optimizer_class) or isinstance(optimizer_class, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer_class={optimizer_class!r:.80}: give a class, such as torch.optim.AdamW, "
+            "and its settings after it, lr=1e-3 for example"
+        )
+    optimizer_class = getattr(optimizer_class, "within", optimizer_class)  # on disk: offload.py
+    name = getattr(optimizer_class, "__name__", "")
+    if name in _REFUSED and optimizer_class is getattr(torch.optim, name):
+        raise TypeError(
+            f"torch.optim.{name} {_REFUSED[name]}; it cannot be sharded. Choose another, such as "
+            "torch.optim.AdamW"
+        )
+    return optimizer_class in _BY_ELEMENT
+
+
+class Inner:
+    """An optimizer over fragments, in groups; its settings follow those of the groups outside."""
+
+    def __init__(
+        self,
+        optimizer_class: Any,
+        fragments: Sequence[Sequence[Tensor]],
+        groups: Sequence[Mapping[str, Any]],
+        defaults: Mapping[str, Any],
+    ) -> None:
+        """fragments: this rank's, by group; there may be none.
+
+        groups: the settings of each. TypeError for a class that takes no groups, where there are
+        several, and for something that is no optimizer.
+        """
+        self._optimizer: Any = None
+        if isinstance(optimizer_class, type) and issubclass(optimizer_class, _OF_THE_LAB):
+            if len(groups) > 1:
+                raise TypeError(
+                    f"{optimizer_class.__name__} of the lab has one set of settings for all "
+                    f"parameters, and here are {len(groups)} groups; choose one of torch.optim"
+                )
+            if fragments[0]:
+                self._optimizer = optimizer_class(fragments[0], **defaults)
+            return
+        given = [
+            {**settings, "params": list(each)}
+            for settings, each in zip(groups, fragments, strict=True)
+        ]
+        self._optimizer = optimizer_class(given, **defaults)
+        if not hasattr(self._optimizer, "param_groups"):
+            raise TypeError(
+                f"{optimizer_class!r:.60} made {self._optimizer!r:.60}, which is no "
+                "torch.optim.Optimizer"
+            )
+
+    def step(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """One step, with the settings of `groups` as they are now: schedulers change them."""
+        if self._optimizer is None:
+            return
+        if hasattr(self._optimizer, "param_groups"):
+            for group, settings in zip(self._optimizer.param_groups, groups, strict=True):
+                group.update(settings)
+        else:
+            vars(self._optimizer).update(groups[0])
+        self._optimizer.step()
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """The settings of each group of torch's optimizer, defaults included."""
+        if not hasattr(self._optimizer, "param_groups"):
+            return [{}]
+        return [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self._optimizer.param_groups
+        ]
+
+    @property
+    def states(self) -> list[dict[str, Any]]:
+        """The optimizer's states by fragment, in their order."""
+        return [] if self._optimizer is None else states_of(self._optimizer)
+
+    @states.setter
+    def states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """states: of each fragment, in their order; no copies. A rank without any ignores them."""
+        if self._optimizer is not None:
+            load_states(self._optimizer, states)
+
+    @property
+    def state_tensors(self) -> list[Tensor]:
+        """The states that are in memory."""
+        return [] if self._optimizer is None else state_tensors(self._optimizer)

@@ -1,0 +1,355 @@
+"""The base of ZeRO-1 and ZeRO-2: an optimizer's shards and state dicts, without a step.
+
+One rank's shard of a flat tensor: the fragments on which its optimizer steps.
+
+    weights     w0 w0 w0 | w0 w1 w1 | w1 w2 .       parameters are views of it
+    rank 1's             | w0 w1 w1 |               its shard, in two fragments
+    masters                f0 f1 f1                 float32 copies of them, where asked for
+
+Memory: nothing but the masters; everything else is a view.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.collectives.wire import own_part
+from labkit.comm import Group
+from labkit.comm.group import chosen
+from labkit.global_norm import PartOfGradient
+from labkit.zero.flat import Flat, Fragment, by_elements, by_parameters, flattened
+from labkit.zero.optimizer_within import Groups, Inner, Member, by_kind, takes_fragments
+from labkit.zero.state_dict import State, copied, gathered, is_sharded, merged, part_of
+
+
+class Masters(NamedTuple):
+    """The copies that an optimizer updates instead of the weights; None: as these are."""
+
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+
+    def are_copies_of(self, weights: Tensor) -> bool:
+        """Whether masters are copies. They are on a device that is named, even on the same one."""
+        return self.device is not None or self.dtype not in (None, weights.dtype)
+
+    def copied(self, view: Tensor) -> Tensor:
+        """A master copy of `view`."""
+        return view.to(self.device or view.device, self.dtype or view.dtype, copy=True)
+
+
+class Shard:
+    """What a rank owns of one flat tensor."""
+
+    def __init__(
+        self,
+        flat: Flat,
+        names: Sequence[str],
+        numbers: Sequence[int],
+        group: Group,
+        masters: Masters,
+    ) -> None:
+        """names, numbers: of the parameters, for errors and for state dicts."""
+        self.flat, self.names, self.numbers, self.group = flat, tuple(names), tuple(numbers), group
+        self.fragments: list[Fragment] = flat.fragments(group.rank)
+        self._weights = own_part(flat.weights, group)
+        self._has_masters = masters.are_copies_of(flat.weights)
+        views = [
+            flat.shaped(self._weights[fragment.place], fragment) for fragment in self.fragments
+        ]
+        self.targets: list[Tensor] = [
+            (masters.copied(view) if self._has_masters else view).detach().requires_grad_()
+            for view in views
+        ]
+        """What the optimizer updates, fragment by fragment."""
+
+    @property
+    def label(self) -> str:
+        """The label of messages about this shard."""
+        ends = dict.fromkeys((self.names[0], self.names[-1]))
+        return " to ".join(ends)
+
+    @property
+    def masters(self) -> list[Tensor]:
+        """The master copies; none where the weights themselves are updated."""
+        return [target.detach() for target in self.targets] if self._has_masters else []
+
+    def set_gradients(self, total: Tensor | None, unused: Collection[int]) -> list[Tensor]:
+        """Give each target its fragment of `total` (k,), as gradient, in the target's dtype.
+
+        None takes the gradients away. unused: parameters, by number, that no rank has used: their
+        targets get none. Returns the gradients.
+        """
+        gradients: list[Tensor] = []
+        for fragment, target in zip(self.fragments, self.targets, strict=True):
+            if total is None or fragment.number in unused:
+                target.grad = None
+                continue
+            gradient = self.flat.shaped(total[fragment.place], fragment)
+            kind = PartOfGradient if self.group.size > 1 else Tensor
+            target.grad = gradient.to(target).as_subclass(kind)
+            gradients.append(target.grad)
+        return gradients
+
+    @torch.no_grad()
+    def round_masters(self) -> None:
+        """Set the shard of the weights from the masters."""
+        for fragment, master in zip(self.fragments, self.masters, strict=False):
+            self._weights[fragment.place].copy_(self.flat.row(master, fragment))
+
+    @torch.no_grad()
+    def copy_to_masters(self, *which: int) -> None:
+        """Set masters, by number, or all, from weights that were loaded."""
+        for index in (which or range(len(self.fragments))) if self._has_masters else ():
+            fragment = self.fragments[index]
+            self.masters[index].copy_(self.flat.shaped(self._weights[fragment.place], fragment))
+
+    def place_of(self, index: int) -> dict[str, Any]:
+        """Where one of the fragments is in its parameter; plain data."""
+        fragment = self.fragments[index]
+        form = self.flat.forms[fragment.number]
+        return {
+            "shape": tuple(form.shape),
+            "stride": tuple(form.stride()),
+            "start": fragment.within.start,
+            "stop": fragment.within.stop,
+            "is_whole": self.flat.layout.keeps_whole,
+        }
+
+
+MASTER = "master"
+_NOT_SETTINGS = ("params", "param_names")
+
+
+class OwnedFragment(NamedTuple):
+    """Elements `start` to `stop` of a parameter, which this rank's optimizer updates."""
+
+    parameter: Tensor
+    start: int
+    stop: int
+    target: Tensor
+    """What is updated: a view of these elements, or their master."""
+    values: State
+    """The optimizer's states of them, and their master under `MASTER` where there is one."""
+
+
+class ShardedStates(Groups):
+    """Parameters in flat tensors, cut into shards; states of this rank's shards, and of no other.
+
+    `state_dict()` is this rank's part, for each rank to write by itself; `full_state_dict()` is
+    whole, as torch's own optimizer would have it. `load_state_dict` takes both.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: Callable[..., Any],
+        group: Group | None,
+        masters: Masters,
+        defaults: dict[str, Any],
+    ) -> None:
+        self.group = chosen(group)
+        keeps_whole = not takes_fragments(optimizer_class)
+        super().__init__(params, defaults)
+        self._require_equal_layouts()
+        by_group = [
+            [self._shard(cut, keeps_whole, masters) for cut in self._cuts(members)]
+            for members in self.trained
+        ]
+        self.shards = [shard for shards in by_group for shard in shards]
+        if not self.shards:
+            raise ValueError("every parameter is frozen, so there is nothing to optimize")
+        for each in (*(shard.flat.weights for shard in self.shards), *self.frozen):
+            self.group.broadcast(each, root=0, out=each)
+        for shard in self.shards:
+            shard.copy_to_masters()
+        self._inner = Inner(
+            optimizer_class,
+            [[target for shard in shards for target in shard.targets] for shards in by_group],
+            self.settings,
+            defaults,
+        )
+        made = getattr(optimizer_class, "within", optimizer_class)
+        self.optimizer_name: str | None = None
+        """The class of the optimizer within, with its module; None for a function that makes it."""
+        if isinstance(made, type):
+            self.optimizer_name = f"{made.__module__}.{made.__qualname__}"
+        self._trained_names = {member.name for members in self.trained for member in members}
+        for ours, theirs in zip(self.param_groups, self._inner.settings, strict=False):
+            for name, value in theirs.items():
+                ours.setdefault(name, value)  # schedulers look there for defaults too
+                self.defaults.setdefault(name, value)
+
+    def state_dict(self) -> State:
+        """This rank's part: plain data, and tensors that are the optimizer's own."""
+        parts = {}
+        for (shard, index), fragment in zip(self._owned(), self.fragments(), strict=True):
+            parts[shard.numbers[shard.fragments[index].number]] = {
+                **shard.place_of(index),
+                "values": {name: _plain(value) for name, value in fragment.values.items()},
+            }
+        return {
+            "rank": self.group.rank,
+            "world_size": self.group.size,
+            "param_groups": self._numbered_groups(),
+            "state": parts,
+        }
+
+    def fragments(self) -> list[OwnedFragment]:
+        """What this rank's optimizer updates, in its order."""
+        found = []
+        for (shard, index), values in zip(self._owned(), self._inner.states, strict=True):
+            number, within, _ = shard.fragments[index]
+            kept = {**values, MASTER: shard.masters[index]} if shard.masters else values
+            parameter, target = shard.flat.parameters[number], shard.targets[index]
+            found.append(OwnedFragment(parameter, within.start, within.stop, target, kept))
+        return found
+
+    def full_state_dict(self, root: int = 0) -> State | None:
+        """The whole state, on rank `root`; None on the others. Every rank calls it.
+
+        It is what torch's own optimizer of that class has, and masters besides. Wire: `gathered`.
+        """
+        parts = gathered(self.state_dict(), self.group, root)
+        return None if parts is None else merged(parts)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state: whole, the same on every rank, or this rank's part of as many ranks.
+
+        Every rank calls it. Nothing is changed where it does not fit: ValueError for a part of
+        another rank or number of ranks, and for a state of another model; on the other ranks for
+        one that fits nowhere else. Load the model's parameters before: masters that the state does
+        not have are made of them. Wire: one number in an all-reduce.
+        """
+        try:
+            states = self._fitting(state_dict)
+        except BaseException:
+            self._agree(fits=False)
+            raise
+        if not self._agree(fits=True):
+            raise ValueError(
+                "this state fits here and not on another rank, which says why; nothing is loaded"
+            )
+        self.load_fragments(states)
+        for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
+
+    def _agree(self, *, fits: bool) -> bool:
+        """Whether it fits on every rank. Loaded on some only, ranks would diverge."""
+        flag = torch.tensor([float(fits)], device=self.group.device)
+        with self.group.label("whether a state fits"):
+            return bool(self.group.all_reduce(flag, "min").item())
+
+    def _fitting(self, state_dict: Mapping[str, Any]) -> list[State]:
+        """The state of each of this rank's fragments. ValueError for a state of another model."""
+        if is_sharded(state_dict):
+            self._require_my_part(state_dict)
+        groups = state_dict["param_groups"]
+        if len(groups) != len(self.param_groups):
+            raise ValueError(
+                f"this state has {len(groups)} groups of parameters, and the optimizer "
+                f"{len(self.param_groups)}"
+            )
+        sizes = [len(group["params"]) for group in groups]
+        if sizes != [len(group["params"]) for group in self.param_groups]:
+            raise ValueError(
+                f"this state is of groups of {sizes} parameters: it is of another model"
+            )
+        states = []
+        for shard, index in self._owned():
+            number = shard.numbers[shard.fragments[index].number]
+            place = shard.place_of(index)
+            if is_sharded(state_dict):
+                values = state_dict["state"][number]["values"]
+                states.append({name: copied(value) for name, value in values.items()})
+            else:
+                states.append(part_of(state_dict, number, place))
+        return states
+
+    def state_tensors(self) -> list[Tensor]:
+        """The optimizer states that this rank keeps, masters included."""
+        masters = [master for shard in self.shards for master in shard.masters]
+        return [*masters, *self._inner.state_tensors]
+
+    def _cuts(self, members: list[Member]) -> list[list[Member]]:
+        """The parameters of each flat tensor."""
+        return by_kind(members)
+
+    def _shard(self, members: list[Member], keeps_whole: bool, masters: Masters) -> Shard:
+        lay_out = by_parameters if keeps_whole else by_elements
+        layout = lay_out([each.parameter.numel() for each in members], self.group.size)
+        flat = flattened([each.parameter for each in members], layout, self.group.size)
+        names, numbers = [each.name for each in members], [each.number for each in members]
+        return Shard(flat, names, numbers, self.group, masters)
+
+    def _owned(self) -> list[tuple[Shard, int]]:
+        """This rank's fragments, in the order of the optimizer within."""
+        return [(shard, index) for shard in self.shards for index in range(len(shard.fragments))]
+
+    def load_fragments(self, states: Sequence[State]) -> None:
+        """Take the states of this rank's fragments, in the order of `fragments`; no copies.
+
+        Masters that they do not have are made of the parameters.
+        """
+        states = [dict(values) for values in states]
+        for (shard, index), values in zip(self._owned(), states, strict=True):
+            master = values.pop(MASTER, None)
+            if shard.masters and master is not None:
+                shard.masters[index].copy_(master.view_as(shard.masters[index]))
+            elif shard.masters:
+                shard.copy_to_masters(index)
+        self._inner.states = states
+
+    def _numbered_groups(self) -> list[State]:
+        """As torch has them: with numbers instead of parameters."""
+        groups, number = [], 0
+        settings_of_all = [{**a, **b} for a, b in zip(self._inner.settings, self.settings)]
+        for group, settings in zip(self.param_groups, settings_of_all, strict=True):
+            end = number + len(group["params"])
+            groups.append({**settings, "params": list(range(number, end))})
+            number = end
+        return groups
+
+    def _require_my_part(self, state: Mapping[str, Any]) -> None:
+        rank, size = state["rank"], state["world_size"]
+        mine = {
+            shard.numbers[shard.fragments[index].number]: shard.place_of(index)
+            for shard, index in self._owned()
+        }
+        places = {
+            number: {key: part[key] for key in part if key != "values"}
+            for number, part in state["state"].items()
+        }
+        if (rank, size) != (self.group.rank, self.group.size) or places != mine:
+            raise ValueError(
+                f"this is the part of rank {rank} of {size}, and here is rank {self.group.rank} of "
+                f"{self.group.size}, or another model: read the parts of all {size} ranks, and "
+                "load merged(parts)"
+            )
+
+    def _require_equal_layouts(self) -> None:
+        """Raise ValueError on a rank whose parameters differ from rank 0's in more than values.
+
+        Broadcasting into other shapes would fill them with garbage, without an error.
+        """
+        layout = [
+            [(m.number, tuple(m.parameter.shape), m.parameter.stride(), str(m.parameter.dtype))]
+            for members in self.trained
+            for m in members
+        ]
+        mine = torch.tensor([zlib.crc32(repr(layout).encode())], device=self.group.device)
+        if not torch.equal(self.group.broadcast(mine, root=0), mine):
+            raise ValueError(
+                f"rank {self.group.rank} has {len(layout)} trained parameters, and their number, "
+                "shapes, strides or dtypes differ from rank 0; build the model from one config on "
+                "every rank, and freeze the same on all"
+            )
+
+
+def _plain(value: Any) -> Any:
+    """Without the graph's flags, for torch.save."""
+    return value.detach() if isinstance(value, Tensor) else value
