@@ -33,14 +33,16 @@ COMMANDS = {
         "exercises.reset": "Put the stub back; your file is kept under exercises/backups.",
     },
     "Interview practice": {
-        "cards.cards": (
+        "practise.cards": (
             "Answer question cards aloud: what is due first, then new ones. Ctrl-D ends."
         ),
-        "drills.drill": (
+        "practise.drill": (
             "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
-        "puzzles.puzzle": "Arrange the operations of a pipeline within a memory and a time budget.",
-        "case.case": (
+        "practise.puzzle": (
+            "Arrange the operations of a pipeline within a memory and a time budget."
+        ),
+        "practise.case": (
             "Find out why a run is slow: its traces, hidden faults, your answer. Two tries."
         ),
         "mock.mock": (
@@ -61,23 +63,23 @@ COMMANDS = {
         ),
     },
     "Tools for real jobs": {
-        "planner.plan": "Rank the layouts of a training on a cluster, and say why the others lost.",
-        "profile.profile": (
+        "machine.plan": "Rank the layouts of a training on a cluster, and say why the others lost.",
+        "machine.profile": (
             "Say where the time of a training step goes, from profiler traces of any job."
         ),
-        "serve_command.serve": (
+        "machine.serve": (
             "Serve the newest checkpoint of a GPT by OpenAI's protocol, until Ctrl-C."
         ),
-        "doctor.preflight": (
+        "machine.preflight": (
             "Check links, arithmetic, disk and clocks on real ranks; fails where something is "
             "wrong."
         ),
-        "doctor.doctor": (
+        "machine.doctor": (
             "Show what this machine can do, with a real run of two ranks; takes some seconds."
         ),
     },
     "For authors": {
-        "bank.bank": "Show which topics have question cards, and what proves their numbers.",
+        "machine.bank": "Show which topics have question cards, and what proves their numbers.",
         "new.new": "Start something new: see docs/.",
     },
 }
