@@ -39,9 +39,7 @@ COMMANDS = {
         "practise.drill": (
             "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
-        "practise.puzzle": (
-            "Arrange the operations of a pipeline within a memory and a time budget."
-        ),
+        "practise.puzzle": "Arrange the operations of a pipeline within a memory and time budget.",
         "practise.case": (
             "Find out why a run is slow: its traces, hidden faults, your answer. Two tries."
         ),
@@ -79,7 +77,7 @@ COMMANDS = {
         ),
     },
     "For authors": {
-        "machine.bank": "Show which topics have question cards, and what proves their numbers.",
+        "bank.bank": "Show which topics have question cards, and what proves their numbers.",
         "new.new": "Start something new: see docs/.",
     },
 }

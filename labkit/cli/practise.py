@@ -24,7 +24,6 @@ from labkit.cli.terminal import console
 from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, solve, standing
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.cards import sitting as sittings
-from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
 from labkit.interview.drills.drill_session import SAME_AGAIN, Asked, Round
 from labkit.progress import clock, practice, scheduling
@@ -200,7 +199,7 @@ def _show_drills(drills: list[Drill]) -> None:
 
 
 def case(
-    difficulty: Annotated[int, typer.Option(min=1, max=len(CASES), help="1 to 5.")] = 1,
+    difficulty: Annotated[int, typer.Option(min=1, max=5, help="1 to 5.")] = 1,
     seed: Annotated[int | None, typer.Option(help="Draw the same case again.")] = None,
     answer: Annotated[
         list[str] | None,
@@ -209,6 +208,8 @@ def case(
 ) -> None:
     """Find out why a run is slow: its traces, hidden faults, your answer. Two tries."""
     console().print(Text("Two trainings run on 4 ranks, with a fault and without ...", style="dim"))
+    from labkit.interview.case_files import CASES  # they start ranks
+
     asked = Round([CASES[f"case_{difficulty}"]], seed).ask()
     try:
         ask_drill(asked, "Case", answer or ())
