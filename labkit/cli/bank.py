@@ -1,6 +1,7 @@
 """labkit bank: the question cards by topic, and whether their numbers are proved."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Annotated
@@ -14,6 +15,9 @@ from labkit.cli.terminal import console
 from labkit.interview import cards
 from labkit.interview.court import Claim, load_claims
 from labkit.interview.evidence import prove
+from labkit.interview.proof import uses
+
+_KINDS = ("formula", "run", "published", "pending")
 
 
 def bank(
@@ -29,22 +33,19 @@ def bank(
 
     --pending also lists claims of the court that have a number without a proof.
 
-    Topics without a card are listed. The command fails if a card has a problem or a proof fails.
+    Topics without a card are listed. The command fails if a card cannot be read or a proof fails.
     """
-    found, unreadable = cards.read_bank()
+    found, problems = cards.read_bank()
     chosen = [card for card in found if card.id.startswith(only)]
-    topics = [each for each in cards.coverage(chosen) if each.topic.id.startswith(only)]
+    topics = [topic for topic in cards.load_topics().values() if topic.id.startswith(only)]
     if not topics:
         raise typer.BadParameter(_nothing_begins_so(only))
     if pending:
         claims = [claim for claim in load_claims().values() if _is_about(claim, only)]
         _show_pending([*chosen, *claims])
         return
-    problems = [
-        each for each in cards.validate() if each in unreadable or each.card.startswith(only)
-    ]
     held = _show_proofs(chosen) if run else True
-    _show_coverage(topics)
+    _show_topics(topics, chosen)
     for problem in problems:
         console().print(Text(str(problem), style="red"), soft_wrap=True)
     if problems or not held:
@@ -91,30 +92,32 @@ def _show_proofs(chosen: list[cards.Card]) -> bool:
     return held
 
 
-def _show_coverage(topics: list[cards.Covered]) -> None:
-    out = console()
-    for title, group in groupby(topics, key=lambda each: each.topic.group):
+def _show_topics(topics: list[cards.Topic], chosen: list[cards.Card]) -> None:
+    """A table for each group: topics, their cards, and the evidence of each kind."""
+    out, missing, sums = console(), [], Counter[str]()
+    for title, group in groupby(topics, key=lambda each: each.group):
         table = Table(box=box.SIMPLE, title=title, title_justify="left", title_style="bold")
-        for heading in ("topic", "", "cards", "formula", "run", "published", "pending"):
+        for heading in ("topic", "", "cards", *_KINDS):
             table.add_column(heading, overflow="fold")
-        for each in group:
-            table.add_row(*_row(each), style="red" if each.is_missing else "")
+        for topic in group:
+            own = [card for card in chosen if card.topic == topic.id]
+            missing += [] if own else [topic.id]
+            counts = Counter(_kind(item) for card in own for item in card.evidence)
+            sums += counts
+            ids = ", ".join(card.id for card in own) or "missing"
+            numbers = (str(counts[kind] or "") for kind in _KINDS)
+            table.add_row(topic.id, topic.title, ids, *numbers, style="" if own else "red")
         out.print(table)
-    missing = [each.topic.id for each in topics if each.is_missing]
-    counts = {
-        "cards": sum(len(each.cards) for each in topics),
-        "formula": sum(each.by_formula for each in topics),
-        "run": sum(each.by_run for each in topics),
-        "published": sum(each.published for each in topics),
-        "pending": sum(each.pending for each in topics),
-    }
-    text = ", ".join(f"{number} {name}" for name, number in counts.items())
-    out.print(f"{len(topics) - len(missing)} of {len(topics)} topics: {text}")
+    text = ", ".join(f"{sums[kind]} {kind}" for kind in _KINDS)
+    covered = f"{len(topics) - len(missing)} of {len(topics)} topics"
+    out.print(f"{covered}: {len(chosen)} cards, {text}")
     if missing:
         out.print(Text(f"missing: {', '.join(missing)}", style="red"))
 
 
-def _row(each: cards.Covered) -> list[str]:
-    own = ", ".join(card.id for card in each.cards) or "missing"
-    counts = (each.by_formula, each.by_run, each.published, each.pending)
-    return [each.topic.id, each.topic.title, own, *(str(count or "") for count in counts)]
+def _kind(item: cards.Evidence) -> str:
+    if item.pending:
+        return "pending"
+    if item.source:
+        return "published"
+    return "run" if uses(item.proof, "runs") else "formula"

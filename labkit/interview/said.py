@@ -2,8 +2,7 @@
 
 numbers("about 4.93 ms on 8 ranks")    4.93 (scale 1e-3, seconds, 2 decimals), and 8 (scale 1)
 
-A number that belongs to a name (H100, fp32, GPT-3, 1F1B, 16-bit), a reference (section 3.2) or a
-year is no number here.
+A number inside a name (H100, fp32, GPT-3, 1F1B) is no number here.
 """
 
 import re
@@ -48,18 +47,6 @@ _NUMBER = re.compile(
     rf"(?:(?P<attached>st|nd|rd|th|[KkMBTx×])(?!\w)"
     rf"|[ \u00a0-]?(?P<unit>{_UNIT})(?P<rate>/s)?(?![\w/])|(?!\w))"
 )
-_SOFTWARE = "NCCL|CUDA|PyTorch|Python|Llama|NVLink|PCIe|Gen|Megatron|DeepSpeed|vLLM|Qwen|Horovod"
-_COUNTS = r"[ -](?!(?:is|was|has|does|uses|needs|its|this)\b)(?:\w*[A-Z%]|[a-z]+s\b|of\b)"
-_NO_AUTHOR = r"(?:About|Only|Over|Under|Some|Nearly|Almost|Around|Roughly|Than|All|After)\b"
-_NO_NUMBER = re.compile(
-    r"arXiv:\d{4}\.\d{4,5}|\b\d+-bit\b|https?://\S+"
-    r"|\b(?:sections?|tables?|figures?|appendix|chapters?|equations?|notebooks?|pages?)\s+[\d.]+\d"
-    rf"|\b(?:{_SOFTWARE})[ -](?:\d+(?:\.\d+)+|\d+(?!{_COUNTS}))(?!\.?\d|\s*(?:{_UNIT})\b)"
-    # A year ends its clause, or a verb follows: "in 2048 steps" counts.
-    r"|(?<=\ba )\d[\d,]*th\b"  # a share, "a 2,048th": 1 of a number that stands elsewhere
-    rf"|(?<=in )(?:19|20)\d\d\b(?!{_COUNTS})|(?<=\()(?:19|20)\d\d(?=\))"
-    rf"|\b(?!{_NO_AUTHOR})[A-Z]\w+,? (?:19|20)\d\d\b(?!{_COUNTS})"
-)
 _WORDS = {
     name: value
     for value, name in enumerate(
@@ -87,24 +74,11 @@ class Number:
     """bytes, bytes/s, seconds, FLOP, bits, share, or "" for none that is known."""
     step: float
     """One of the last digit that it shows, without the unit: 0.01."""
-    exactness: str = "digits"
-    """"digits", or "word" for one that is written out: half, twice."""
-
-    @property
-    def needs_proof(self) -> bool:
-        """Whether it is a claim: it has a unit, a decimal point, or two digits or more."""
-        bare = re.fullmatch(r"x?([\d,]+)(?:st|nd|rd|th)?", self.text)
-        return bare is None or len(bare[1].replace(",", "")) > 1
 
 
 def numbers(text: str) -> list[Number]:
     """Every number of `text` in digits, in order."""
-    no_numbers = [match.span() for match in _NO_NUMBER.finditer(text)]
-    found = []
-    for match in _NUMBER.finditer(text):
-        if not any(start <= match.start() < end for start, end in no_numbers):
-            found.append(_number(match))
-    return found
+    return [_number(match) for match in _NUMBER.finditer(text)]
 
 
 def said_numbers(says: str) -> list[Number]:
@@ -118,8 +92,8 @@ def said_numbers(says: str) -> list[Number]:
     if word in _SHARES:
         # Half is 0.48 to 0.52: whoever wants to be more exact writes 50%.
         value = _SHARES[word]
-        return [Number(match[0], *match.span(), value, 1.0, "", 0.08 * value, "word")]
-    return [Number(match[0], *match.span(), _WORDS[word], 1.0, "", 1.0, "word")]
+        return [Number(match[0], *match.span(), value, 1.0, "", 0.08 * value)]
+    return [Number(match[0], *match.span(), _WORDS[word], 1.0, "", 1.0)]
 
 
 def _number(match: re.Match[str]) -> Number:

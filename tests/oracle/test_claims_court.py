@@ -9,10 +9,11 @@ import pytest
 
 from labkit import calc
 from labkit.interview import proof
-from labkit.interview.court import faults, findings, load_claims, record
+from labkit.interview.court import findings, load_claims, record
 from labkit.interview.recorded_times import times_of
 from labkit.interview.runs import idle_time
 from labkit.pipeline import Costs, gpipe, plan
+from tests.bank_faults import claim_faults
 from tests.replayed import replayed_step
 
 CLAIMS = load_claims()
@@ -21,7 +22,7 @@ TIMED = [each for claim in CLAIMS.values() for each in claim.exhibits if each.wi
 
 @pytest.mark.parametrize("key", CLAIMS)
 def test_a_verdict_holds(key):
-    assert faults(CLAIMS[key]) == []
+    assert claim_faults(CLAIMS[key]) == []
 
 
 class Asked(dict):

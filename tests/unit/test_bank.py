@@ -7,12 +7,14 @@ import pytest
 import typer
 
 from labkit import calc
-from labkit.cli.machine import bank
+from labkit.cli.bank import bank
+from labkit.grade.workspace import find_workspace, load_catalog
 from labkit.interview import cards
 from labkit.interview.court import Evidence, load_claims
 from labkit.interview.evidence import prove
 from labkit.interview.proof import uses
 from labkit.interview.runs import collectives
+from tests.bank_faults import card_faults
 from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 
 CARDS, UNREADABLE = cards.read_bank()
@@ -20,19 +22,40 @@ RUNS = {card.id: [e for e in card.evidence if uses(e.proof or "0", "runs")] for 
 
 
 def test_nothing_is_wrong_with_the_bank():
-    assert [str(each) for each in cards.validate()] == []
+    assert not UNREADABLE
+    assert {card.id: faults for card in CARDS if (faults := card_faults(card))} == {}
+    ids = [card.id for card in CARDS]
+    assert len(set(ids)) == len(ids)
+    assert all(card.topic in ids for card in CARDS)  # the first card has no letter
+
+
+def test_notebooks_and_exercises_of_cards_exist():
+    workspace = find_workspace()
+    notebooks = {path.stem for path in (workspace.root / "notebooks").glob("*.ipynb")}
+    assert {card.notebook for card in CARDS} <= {"", *notebooks}
+    assert {card.exercise for card in CARDS} <= {"", *load_catalog(workspace)}
 
 
 def test_every_topic_has_a_card_but_those_that_are_to_be_written():
-    missing = "ec-5 ec-6 ta-3".split()
-    assert [each.topic.id for each in cards.coverage(CARDS) if each.is_missing] == missing
+    with_card = {card.topic for card in CARDS}
+    assert [
+        each for each in cards.load_topics() if each not in with_card
+    ] == "ec-5 ec-6 ta-3".split()
 
 
-def test_the_command_lists_missing_topics_and_fails_for_a_problem_only(monkeypatch, capsys):
+def test_the_command_counts_cards_and_evidence_and_lists_missing_topics(capsys):
     bank(only="ta-")
     assert "missing: ta-3\n" in capsys.readouterr().out
-    problem = cards.Problem("collectives.md", 1, "co-2", "there is no notebook", "leave it out")
-    monkeypatch.setattr(cards, "validate", lambda: [problem])
+    bank(only="co-8")
+    (card,) = [card for card in CARDS if card.topic == "co-8"]
+    proofs, by_run = sum(bool(item.proof) for item in card.evidence), len(RUNS["co-8"])
+    said = f"1 of 1 topics: 1 cards, {proofs - by_run} formula, {by_run} run, "
+    assert said in capsys.readouterr().out
+
+
+def test_the_command_fails_for_a_card_that_cannot_be_read(monkeypatch):
+    problem = cards.Problem("collectives.md", 1, "co-2", "there is no prompt", "write it")
+    monkeypatch.setattr(cards, "read_bank", lambda: (CARDS, [problem]))
     with pytest.raises(typer.Exit) as end:
         bank(only="co-")
     assert end.value.exit_code == 1
@@ -54,7 +77,7 @@ def test_what_is_pending_is_listed_for_cards_and_for_the_court(monkeypatch, caps
     assert capsys.readouterr().out.splitlines()[-1] == "3 pending"
     claim = load_claims()["ring-8"]
     waiting = dataclasses.replace(claim, evidence=(Evidence(pending="a switch that adds"),))
-    monkeypatch.setattr("labkit.cli.machine.load_claims", lambda: {"ring-8": waiting})
+    monkeypatch.setattr("labkit.cli.bank.load_claims", lambda: {"ring-8": waiting})
     bank(pending=True, only="co-2")
     assert capsys.readouterr().out.split() == "ring-8 a switch that adds 1 pending".split()
     bank(pending=True, only="me-")
@@ -89,12 +112,9 @@ def test_times_on_slow_links_are_those_of_calc(num_bytes):
 
 def test_every_group_of_topics_proves_something():
     """The parametrised test above would pass over a bank without proofs."""
-    by_group = {}
-    for each in cards.coverage(CARDS):
-        by_group.setdefault(each.topic.group, []).append(each.by_formula + each.by_run)
-    assert {group: sum(counts) > 0 for group, counts in by_group.items()} == dict.fromkeys(
-        by_group, True
-    )
+    topics = cards.load_topics()
+    proving = {topics[c.topic].group for c in CARDS if any(item.proof for item in c.evidence)}
+    assert proving == {each.group for each in topics.values()}
 
 
 def test_topics_are_those_of_the_lab():
@@ -103,7 +123,6 @@ def test_topics_are_those_of_the_lab():
     assert [each.id for each in topics.values() if each.contradicts] == (
         "co-4 co-8 co-9 me-1 ze-1 ze-4 pp-2 hy-3 ft-2".split()
     )
-    assert not UNREADABLE
 
 
 def test_prose_is_wrapped_and_no_sum_has_become_a_list():

@@ -43,15 +43,10 @@ def test_a_number_is_read_with_its_unit_and_its_digits(text, value, dimension, s
     assert number.text == text
     assert number.value * number.scale == pytest.approx(value)
     assert (number.dimension, number.step) == (dimension, pytest.approx(step))
-    assert number.needs_proof
 
 
-@pytest.mark.parametrize(
-    "text",
-    "H100|fp32|bf16|GPT-3|1F1B|8x7B|3D|16-bit|section 3.2|table 10|arXiv:2407.21783|Llama 3.1|"
-    "Thakur et al. (2005)|Patarasuk 2009|NCCL 2.19|top-2|https://x.org/1234|ZeRO-3".split("|"),
-)
-def test_names_references_and_years_are_no_numbers(text):
+@pytest.mark.parametrize("text", "H100|fp32|bf16|GPT-3|1F1B|8x7B|3D|top-2|ZeRO-3".split("|"))
+def test_names_are_no_numbers(text):
     assert numbers(f"as in {text}, so") == []
 
 
@@ -70,18 +65,9 @@ def test_names_references_and_years_are_no_numbers(text):
         ("the 37th step", 37),
     ],
 )
-def test_what_looks_like_a_name_or_a_year_is_a_number_where_it_counts(text, value):
+def test_a_number_is_read_however_it_is_written(text, value):
     (number,) = numbers(text)
     assert number.value * number.scale == pytest.approx(value)
-    assert number.needs_proof
-
-
-def test_a_year_before_a_verb_and_a_fraction_in_words_are_no_numbers():
-    assert numbers("in 2019 they trained, and in 2020, a 2,048th of it; PyTorch 2.4 does") == []
-
-
-def test_single_digits_of_counts_and_formulas_need_no_proof():
-    assert not any(each.needs_proof for each in numbers("on 8 ranks 2(n-1)/n of it, in 3 steps"))
 
 
 @pytest.mark.parametrize(
@@ -137,53 +123,17 @@ def test_what_rounds_to_the_value_holds(says, text):
             "the proof gives 'tree'",
         ),
         ("6 steps", f"math.inf * {STEPS}", "the proof gives inf"),
-        ("6 of 14 steps", f"({STEPS}, 14)", "'14' calls neither calc nor runs"),
-        ("6 of 14 steps", f"[{STEPS}, *[14]]", "'14' calls neither calc nor runs"),
-        ("6 steps", "4.93e-3", "calls neither calc nor runs"),
-        ("4.93 ms", 'calc.amount("4.93 ms")', "calls neither calc nor runs"),
-        ("1 GB", "calc.units.GB", "calls neither calc nor runs"),
-        ("6 B", "calc.bytes_text(6)", "calls neither calc nor runs"),
         ("6 steps", "calc.ring_steps(4)", "AttributeError"),
         ("6 steps", "calc.collective('all_reduce', 'ring', 0).steps", "ValueError"),
         ("6 steps", "runs.nothing.at_all()", "there is no labkit/interview/runs/nothing.py"),
-        ("6 steps", "calc.collective(", "is no expression"),
-        ("6 steps", "open('/dev/null') or calc.x()", "has the name 'open'"),
-        ("6 steps", "calc.__loader__.name()", "begins with _"),
-        ("6 steps", "(lambda: calc.collective('all_reduce', 'ring', 4).steps)()", "has a Lambda"),
+        ("6 steps", "calc.collective(", "SyntaxError"),
+        ("6 steps", "open('/dev/null') or calc.x()", "NameError"),
     ],
 )
 def test_what_does_not_round_so_or_proves_nothing_does_not(says, text, reason):
     proved = prove(says, text)
     assert not proved.holds
     assert reason in proved.reason
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "7 / float(calc.bubble_fraction(8, 133)) - 7",
-        "-(7 - 7 / float(calc.bubble_fraction(8, 133)))",
-        "round(7 / float(calc.bubble_fraction(8, 133)) - 7)",
-        "[7 / float(calc.bubble_fraction(8, m)) - 7 for m in (133,)][0]",
-        "max(133, calc.collective('all_reduce', 'ring', 4).steps)",
-        "133 if calc.bubble_fraction(8, 133) < 0.06 else 0",
-        "calc.collective('all_reduce', 'ring', 4).steps and 133",
-        "0 * calc.collective('all_reduce', 'ring', 4).steps + 133",
-        "(7 / float(calc.bubble_fraction(8, 133)) - 7,)",
-        "[*(7 / float(calc.bubble_fraction(8, 133)) - 7,)]",
-        "[7 / float(calc.bubble_fraction(8, m)) - 7 for m in (133,)]",
-    ],
-)
-def test_a_number_that_was_put_in_is_not_proved_by_coming_out(text):
-    assert "which is written in it" in prove("133", text).reason
-
-
-@pytest.mark.parametrize(
-    "text",
-    [f"{STEPS} * 0 + 36 + 1", f"int('37') + 0 * {STEPS}", f"max({STEPS}, 74 / 2)"],
-)
-def test_a_number_that_stays_whatever_the_calls_give_is_not_proved(text):
-    assert "whatever its calls give" in prove("37", text).reason
 
 
 @pytest.mark.parametrize(
