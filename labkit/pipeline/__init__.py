@@ -16,10 +16,7 @@ emulated       operations that take a given time, by sleeping: schedules measure
 pipedream      updates without a flush, with stashed versions
 gpt_pp         the lab's GPT cut into stages; train_pp: and trained
 
-problem        what is to be scheduled: placement, microbatches, costs, memory
-search         the least makespan of any schedule, for small problems
 messages       a schedule as receive, compute, send; rendezvous: with sends that block, does it end?
-blocking       such rows, performed on ranks
 
 schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
 simulate(schedule).bubble()         # 0.2727..., 3/11
@@ -42,7 +39,6 @@ from labkit.pipeline.gpt_pp import (
 )
 from labkit.pipeline.op import Kind, Op, Row, Schedule, parse, plan, text
 from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
-from labkit.pipeline.problem import Problem
 from labkit.pipeline.schedules import (
     gpipe,
     interleaved,
@@ -52,7 +48,6 @@ from labkit.pipeline.schedules import (
     zero_bubble_h2,
     zero_bubble_v,
 )
-from labkit.pipeline.search import least_makespan, trade_off
 from labkit.pipeline.simulation import (
     Costs,
     Span,
@@ -75,7 +70,6 @@ __all__ = [
     "Pipeline",
     "PipelineGPT",
     "Row",
-    "Problem",
     "Schedule",
     "ScheduleError",
     "Span",
@@ -93,7 +87,6 @@ __all__ = [
     "interleaved",
     "layer_costs",
     "measured",
-    "least_makespan",
     "naive",
     "one_f_one_b",
     "parse",
@@ -106,7 +99,6 @@ __all__ = [
     "token_loss",
     "train",
     "train_step",
-    "trade_off",
     "validate",
     "weight_versions",
     "zero_bubble_h1",

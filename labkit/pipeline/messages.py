@@ -9,8 +9,6 @@ What is in one Together has been posted without blocking, and the rank waits for
 end (torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
 
 `actions` gives the plain order, which deadlocks for 1F1B: above, both ranks end up in a send.
-messages.py tells whether rows of actions come to their end, and blocking.py performs them.
-
 Do rows of actions come to their end, if a send ends only when it has been received?
 
     rank 0   ... F1 >F1 <B0 ...     both are in a send, and neither comes to its receive:

@@ -8,9 +8,10 @@ import torch
 from labkit.launch import launch
 from labkit.launch.errors import Deadlock
 from labkit.pipeline import gpipe, naive, one_f_one_b, plan
-from labkit.pipeline.blocking import perform_row
 from labkit.pipeline.messages import (
     MessageError,
+    Recv,
+    Send,
     Together,
     actions,
     messages_of,
@@ -52,15 +53,36 @@ def number(op, x):
     return torch.tensor([code + (0 if x is None else 7 * float(x[0]))], dtype=torch.float64)
 
 
+def perform_row(world, row, num_stages):
+    """Each action after the other, by sends and receives that block: what operations yield."""
+    values, computed = {}, []
+    for action in row:
+        if isinstance(action, Op):
+            need = action.needs(num_stages)
+            values[action.product] = number(action, None if need is None else values[need])
+            computed.append(float(values[action.product][0]))
+        elif isinstance(action, Send):
+            world.send(values[action.product], action.dst)
+        elif isinstance(action, Recv):
+            values[action.product] = world.recv(torch.empty_like(EMPTY), action.src)
+        else:
+            with world.together():
+                pendings = [post(world, each, values) for each in action.messages]
+            for pending in pendings:
+                pending.wait()
+    return computed
+
+
+def post(world, message, values):
+    if isinstance(message, Send):
+        return world.isend(values[message.product], message.dst)
+    buffer = values[message.product] = torch.empty_like(EMPTY)
+    return world.irecv(buffer, message.src)
+
+
 def on_ranks(world, schedules):
     """What each schedule's operations yield on this rank, one schedule after the other."""
-    return [
-        [
-            float(x[0])
-            for x in perform_row(world, rows[world.rank], len(rows), number, EMPTY).values()
-        ]
-        for rows in schedules
-    ]
+    return [perform_row(world, rows[world.rank], len(rows)) for rows in schedules]
 
 
 def by_hand(schedule):

@@ -9,11 +9,9 @@ import torch
 from labkit.pipeline import (
     Costs,
     Op,
-    Problem,
     Span,
     gpipe,
     interleaved,
-    least_makespan,
     measured,
     one_f_one_b,
     peak_memory,
@@ -115,10 +113,6 @@ def test_costs_and_sizes_come_in_any_list_of_numbers(kind):
     assert given == Costs(forward=(1.0, 3.0, 1.0), send=(0.5, 0.25))
     sizes = [1.0, 2.0, 0.5]
     assert peak_memory(schedule, kind(sizes), 0.5) == peak_memory(schedule, sizes, 0.5)
-    problem = Problem((0, 1, 2), 2, activation=kind([2.0, 4.0, 2.0]))
-    assert problem.held == [2, 4, 2]
-    limited = least_makespan(problem, kind([4.0, 4.0, 2.0]))
-    assert limited == least_makespan(problem, [4, 4, 2])
 
 
 def test_a_scalar_of_an_array_library_is_a_number():

@@ -16,7 +16,6 @@ from labkit.pipeline import (
     Schedule,
     gpipe,
     interleaved,
-    least_makespan,
     one_f_one_b,
     parse,
     peak_memory,
@@ -24,6 +23,7 @@ from labkit.pipeline import (
     simulate,
     text,
 )
+from tests.least_makespan import least_makespan
 
 TWO, LET_GO, ZERO, VIRTUAL, FOLDED = (
     PUZZLES[name] for name in ("two ranks", "let go", "zero bubble", "virtual stages", "folded")

@@ -1,21 +1,76 @@
 """A puzzle: a scheduling problem, a memory budget, and the least time within that memory.
 
-The puzzles, easy ones first. makespan and memory are what the search finds: see book.py.
+The puzzles, easy ones first. makespan and memory are what tests/least_makespan.py finds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from labkit.arguments import UserError
 from labkit.comm.operation import listed
-from labkit.pipeline import Costs, Kind, Problem
+from labkit.pipeline import Costs, Kind
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be scheduled: placement[stage] is the rank that holds it.
+
+    Costs and memory are whole numbers, so that times and sums are exact. is_split: every backward
+    is I and W; otherwise it is B. activation: of one microbatch on one stage, a whole number or one
+    per stage. kept_for_weights: the share of it that an I leaves for its W.
+    """
+
+    placement: tuple[int, ...]
+    num_microbatches: int
+    costs: Costs = field(default_factory=Costs)
+    is_split: bool = False
+    activation: int | tuple[int, ...] = 1
+    kept_for_weights: float = 1.0
+
+    @property
+    def num_stages(self) -> int:
+        """Of the whole pipeline."""
+        return len(self.placement)
+
+    @property
+    def num_ranks(self) -> int:
+        """p."""
+        return 1 + max(self.placement)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What a step is made of: F and B, or F, I and W."""
+        return (Kind.F, Kind.I, Kind.W) if self.is_split else (Kind.F, Kind.B)
+
+    @property
+    def held(self) -> list[int]:
+        """By stage, the memory of one microbatch between its F and the end of its backward."""
+        if isinstance(self.activation, int):
+            return [self.activation] * self.num_stages
+        return list(self.activation)
+
+    def change(self, kind: Kind, stage: int) -> int:
+        """What an operation adds to the memory of its rank, once it has ended."""
+        held = self.held[stage]
+        kept = round(held * self.kept_for_weights)
+        return {Kind.F: held, Kind.B: -held, Kind.I: kept - held, Kind.W: -kept}[kind]
+
+    def cost(self, kind: Kind, stage: int) -> int:
+        """The time of one operation."""
+        return int(self.costs.of(kind, self.num_stages)[stage])
+
+    def send_cost(self, stage: int) -> int:
+        """From a stage to the next, or back; 0 where both are on one rank."""
+        if self.placement[stage] == self.placement[stage + 1]:
+            return 0
+        return int(self.costs.of_sends(self.num_stages)[stage])
 
 
 @dataclass(frozen=True, slots=True)
 class Puzzle:
     """Both budgets are corners of the trade-off: the search finds nothing faster within this
-    memory, and with one unit less there is nothing as fast. A test searches anew.
+    memory, and with one unit less there is nothing as fast. A test searches again.
     """
 
     name: str
