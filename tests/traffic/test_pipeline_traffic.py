@@ -39,7 +39,7 @@ SCHEDULES = {
 
 
 def load_example():
-    path = Path(__file__).parents[2] / "examples" / "step.py"
+    path = Path(__file__).parents[2] / "examples" / "pipeline.py"
     spec = importlib.util.spec_from_file_location("pipeline_example", path)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
