@@ -10,12 +10,13 @@
 Needs only torch and cloudpickle; what draws, grades or talks to a notebook loads when it is used.
 """
 
-import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from labkit.lazy import lazy
+
 if TYPE_CHECKING:
-    from labkit import measure
+    from labkit import comm, launch, measure
     from labkit.comm import FatTree, Group, Link, Topology, replay
     from labkit.grade.desk import hint, reset, solution
     from labkit.grade.engine import check
@@ -33,46 +34,8 @@ if TYPE_CHECKING:
         warm_up,
     )
 
-__all__ = [
-    "Deadlock",
-    "FatTree",
-    "Group",
-    "Link",
-    "Mismatch",
-    "RankError",
-    "Run",
-    "RunError",
-    "RunTimeout",
-    "Session",
-    "Topology",
-    "attempt",
-    "check",
-    "hint",
-    "measure",
-    "replay",
-    "reset",
-    "run",
-    "save_payload",
-    "solution",
-    "warm_up",
-]
-
-_HOMES = {
-    **dict.fromkeys(("FatTree", "Group", "Link", "Topology", "replay"), "labkit.comm"),
-    **dict.fromkeys(("hint", "reset", "solution"), "labkit.grade.desk"),
-    "check": "labkit.grade.engine",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Nothing is imported before it is needed: torch takes two seconds, and in a terminal the fork
-    # server imports it meanwhile (cli/__init__.py).
-    if name in ("comm", "launch", "measure"):
-        return importlib.import_module(f"labkit.{name}")
-    if name in __all__:
-        return getattr(importlib.import_module(_HOMES.get(name, "labkit.launch")), name)
-    raise AttributeError(f"module 'labkit' has no attribute {name!r}")
-
+# torch takes two seconds: in a terminal the fork server imports it meanwhile (cli/__init__.py).
+__getattr__, __dir__, __all__ = lazy(__name__)
 
 _ipython = sys.modules.get("IPython")
 if "ipykernel" in sys.modules and _ipython is not None and _ipython.get_ipython() is not None:
@@ -94,7 +57,3 @@ def unload_ipython_extension(shell: Any) -> None:
     from labkit.notebook import magic
 
     magic.unload()
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -8,8 +8,9 @@ Nothing of it is imported before it is used: operation.py and operation.py need 
 commands that launch no ranks.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group
@@ -27,40 +28,4 @@ if TYPE_CHECKING:
     from labkit.comm.topology import FatTree, Link, Topology
     from labkit.comm.virtual_time import replay
 
-__all__ = [
-    "Disagreement",
-    "FatTree",
-    "Group",
-    "Link",
-    "Operation",
-    "Lateness",
-    "Pending",
-    "Region",
-    "SharedMemory",
-    "Site",
-    "SymmetricMemory",
-    "Timeline",
-    "Topology",
-    "replay",
-    "shared_memory_all_gather",
-    "shared_memory_all_reduce",
-    "shared_memory_reduce_scatter",
-]
-
-_HOMES = {
-    "Disagreement": "mismatch",
-    "FatTree": "topology",
-    "Group": "group",
-    **dict.fromkeys(("Operation", "Region", "Site", "Timeline"), "operation"),
-    "Pending": "member",
-    "Lateness": "throttle",
-    "replay": "virtual_time",
-    **dict.fromkeys(("Link", "Topology"), "topology"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        home = _HOMES.get(name, "shared_memory")
-        return getattr(importlib.import_module(f"labkit.comm.{home}"), name)
-    raise AttributeError(f"module 'labkit.comm' has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy(__name__)

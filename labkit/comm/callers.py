@@ -6,6 +6,7 @@ Looked up once for each way to a call: what a call costs is then the walk along 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import linecache
 import os
 import re
@@ -17,17 +18,23 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-import torch
-
 from labkit.comm.operation import Site
+
+
+def _file_of(package: str) -> str | None:
+    """The file of a package, which need not be there, and is not imported: torch takes seconds."""
+    spec = importlib.util.find_spec(package)
+    return None if spec is None else spec.origin
+
 
 _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # Frames in these trees are never "the reader's own line".
 _LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
-MACHINERY = (_LABKIT, os.path.dirname(torch.__file__) + os.sep)
+_TORCH = _file_of("torch")
+MACHINERY = (_LABKIT, *([] if _TORCH is None else [os.path.dirname(_TORCH) + os.sep]))
 # And in these a line is never the reader's own while there is one outside. torch wraps deprecated
 # functions with the help of typing_extensions.
-_TYPING_EXTENSIONS = getattr(sys.modules.get("typing_extensions"), "__file__", None)
+_TYPING_EXTENSIONS = _file_of("typing_extensions")
 _HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
 _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
 # What torch.compile has written: by torch.fx, and by Inductor, in whatever folder it was told to.

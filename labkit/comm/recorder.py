@@ -35,10 +35,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
-
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.operation import Operation, Site
 
@@ -167,6 +163,8 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     num_in_journal: how many collectives are in the journal; where torch has no more of them, it has
     issued none itself, and its record is not gone through.
     """
+    from torch.distributed import distributed_c10d as c10d
+
     cpu_before_s = time.process_time()
     time.sleep(_SAMPLE_S)
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
@@ -204,21 +202,25 @@ def dump(prefix: str) -> None:
     (torch 2.13), and torchfrtrace fails with a KeyError. So names and members are entered here. Of
     a group that is destroyed nobody knows the members, and its collectives are left out.
     """
+    from torch.distributed import distributed_c10d as c10d
+
     record = pickle.loads(_dump())
     for group, name in c10d._world.pg_names.items():
         ranks = str(c10d.get_process_group_ranks(group))
         record["pg_config"][name] = {"name": name, "desc": group.group_desc, "ranks": ranks}
     known = _latest(record["entries"])
     entries = [each for each in known if _group_of(each) in record["pg_config"]]
-    path = Path(f"{prefix}{dist.get_rank()}")
+    path = Path(f"{prefix}{c10d.get_rank()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps({**record, "entries": entries}))
 
 
 def _dump(**what: bool) -> bytes:
     """The record, from where this build of torch has it: private, and nccl's is another one."""
+    import torch
+
     names = ["_dump_fr_trace"]
-    if dist.is_initialized() and dist.get_backend() == "nccl":
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "nccl":
         names.insert(0, "_dump_nccl_trace")
     for name in names:
         if dump := getattr(torch._C._distributed_c10d, name, None):

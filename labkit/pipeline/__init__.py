@@ -23,85 +23,46 @@ simulate(schedule).bubble()         # 0.2727..., 3/11
 in_flight(schedule)                 # [4, 3, 2, 1]
 """
 
-from labkit.pipeline.emulated import EmulatedPipeline, emulated_step
-from labkit.pipeline.executor import Pipeline, Step, WeightedLoss, execute
-from labkit.pipeline.gpt_pp import (
-    GPTStage,
-    PipelineGPT,
-    balance,
-    even,
-    gather_full_state,
-    layer_costs,
-    stage_costs,
-    token_loss,
-    train,
-    train_step,
-)
-from labkit.pipeline.op import Kind, Op, Row, Schedule, parse, plan, text
-from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
-from labkit.pipeline.schedules import (
-    gpipe,
-    interleaved,
-    naive,
-    one_f_one_b,
-    zero_bubble_h1,
-    zero_bubble_h2,
-    zero_bubble_v,
-)
-from labkit.pipeline.simulation import (
-    Costs,
-    Span,
-    Timing,
-    in_flight,
-    in_time,
-    measured,
-    peak_memory,
-    simulate,
-)
-from labkit.pipeline.validate import ScheduleError, validate
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Costs",
-    "EmulatedPipeline",
-    "GPTStage",
-    "Kind",
-    "Op",
-    "PipeDream",
-    "Pipeline",
-    "PipelineGPT",
-    "Row",
-    "Schedule",
-    "ScheduleError",
-    "Span",
-    "Step",
-    "Timing",
-    "WeightedLoss",
-    "balance",
-    "emulated_step",
-    "even",
-    "execute",
-    "gather_full_state",
-    "gpipe",
-    "in_flight",
-    "in_time",
-    "interleaved",
-    "layer_costs",
-    "measured",
-    "naive",
-    "one_f_one_b",
-    "parse",
-    "peak_memory",
-    "plan",
-    "simulate",
-    "stage_costs",
-    "stale_weights",
-    "text",
-    "token_loss",
-    "train",
-    "train_step",
-    "validate",
-    "weight_versions",
-    "zero_bubble_h1",
-    "zero_bubble_h2",
-    "zero_bubble_v",
-]
+from labkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from labkit.pipeline.emulated import EmulatedPipeline, emulated_step
+    from labkit.pipeline.executor import Pipeline, Step, WeightedLoss, execute
+    from labkit.pipeline.gpt_pp import (
+        GPTStage,
+        PipelineGPT,
+        balance,
+        even,
+        gather_full_state,
+        layer_costs,
+        stage_costs,
+        token_loss,
+        train,
+        train_step,
+    )
+    from labkit.pipeline.op import Kind, Op, Row, Schedule, parse, plan, text
+    from labkit.pipeline.pipedream import PipeDream, stale_weights, weight_versions
+    from labkit.pipeline.schedules import (
+        gpipe,
+        interleaved,
+        naive,
+        one_f_one_b,
+        zero_bubble_h1,
+        zero_bubble_h2,
+        zero_bubble_v,
+    )
+    from labkit.pipeline.simulation import (
+        Costs,
+        Span,
+        Timing,
+        in_flight,
+        in_time,
+        measured,
+        peak_memory,
+        simulate,
+    )
+    from labkit.pipeline.validation import ScheduleError, validate
+
+__getattr__, __dir__, __all__ = lazy(__name__)

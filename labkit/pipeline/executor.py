@@ -52,7 +52,7 @@ from labkit.pipeline import pipeline_checks as checks
 from labkit.pipeline.deferred import DeferredWeights
 from labkit.pipeline.op import Kind, Op, Schedule, consumer
 from labkit.pipeline.simulation import Span
-from labkit.pipeline.validate import validate
+from labkit.pipeline.validation import validate
 from labkit.pipeline.wires import Wires
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from labkit import arguments
 from labkit.pipeline.op import Kind, Op, Product, Schedule, consumer, lines
-from labkit.pipeline.validate import executable_order, validate
+from labkit.pipeline.validation import executable_order, validate
 
 
 class Span(NamedTuple):

@@ -36,91 +36,38 @@ A server, which needs the extra `serve`:
     server.py     serve(model): all of it on this machine
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from labkit.serving.caches import ContiguousCache, NoCache, Piece
-from labkit.serving.decoder import Decoder
-from labkit.serving.disaggregated import DisaggregatedEngine, prefill
-from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
-from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
-from labkit.serving.pages import PagedCache
-from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
-from labkit.serving.quantized import (
-    Int8PagedCache,
-    compare_quantized_training,
-    logits_error,
-    quantize,
-    weight_bytes,
-)
-from labkit.serving.replicas import Replicas
-from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
-from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
-from labkit.serving.scheduler import (
-    chunked_prefill,
-    continuous,
-    preempting,
-    priorities,
-    static_batches,
-)
-from labkit.serving.serving_engine import Engine, Output, QueueFull
-from labkit.serving.speculative import SpeculativeEngine, accept
-from labkit.serving.swapping import SwappingEngine
+from labkit.lazy import lazy
 
-__all__ = [
-    "Arrival",
-    "ContiguousCache",
-    "Decoder",
-    "DisaggregatedEngine",
-    "Engine",
-    "Int8PagedCache",
-    "Leader",
-    "Load",
-    "NoCache",
-    "Output",
-    "PagedCache",
-    "Piece",
-    "PipelineDecoder",
-    "QueueFull",
-    "Replicas",
-    "Request",
-    "Router",
-    "Sampling",
-    "SpeculativeEngine",
-    "SwappingEngine",
-    "TensorParallelDecoder",
-    "Timing",
-    "accept",
-    "agreed_num_pages",
-    "by_prefix",
-    "chunked_prefill",
-    "compare_quantized_training",
-    "continuous",
-    "follow",
-    "goodput",
-    "least_loaded",
-    "logits_error",
-    "percentile",
-    "poisson_trace",
-    "preempting",
-    "prefill",
-    "priorities",
-    "quantize",
-    "replay",
-    "round_robin",
-    "serve",
-    "static_batches",
-    "throughput",
-    "weight_bytes",
-]
+if TYPE_CHECKING:
+    from labkit.serving.caches import ContiguousCache, NoCache, Piece
+    from labkit.serving.decoder import Decoder
+    from labkit.serving.disaggregated import DisaggregatedEngine, prefill
+    from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
+    from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
+    from labkit.serving.pages import PagedCache
+    from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
+    from labkit.serving.quantized import (
+        Int8PagedCache,
+        compare_quantized_training,
+        logits_error,
+        quantize,
+        weight_bytes,
+    )
+    from labkit.serving.replicas import Replicas
+    from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
+    from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
+    from labkit.serving.scheduler import (
+        chunked_prefill,
+        continuous,
+        preempting,
+        priorities,
+        static_batches,
+    )
+    from labkit.serving.server import serve
+    from labkit.serving.serving_engine import Engine, Output, QueueFull
+    from labkit.serving.speculative import SpeculativeEngine, accept
+    from labkit.serving.swapping import SwappingEngine
 
-
-def __getattr__(name: str) -> Any:
-    # FastAPI is an extra: ranks have an engine without it.
-    if name != "serve":
-        raise AttributeError(f"module 'labkit.serving' has no attribute {name!r}")
-    try:
-        from labkit.serving.server import serve
-    except ModuleNotFoundError as error:
-        message = f"{error}: a server needs more packages; pip install fastapi uvicorn"
-        raise ModuleNotFoundError(message, name=error.name) from None
-    return serve
+__getattr__, __dir__, __all__ = lazy(__name__)

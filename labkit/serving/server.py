@@ -41,12 +41,16 @@ from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
-import uvicorn
-from fastapi import FastAPI, Response
-from fastapi import Request as HttpRequest
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from starlette.exceptions import HTTPException
+try:
+    import uvicorn
+    from fastapi import FastAPI, Response
+    from fastapi import Request as HttpRequest
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+    from starlette.exceptions import HTTPException
+except ModuleNotFoundError as error:
+    message = f"{error}: a server needs more packages; pip install 'labkit[serve]'"
+    raise ModuleNotFoundError(message, name=error.name) from None
 
 from labkit import arguments
 from labkit.comm import Group

@@ -31,8 +31,9 @@
 Names load when first used: a machine without matplotlib can still write traces.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
@@ -56,85 +57,4 @@ if TYPE_CHECKING:
     from labkit.viz.timelines import timeline
     from labkit.viz.traffic import traffic_matrix
 
-# The modules are named differently from their functions: importing labkit.viz.x sets the name
-# x on this package, and would replace a function of that name by the module.
-_HOME = {
-    "Curve": "labkit.viz.size_curves",
-    "Mark": "labkit.viz.size_curves",
-    "Picture": "labkit.viz.style",
-    "bandwidth_map": "labkit.viz.performance",
-    "cache_map": "labkit.viz.serving",
-    "extents": "labkit.viz.extents_picture",
-    "recovery": "labkit.viz.failures",
-    "goodput": "labkit.viz.failures",
-    "in_flight": "labkit.viz.in_flight_curve",
-    "latency_bandwidth": "labkit.viz.size_curves",
-    "latency_throughput": "labkit.viz.serving",
-    "load_of_experts": "labkit.viz.expert_load",
-    "memory_bar": "labkit.viz.memory",
-    "memory_timeline": "labkit.viz.memory",
-    "mesh_map": "labkit.viz.mesh",
-    "moves": "labkit.viz.movement",
-    "over_links": "labkit.viz.link_curves",
-    "passes": "labkit.viz.serving",
-    "power_cuts": "labkit.viz.failures",
-    "ring_step": "labkit.viz.ring_step_picture",
-    "ring_steps": "labkit.viz.rings",
-    "roofline": "labkit.viz.performance",
-    "scaling_curves": "labkit.viz.performance",
-    "schedule": "labkit.viz.schedule_grid",
-    "shards": "labkit.viz.shard_map",
-    "simulated_step": "labkit.viz.steps",
-    "slot_use": "labkit.viz.serving",
-    "step_terms": "labkit.viz.steps",
-    "tagged": "labkit.viz.rings",
-    "timeline": "labkit.viz.timelines",
-    "traffic_matrix": "labkit.viz.traffic",
-}
-
-__all__ = [
-    "Curve",
-    "Mark",
-    "Picture",
-    "bandwidth_map",
-    "cache_map",
-    "chrome_trace",
-    "extents",
-    "recovery",
-    "goodput",
-    "in_flight",
-    "latency_bandwidth",
-    "latency_throughput",
-    "load_of_experts",
-    "memory_bar",
-    "memory_timeline",
-    "mesh_map",
-    "moves",
-    "over_links",
-    "passes",
-    "power_cuts",
-    "ring_step",
-    "ring_steps",
-    "roofline",
-    "scaling_curves",
-    "schedule",
-    "shards",
-    "simulated_step",
-    "slot_use",
-    "step_terms",
-    "tagged",
-    "timeline",
-    "traffic_matrix",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "chrome_trace":
-        return importlib.import_module("labkit.viz.chrome_trace")
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'labkit.viz' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy(__name__)

@@ -5,17 +5,19 @@ torch.distributed by its full name. No files import each other in a loop.
 """
 
 import ast
+import importlib
 import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 # Bottom to top. `from labkit import run` counts as launch, which is where it comes from.
 ROOMS = """
-    arguments interrupts comm doctor copies launch hosts collectives mesh gpt_config model data
+    lazy arguments interrupts comm doctor copies launch hosts collectives mesh gpt_config model data
     optimizer large_batch global_norm train memory data_parallel zero precision recompute
     tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving calc
     profile inject viz measure progress grade interview notebook cli
@@ -25,10 +27,11 @@ OF_THE_PACKAGE = "launch"
 ALONE = ("calc",)
 # What else the package offers, from rooms that load when it is used.
 OF_GRADE = ("check", "hint", "reset", "solution")
-# (module, function) -> the later rooms that it may import, inside the function only ("": for type
-# checkers only, and test_bare_machine.py sees to it that nothing more is loaded).
+# What only type checkers import counts as a function of this name.
+FOR_TYPES = "TYPE_CHECKING"
+# (module, function) -> the later rooms that it may import, inside the function only.
 EXCEPTIONS = {
-    ("labkit", ""): {"grade", "measure"},
+    ("labkit", FOR_TYPES): {"grade", "measure"},
     ("labkit", "load_ipython_extension"): {"notebook"},
     ("labkit", "unload_ipython_extension"): {"notebook"},
     ("labkit.launch.payload.__main__", ""): {"hosts"},  # a program of its own
@@ -86,6 +89,11 @@ class Imports(ast.NodeVisitor):
         self.scope.pop()
 
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_scope
+
+    def visit_If(self, node):
+        self.scope += [FOR_TYPES] * (getattr(node.test, "id", "") == FOR_TYPES)
+        self.generic_visit(node)
+        self.scope = [each for each in self.scope if each != FOR_TYPES]
 
     def visit_Import(self, node):
         for alias in node.names:
@@ -242,6 +250,23 @@ def test_an_allowed_import_is_not(module, source):
 def test_an_exception_is_made_for_nothing_that_is_gone(module, function):
     imported = {room_of(target) for target, where, _ in imports_of(module) if where == function}
     assert imported >= EXCEPTIONS[module, function]
+
+
+def offered_later():
+    """(package, name) of each name that labkit.lazy loads when it is used."""
+    for package, path in MODULES.items():
+        if path.name == "__init__.py" and ("labkit.lazy", "", ANY) in imports_of(package):
+            yield from ((package, name) for name in importlib.import_module(package).__all__)
+
+
+def test_no_module_takes_the_place_of_a_name_that_loads_later():
+    # Importing labkit.viz.timeline would set labkit.viz.timeline, to the module.
+    names = list(offered_later())
+    modules = {f"{package}.{name}" for package, name in names} & set(MODULES)
+    assert ("labkit.viz", "timeline") in names
+    assert modules == {
+        "labkit.comm", "labkit.launch", "labkit.measure", "labkit.viz.chrome_trace",
+    }  # fmt: skip
 
 
 def loop_in(imports):
