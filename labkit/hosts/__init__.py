@@ -17,7 +17,7 @@ What is kept, and how it travels:
     rank_record.py      what is kept of one rank
     attempts.py   what is kept of a failure
     records.py          records on their way between hosts
-    typed_json.py       JSON that anybody may have changed
+    typed_json.py       dataclasses and timelines from JSON
 
 On one host: torchrun.py is `labkit.run(..., engine="torchrun")`.
 

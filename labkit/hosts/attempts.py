@@ -190,7 +190,8 @@ class RunVerdict:
         data = typed_json.parsed(note)
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise ValueError(f"it has another format than {FORMAT}, which this labkit reads")
-        verdict: RunVerdict = typed_json.fitted(cls, data)
+        with typed_json.damage_named():
+            verdict: RunVerdict = typed_json.fitted(cls, data)
         return verdict
 
     @classmethod
@@ -201,8 +202,8 @@ class RunVerdict:
             return None
         path = min(paths, key=lambda path: (len(path.name), path.name))
         try:
-            return cls.from_bytes(typed_json.content(path))
-        except ValueError as error:
+            return cls.from_bytes(path.read_bytes())
+        except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
     def error(self, ranks: Sequence[Record | None], timelines: Sequence[Timeline]) -> RunError:

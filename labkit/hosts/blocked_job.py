@@ -125,10 +125,9 @@ class Standing:
     def from_bytes(cls, note: bytes) -> Standing:
         """The note again. ValueError, with the reason, for anything else."""
         data = typed_json.parsed(decompressed(note, _MOST_BYTES))
-        if not isinstance(data, dict):
-            raise ValueError("it is no note of labkit's")
-        data.update({name: typed_json.decode_timeline(data.get(name)) for name in _TIMELINES})
-        standing: Standing = typed_json.fitted(cls, data)
+        with typed_json.damage_named():
+            data.update({name: typed_json.decode_timeline(data[name]) for name in _TIMELINES})
+            standing: Standing = typed_json.fitted(cls, data)
         return standing
 
 

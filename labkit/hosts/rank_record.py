@@ -27,7 +27,6 @@ import torch
 from labkit.comm import FatTree, Lateness, Site, Timeline, Topology
 from labkit.doctor.verdict import Stage
 from labkit.hosts import typed_json
-from labkit.hosts.typed_json import Misfit
 
 FORMAT = 3
 MOST_RANKS = 100_000
@@ -111,60 +110,33 @@ class Record:
         its = data.get("format") if isinstance(data, dict) else None
         if its != FORMAT:
             raise ValueError(
-                f"it has format {typed_json.shown(its)}, and this labkit reads format {FORMAT}; "
+                f"it has format {its!r:.40}, and this labkit reads format {FORMAT}; "
                 "open it with the labkit that wrote it"
             )
         data = {name: item for name, item in data.items() if name != "format"}
-        try:
-            timeline = typed_json.decode_timeline(data.get("timeline"))
-        except Misfit as error:
-            raise error.inside("timeline") from None
         is_its_own = data.get("value") == len(value)
-        data.update(timeline=timeline, value=value, log=log.decode(errors="replace"))
-        record: Record = typed_json.fitted(cls, data)
-        _require_sense(record)
+        with typed_json.damage_named():
+            timeline = typed_json.decode_timeline(data["timeline"])
+            data.update(timeline=timeline, value=value, log=log.decode(errors="replace"))
+            record: Record = typed_json.fitted(cls, data)
+        if not 0 <= record.rank < record.world_size <= MOST_RANKS:
+            raise ValueError(f"{record.rank} is no rank of {record.world_size}")
         return record if is_its_own else dataclasses.replace(record, value_kind=DAMAGED)
 
     @classmethod
     def read(cls, path: Path) -> Record:
         """The rank whose JSON is at `path`. ValueError, naming the file, where it is damaged."""
         try:
-            data = typed_json.parsed(typed_json.content(path))
+            data = typed_json.parsed(path.read_bytes())
             beside = path.with_suffix(".value")
-            value = typed_json.content(beside) if beside.is_file() else b""
-            record = cls.from_json(data, value, typed_json.content(path.with_suffix(".log")))
-            if path.name != f"rank-{record.rank}.json":
-                raise ValueError(f"it is the record of rank {record.rank}, under another name")
-        except ValueError as error:
+            value = beside.read_bytes() if beside.exists() else b""
+            return cls.from_json(data, value, path.with_suffix(".log").read_bytes())
+        except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
-        return record
 
     def load_value(self, *, trust: bool) -> Any:
         """What the rank returned."""
         return decode_value(self.value_kind, self.value, self.rank, trust=trust)
-
-
-def _require_sense(record: Record) -> None:
-    """Raise ValueError unless the record is of a rank that there can be: its numbers are counted
-    with, index lists of ranks, and are put into names of files.
-    """
-    rank, world_size = record.rank, record.world_size
-    if not 1 <= world_size <= MOST_RANKS:
-        raise ValueError(
-            f"world_size is {world_size}, which is no number of ranks (1 to {MOST_RANKS})"
-        )
-    if not 0 <= rank < world_size:
-        raise ValueError(f"{rank} is no rank of {world_size}")
-    if record.device not in ("cpu", "cuda"):
-        raise ValueError(f"device is {typed_json.shown(record.device)}, and not 'cpu' or 'cuda'")
-    if record.topology is not None:
-        record.topology.check_world_size(world_size)
-    for number, operation in enumerate(record.timeline.operations):
-        peers = () if operation.peer is None else (operation.peer,)
-        for other in (*operation.group, *peers):
-            if not 0 <= other < world_size:
-                where = f"timeline.operations[{number}]"
-                raise ValueError(f"{where} names rank {other}, which is no rank of {world_size}")
 
 
 def _replace(path: Path, data: bytes) -> None:
