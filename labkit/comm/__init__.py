@@ -1,10 +1,23 @@
 """Groups of ranks that exchange tensors, and the journal of everything they did.
 
-The only room that calls torch.distributed. Read in this order: group.py, primitives.py (what a
-group can do), member.py (what each operation goes through), journal.py, agreement/agreement.py (how
-ranks compare what they mean). shared_memory/, throttling/ and hosts/ are for those who need them.
+The only room that calls torch.distributed. Read in this order:
 
-Nothing of it is imported before it is used: operation.py and operation.py need no torch, and neither do
+    group.py             Group: making it, splitting it, closing it
+    primitives.py        its operations; tensor_arguments.py checks what they are given
+    member.py            the steps that all operations share; Pending
+    journal.py           the file in which an operation is before it starts; operation.py is how
+                         others read it, callers.py finds the line that called
+    agreement.py         ranks compare operations before they start, in tables of shared_rows.py;
+                         mismatch.py has the rules
+    connect.py           how a rank joins the world
+    topology.py          links; throttle.py lets messages take their time, virtual_time.py replays
+                         a run over them
+    wire_bytes.py        bytes that gloo's collectives put on the wire
+
+For those who need them: shared_memory/ (collectives without a network), recorder.py (collectives
+that torch itself issues), staging.py (ranks that share a GPU), owned_folder.py.
+
+Nothing is imported before it is used. operation.py and mismatch.py need no torch, and neither do
 commands that launch no ranks.
 """
 

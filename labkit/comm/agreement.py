@@ -1,42 +1,33 @@
-"""Every rank checks that the others mean the same operation as itself, before it is carried out.
+"""Each rank checks that the others mean the same operation, before it performs its own.
 
 Before an operation starts, a rank writes down what it means, in memory shared with the other ranks
 of its host (shared_rows.py), and then reads what they wrote. Of two ranks, the later one sees the
-other's entry. If they disagree, it raises an error and never starts the operation. So ranks get no
-wrong sum, and no process aborts in C++ because a message is too long.
+other's entry. If they disagree, it raises Disagreement and never starts the operation. So ranks get
+no wrong sum, and no process aborts in C++ because a message is too long.
 
     world.calls     a row per collective, an entry per member: a hash of what must be equal (kind,
-                    dtype, shape, reduce op, root, label, medium), and one of how the call reads,
+                    dtype, shape, reduce op, root, label, medium), and one of the line of the call,
                     with those that led there
-    world.0-1       what goes from 0 to 1, see agreement.py
-
-Lines may differ, since ranks may call from different ones. But line A and then line B on one rank,
-B and then A on another, with nothing between, are two calls in another order: an error, unless
-they have a label (`Group.label`) which says that they belong together. It is noticed at the second
-call: the first has mixed the two by then, and the run returns none of it.
-
-Each writes its own entry and then reads the others' (Dekker's pattern). A processor may do that the
-other way round, and then neither sees the other's: it keeps a store to itself for some nanoseconds.
-So something must come in between, and does: the entry in the journal, which takes microseconds, and
-a lock, which on x86 is a full barrier. An entry that was missed all the same is found by the next
-look, at the latest by that at the end of the run (but for the rows of an all_to_all).
-
-Only equality is looked at here, of hashes; words come from the journals, which are read when
-something differs. Costs a few microseconds per operation and rank to compare with
-(benchmarks/journal.py). torch's own check (TORCH_DISTRIBUTED_DEBUG=DETAIL) adds a collective to
-every collective, and takes no notice of the reduce op and of swapped calls.
-
-What goes from one member of a group to another: both ends say how they mean it.
-
     world.0-1       a row per message from 0 to 1: the sender's entry, the receiver's, each a hash
                     of label, dtype and shape
     world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
 
-Wire: nothing; tables in memory that the ranks of one host share (shared_rows.py).
+The tables hold hashes, and show only that something differs. Then Witness reads the two ranks'
+journals, and mismatch.py says what differs.
 
-What the journals of ranks on one host prove, once their entries in shared tables differ.
+Lines may differ, since ranks may call from different ones. But line A and then line B on one rank,
+B and then A on another, with nothing between, are two calls in another order: an error, unless they
+have a label (`Group.label`) which says that they belong together. It is detected at the second
+call: the first has mixed the two by then, and the run returns none of it.
 
-Ranks compare what they mean before an operation is carried out.
+Each rank writes its own entry and then reads the others' (Dekker's pattern). A processor may keep a
+store to itself for some nanoseconds, so something must come in between: the entry in the journal,
+which takes microseconds, and a lock, which on x86 is a full barrier. An entry that was missed all
+the same is found by the next look. (The rows of an all_to_all are looked at only once.)
+
+Costs a few microseconds per operation and rank to compare with (benchmarks/journal.py). torch's own
+check (TORCH_DISTRIBUTED_DEBUG=DETAIL) adds a collective to each collective, and does not see the
+reduce op or swapped calls.
 """
 
 from __future__ import annotations
@@ -55,182 +46,6 @@ from labkit.comm.mismatch import ADVICE, Difference, Disagreement
 from labkit.comm.operation import Operation
 from labkit.comm.shared_rows import SharedRows
 
-_PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
-
-
-class _NotYet(Exception):
-    """An entry that was declared is not in its rank's journal so far."""
-
-
-class Witness:
-    """Reads our journal and another member's when something seems to differ.
-
-    The journals decide: they have what was called, of which the tables only have hashes. Where they
-    show no difference, nothing is raised.
-    """
-
-    def __init__(self, journals: Path, group_name: str, ranks: Sequence[int], member: int) -> None:
-        """`ranks`: global numbers of the group's members; `member`: which of them we are."""
-        self._journals, self._group_name = journals, group_name
-        self._ranks, self._member = ranks, member
-
-    def testify_on_collective(self, sequence: int, peer: int) -> None:
-        """Raise Disagreement if the n-th collective differs between us and a member."""
-        ranks = (self._ranks[self._member], self._ranks[peer])
-        _raise_what_is_found(
-            lambda: mismatch.among({rank: self._collective(rank, sequence) for rank in ranks})
-        )
-
-    def testify_on_order(self, sequence: int, peer: int) -> None:
-        """Raise Disagreement if our n-th collective and the one before it are swapped there."""
-        ranks = sorted((self._ranks[self._member], self._ranks[peer]))
-        both = (sequence - 1, sequence)
-        _raise_what_is_found(
-            lambda: mismatch.swap(
-                {rank: [self._collective(rank, each) for each in both] for rank in ranks}
-            )
-        )
-
-    def testify_on_message(self, number: int, peer: int, *, sends: bool) -> None:
-        """Raise Disagreement if our n-th message to (or from) a member does not fit its buffer."""
-        (source, _), (target, _) = ends = self._ends(peer, sends=sends)
-
-        def find() -> Difference | None:
-            send, recv = (
-                _message(self._operations(rank), kind, other, number)
-                for (rank, kind), (other, _) in zip(ends, ends[::-1], strict=True)
-            )
-            return mismatch.between(source, send, target, recv)
-
-        _raise_what_is_found(find)
-
-    def _ends(self, peer: int, *, sends: bool) -> tuple[tuple[int, str], tuple[int, str]]:
-        """Who sends, and who receives: a global number, and what its operation is called."""
-        ours, theirs = self._ranks[self._member], self._ranks[peer]
-        source, target = (ours, theirs) if sends else (theirs, ours)
-        return (source, "send"), (target, "recv")
-
-    def _operations(self, rank: int) -> list[Operation]:
-        """What a member has posted on this group so far."""
-        journal = read_journal(self._journals / f"rank-{rank}")
-        return [each for each in journal.operations if each.group_name == self._group_name]
-
-    def _collective(self, rank: int, sequence: int) -> Operation:
-        """The n-th one of a member. Raises _NotYet."""
-        for operation in self._operations(rank):
-            if operation.is_collective and operation.sequence == sequence:
-                return operation
-        raise _NotYet
-
-
-def _message(operations: Sequence[Operation], kind: str, peer: int, number: int) -> Operation:
-    """One end of a message. Raises _NotYet."""
-    for operation in operations:
-        if (operation.kind, operation.peer, operation.sequence) == (kind, peer, number):
-            return operation
-    raise _NotYet
-
-
-def _raise_what_is_found(find: Callable[[], Difference | None]) -> None:
-    """Look once all is there that was declared: a rank writes its journal a moment after that."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(_NotYet):
-            difference = find()
-            if difference is not None:
-                raise Disagreement(f"{difference.text(str)}. {ADVICE[difference.aspect]}")
-            return
-        time.sleep(0.005)
-
-
-SENDER, RECEIVER = 0, 1
-
-
-@dataclass
-class _Messages:
-    """Those from one member to another, seen from one end."""
-
-    rows: SharedRows
-    declared: int = 0
-    compared: int = 0
-
-
-class Pairs:
-    """One member and each of the others, as to messages and the rows of an all_to_all."""
-
-    def __init__(self, tables: str, witness: Witness, member: int, others: Sequence[int]) -> None:
-        """`tables`: how the group's files begin; `others`: the members on our host, but us."""
-        self._tables, self._witness = tables, witness
-        self._member, self._others = member, others
-        self._messages: dict[tuple[int, int], _Messages] = {}
-        self._rows: dict[tuple[int, int], SharedRows] = {}
-
-    def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
-        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
-        if peer not in self._others:
-            return
-        messages = self._messages.get((peer, role))
-        if messages is None:
-            rows = SharedRows(self._path(peer, role), 2, role)
-            messages = self._messages[peer, role] = _Messages(rows)
-        messages.declared = number
-        messages.rows.write(number, meant)
-
-    def compare_messages(self, peer: int, role: int) -> None:
-        """Look at the other end of our messages so far. Raises Disagreement."""
-        messages = self._messages.get((peer, role))
-        while messages is not None and messages.compared < messages.declared:
-            number = messages.compared + 1
-            theirs = messages.rows.read(number, 1 - role)
-            if theirs is None:
-                return
-            messages.compared = number
-            if theirs != messages.rows.read(number, role):
-                self._witness.testify_on_message(number, peer, sends=role == SENDER)
-            messages.rows.tidy(number)
-
-    def compare_what_is_left(self) -> None:
-        """Look at ends of messages that were not there when we compared. Raises Disagreement."""
-        for peer, role in list(self._messages):
-            self.compare_messages(peer, role)
-
-    def declare_rows(self, sequence: int, sent: Sequence[int], received: Sequence[int]) -> None:
-        """Say how many rows go to and come from each member in our n-th collective."""
-        for peer in self._others:
-            for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
-                self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
-
-    def compare_rows(self, sequence: int) -> None:
-        """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
-        for peer in self._others:
-            for role in (SENDER, RECEIVER):
-                table = self._rows_with(peer, role)
-                theirs = table.read(sequence, 1 - role)
-                if theirs is not None and theirs != table.read(sequence, role):
-                    self._witness.testify_on_collective(sequence, peer)
-                table.forget_before(sequence)
-
-    def _rows_with(self, peer: int, role: int) -> SharedRows:
-        table = self._rows.get((peer, role))
-        if table is None:
-            path = f"{self._path(peer, role)}.rows"
-            table = self._rows[peer, role] = SharedRows(path, 2, role)
-        return table
-
-    def _path(self, peer: int, role: int) -> str:
-        source, target = (self._member, peer) if role == SENDER else (peer, self._member)
-        return f"{self._tables}.{source}-{target}"
-
-
-_MEANT, _LINE = slice(0, 8), slice(8, 16)
-_NO_LINE = bytes(8)
-
-
-@lru_cache(maxsize=4096)
-def hashed(*parts: object) -> bytes:
-    """8 bytes that are equal in two processes when the parts are."""
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -245,8 +60,12 @@ class Neighbours:
 NOBODY = Neighbours(frozenset(), Path())
 
 
+_MEANT, _LINE = slice(0, 8), slice(8, 16)
+_NO_LINE = bytes(8)
+
+
 class Agreement:
-    """What the members of one group mean, seen from one of them."""
+    """Compares the operations of a group's members, seen from one of them."""
 
     def __init__(
         self, neighbours: Neighbours, name: str, ranks: Sequence[int], member: int
@@ -323,3 +142,176 @@ class Agreement:
             # The same two calls, in this order here and in the other one there.
             if (before, its_before) == (theirs, ours):
                 self._witness.testify_on_order(sequence, peer)
+
+
+@lru_cache(maxsize=4096)
+def hashed(*parts: object) -> bytes:
+    """Return 8 bytes that are equal in two processes when the parts are."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+
+
+SENDER, RECEIVER = 0, 1
+
+
+class Pairs:
+    """Compares this member's messages and all_to_all rows with each of the other members."""
+
+    def __init__(self, tables: str, witness: Witness, member: int, others: Sequence[int]) -> None:
+        """`tables`: how the group's files begin; `others`: the members on our host, but us."""
+        self._tables, self._witness = tables, witness
+        self._member, self._others = member, others
+        self._messages: dict[tuple[int, int], _Messages] = {}
+        self._rows: dict[tuple[int, int], SharedRows] = {}
+
+    def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
+        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
+        if peer not in self._others:
+            return
+        messages = self._messages.get((peer, role))
+        if messages is None:
+            rows = SharedRows(self._path(peer, role), 2, role)
+            messages = self._messages[peer, role] = _Messages(rows)
+        messages.declared = number
+        messages.rows.write(number, meant)
+
+    def compare_messages(self, peer: int, role: int) -> None:
+        """Look at the other end of our messages so far. Raises Disagreement."""
+        messages = self._messages.get((peer, role))
+        while messages is not None and messages.compared < messages.declared:
+            number = messages.compared + 1
+            theirs = messages.rows.read(number, 1 - role)
+            if theirs is None:
+                return
+            messages.compared = number
+            if theirs != messages.rows.read(number, role):
+                self._witness.testify_on_message(number, peer, sends=role == SENDER)
+            messages.rows.tidy(number)
+
+    def compare_what_is_left(self) -> None:
+        """Look at ends of messages that were not there when we compared. Raises Disagreement."""
+        for peer, role in list(self._messages):
+            self.compare_messages(peer, role)
+
+    def declare_rows(self, sequence: int, sent: Sequence[int], received: Sequence[int]) -> None:
+        """Say how many rows go to and come from each member in our n-th collective."""
+        for peer in self._others:
+            for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
+                self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
+
+    def compare_rows(self, sequence: int) -> None:
+        """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
+        for peer in self._others:
+            for role in (SENDER, RECEIVER):
+                table = self._rows_with(peer, role)
+                theirs = table.read(sequence, 1 - role)
+                if theirs is not None and theirs != table.read(sequence, role):
+                    self._witness.testify_on_collective(sequence, peer)
+                table.forget_before(sequence)
+
+    def _rows_with(self, peer: int, role: int) -> SharedRows:
+        table = self._rows.get((peer, role))
+        if table is None:
+            path = f"{self._path(peer, role)}.rows"
+            table = self._rows[peer, role] = SharedRows(path, 2, role)
+        return table
+
+    def _path(self, peer: int, role: int) -> str:
+        source, target = (self._member, peer) if role == SENDER else (peer, self._member)
+        return f"{self._tables}.{source}-{target}"
+
+
+@dataclass
+class _Messages:
+    """Messages from one member to another, seen from one end."""
+
+    rows: SharedRows
+    declared: int = 0
+    compared: int = 0
+
+
+class Witness:
+    """Reads our journal and another member's when entries differ.
+
+    The journals decide: they have what was called, of which the tables only have hashes. Where they
+    show no difference, nothing is raised.
+    """
+
+    def __init__(self, journals: Path, group_name: str, ranks: Sequence[int], member: int) -> None:
+        """`ranks`: global numbers of the group's members; `member`: which of them we are."""
+        self._journals, self._group_name = journals, group_name
+        self._ranks, self._member = ranks, member
+
+    def testify_on_collective(self, sequence: int, peer: int) -> None:
+        """Raise Disagreement if the n-th collective differs between us and a member."""
+        ranks = (self._ranks[self._member], self._ranks[peer])
+        _raise_what_is_found(
+            lambda: mismatch.among({rank: self._collective(rank, sequence) for rank in ranks})
+        )
+
+    def testify_on_order(self, sequence: int, peer: int) -> None:
+        """Raise Disagreement if our n-th collective and the one before it are swapped there."""
+        ranks = sorted((self._ranks[self._member], self._ranks[peer]))
+        both = (sequence - 1, sequence)
+        _raise_what_is_found(
+            lambda: mismatch.swap(
+                {rank: [self._collective(rank, each) for each in both] for rank in ranks}
+            )
+        )
+
+    def testify_on_message(self, number: int, peer: int, *, sends: bool) -> None:
+        """Raise Disagreement if our n-th message to (or from) a member does not fit its buffer."""
+        (source, _), (target, _) = ends = self._ends(peer, sends=sends)
+
+        def find() -> Difference | None:
+            send, recv = (
+                _message(self._operations(rank), kind, other, number)
+                for (rank, kind), (other, _) in zip(ends, ends[::-1], strict=True)
+            )
+            return mismatch.between(source, send, target, recv)
+
+        _raise_what_is_found(find)
+
+    def _ends(self, peer: int, *, sends: bool) -> tuple[tuple[int, str], tuple[int, str]]:
+        """Return sender and receiver: a global number, and the kind of its operation."""
+        ours, theirs = self._ranks[self._member], self._ranks[peer]
+        source, target = (ours, theirs) if sends else (theirs, ours)
+        return (source, "send"), (target, "recv")
+
+    def _operations(self, rank: int) -> list[Operation]:
+        """Return the operations that a member has posted on this group so far."""
+        journal = read_journal(self._journals / f"rank-{rank}")
+        return [each for each in journal.operations if each.group_name == self._group_name]
+
+    def _collective(self, rank: int, sequence: int) -> Operation:
+        """Return the n-th collective of a member. Raises _NotYet."""
+        for operation in self._operations(rank):
+            if operation.is_collective and operation.sequence == sequence:
+                return operation
+        raise _NotYet
+
+
+_PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
+
+
+class _NotYet(Exception):
+    """A declared entry that is not in its rank's journal so far."""
+
+
+def _message(operations: Sequence[Operation], kind: str, peer: int, number: int) -> Operation:
+    """Return one end of a message. Raises _NotYet."""
+    for operation in operations:
+        if (operation.kind, operation.peer, operation.sequence) == (kind, peer, number):
+            return operation
+    raise _NotYet
+
+
+def _raise_what_is_found(find: Callable[[], Difference | None]) -> None:
+    """Call `find` once all declared entries are in the journals, and raise its difference."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(_NotYet):
+            difference = find()
+            if difference is not None:
+                raise Disagreement(f"{difference.text(str)}. {ADVICE[difference.aspect]}")
+            return
+        time.sleep(0.005)

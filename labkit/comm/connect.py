@@ -1,11 +1,8 @@
-"""A rank's way into the world: one call of init_process_group, and its journal.
+"""A rank joins the world: its GPU and backend, one call of init_process_group, its journal.
 
-Which GPU a rank is on, and which backend carries its messages.
-
-How many bytes this process has put on TCP sockets, as the kernel counts them.
-
-This is the witness that nothing in Python can argue with: the journal says what a rank meant to
-send, TCP_INFO says what left. Linux only.
+`sent_bytes` counts the bytes that this process has put on TCP sockets, from the kernel's TCP_INFO
+(Linux only). Tests compare it with the journal, which has the bytes that each operation meant to
+send.
 """
 
 import os
@@ -24,28 +21,6 @@ from labkit.comm.group import Group
 from labkit.comm.journal import Journal
 from labkit.comm.throttle import Throttle
 from labkit.comm.topology import Topology
-
-
-def shares_gpus(world_size: int, num_gpus: int) -> bool:
-    """Whether some GPU has several ranks. nccl refuses that: "Duplicate GPU detected"."""
-    return world_size > num_gpus
-
-
-def placement(rank: int, world_size: int, device: str, num_gpus: int) -> tuple[str, torch.device]:
-    """(backend, device) of a rank among `world_size` on this host.
-
-    device: "cpu" or "cuda". Ranks that share GPUs talk through the host, with gloo: see staging.py.
-    Raises RuntimeError where "cuda" was asked for and the rank sees no GPU.
-    """
-    if device == "cpu":
-        return "gloo", torch.device("cpu")
-    if num_gpus == 0:
-        raise RuntimeError(
-            f"rank {rank} was to use a GPU, but sees none; something changed since the run was "
-            "started, CUDA_VISIBLE_DEVICES for example. Use device='cpu'"
-        )
-    backend = "gloo" if shares_gpus(world_size, num_gpus) else "nccl"
-    return backend, torch.device("cuda", rank % num_gpus)
 
 
 def connect(
@@ -86,9 +61,26 @@ def connect(
     return Group.world(place, Journal(journal), timeout, neighbours, throttle)
 
 
-# tcpi_bytes_sent and tcpi_bytes_retrans in struct tcp_info (linux/tcp.h, since 4.19)
-_SENT_AND_SENT_AGAIN = struct.Struct("=QQ")
-_SENT_AT = 200
+def placement(rank: int, world_size: int, device: str, num_gpus: int) -> tuple[str, torch.device]:
+    """Return (backend, device) of a rank among `world_size` on this host.
+
+    device: "cpu" or "cuda". Ranks that share GPUs talk through the host, with gloo: see staging.py.
+    Raises RuntimeError where "cuda" was asked for and the rank sees no GPU.
+    """
+    if device == "cpu":
+        return "gloo", torch.device("cpu")
+    if num_gpus == 0:
+        raise RuntimeError(
+            f"rank {rank} was to use a GPU, but sees none; something changed since the run was "
+            "started, CUDA_VISIBLE_DEVICES for example. Use device='cpu'"
+        )
+    backend = "gloo" if shares_gpus(world_size, num_gpus) else "nccl"
+    return backend, torch.device("cuda", rank % num_gpus)
+
+
+def shares_gpus(world_size: int, num_gpus: int) -> bool:
+    """Return whether some GPU has several ranks. nccl refuses that: "Duplicate GPU detected"."""
+    return world_size > num_gpus
 
 
 def sent_bytes() -> int | None:
@@ -107,6 +99,11 @@ def sent_bytes() -> int | None:
             continue  # the descriptor of the listing itself is already closed
         total += _sent_on(descriptor)
     return total
+
+
+# tcpi_bytes_sent and tcpi_bytes_retrans in struct tcp_info (linux/tcp.h, since 4.19)
+_SENT_AND_SENT_AGAIN = struct.Struct("=QQ")
+_SENT_AT = 200
 
 
 def _sent_on(descriptor: int) -> int:

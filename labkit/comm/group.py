@@ -1,17 +1,15 @@
 """Group: ranks that exchange tensors.
 
-A rank's number, the group's size and the device come from here and from nowhere else: no globals,
-no environment variables. Every operation is in the journal before it starts.
+A strategy learns its rank, the group's size and the device from its Group, and from nothing else:
+no globals, no environment variables. Each operation is in the journal before it starts.
 
-primitives.py has what it can do, member.py what every operation needs. Here groups are made, and
-closed by all members together. (torch's own destroy_process_group does not wait for the others: a
-rank that calls it early makes their operations fail with "connection reset".)
+This file makes groups and closes them. primitives.py has their operations, member.py the steps that
+all operations share. All members close a group together. (torch's destroy_process_group does not
+wait for the others. A rank that calls it early makes their operations fail: "connection reset".)
 
-The process groups of torch.distributed that stand behind Groups: made, and destroyed.
-
-What a rank gets from a split that it takes no part in.
-
-A journal for groups outside of `labkit.run`.
+`connected`, `met` and `destroy` handle the process groups of torch.distributed behind Groups.
+NotAMember is the result of a split in which a rank takes no part. NoJournal is the journal of
+groups outside of `labkit.run`.
 """
 
 from __future__ import annotations
@@ -31,136 +29,6 @@ from labkit.comm.journal import Journal
 from labkit.comm.primitives import Primitives
 from labkit.comm.throttle import Lateness, Throttle
 from labkit.comm.wire_bytes import ring_all_gather
-
-
-def connected(
-    ranks: tuple[int, ...], name: str, timeout: timedelta | None, backend: str | None = None
-) -> dist.ProcessGroup:
-    """A process group of `ranks`, which alone call this, under a name that no other group has.
-
-    backend: None for that of the default group.
-
-    Not dist.new_group: either every rank of the world must call it, or (with
-    use_local_synchronization) it makes up the name from how many groups this process has, and
-    members that have been in different numbers of groups wait for each other for ever.
-    """
-    backend = dist.Backend(backend or dist.get_backend())
-    process_group, _ = c10d._new_process_group_helper(
-        len(ranks),
-        ranks.index(dist.get_rank()),
-        list(ranks),
-        backend,
-        c10d._get_default_store(),
-        f"labkit/{name}",  # type: ignore[arg-type]
-        timeout=timeout or c10d._get_default_timeout(backend),
-        group_desc=name,
-    )
-    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
-    return process_group
-
-
-def met(store: Path, rank: int, size: int, timeout: timedelta) -> Any:
-    """A gloo process group of processes that have no world in common, and meet in the file `store`.
-
-    torch knows nothing of it: its connections are closed with its last reference.
-    """
-    files = dist.FileStore(str(store), size)
-    files.set_timeout(timeout)
-    return dist.ProcessGroupGloo(files, rank, size, timeout)
-
-
-def destroy(process_group: dist.ProcessGroup) -> None:
-    """Let torch forget it; its connections are closed with the caller's own last reference."""
-    c10d.destroy_process_group(process_group)
-
-
-class NotAMember:
-    """Stands for a group that this rank does not belong to. It is false: `if group: ...`.
-
-    Whatever is called on it raises RuntimeError. (torch.distributed itself lets such a call return
-    with the tensor unchanged, and a warning.) But close(), and a `with`, which does nothing here.
-    """
-
-    def __init__(self, rank: int, parent: str) -> None:
-        """`rank`: global; `parent`: the group that was split."""
-        self._rank, self._parent = rank, parent
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __repr__(self) -> str:
-        return f"NotAMember(rank {self._rank}, of a split of {self._parent})"
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def __enter__(self) -> NotAMember:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """There is nothing to close."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._refuse(name)
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise RuntimeError(
-            f"rank {self._rank} uses {name} of a group that it does not belong to: in the split of "
-            f"{self._parent} it gave color=None, so it is in none of the groups. Guard the call "
-            "with `if group:`, or give the rank a color"
-        )
-
-
-class NoJournal(Journal):
-    """A journal that writes nothing: for groups outside of `labkit.run`, such as under torchrun."""
-
-    num_collectives = 0
-
-    def __init__(self) -> None:
-        """Nothing to open."""
-
-    def group(self, name: str, ranks: tuple[int, ...]) -> int:
-        """Nothing is entered."""
-        return 0
-
-    def caller(self) -> Call:
-        """Nobody is looked up."""
-        return Call(0, 0, "")
-
-    def post(self, *args: object, **fields: object) -> int:
-        """Nothing is written."""
-        return 0
-
-    def begin_region(self, name: str) -> int:
-        """Nothing is written."""
-        return 0
-
-    def waiting(self, record: int) -> None:
-        """Nothing is written."""
-
-    def done(self, record: int) -> None:
-        """Nothing is written."""
-
-    def failed(self, record: int) -> None:
-        """Nothing is written."""
-
-
-class Closed:
-    """Stands for what a closed group has let go of. Whatever is called on it is a RuntimeError."""
-
-    def __init__(self, name: str) -> None:
-        """`name`: the group's."""
-        self._name = name
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise RuntimeError(
-            f"the group {self._name} is closed, and so are its connections: use it before its "
-            "close() or inside of its `with`, or make another one with split"
-        )
 
 
 class Group(Primitives):
@@ -360,7 +228,7 @@ class Group(Primitives):
 
 
 def chosen(group: Group | None) -> Group:
-    """`group`, and for None the default one: what `group=None` means everywhere in the lab.
+    """Return `group`, or the default group if it is None: what `group=None` means in the lab.
 
     RuntimeError for a NotAMember, TypeError for what is no group.
     """
@@ -382,3 +250,133 @@ def leave_record(path: Path, *, only_active: bool) -> None:
     world = None if process_group is None else _WORLDS.get(process_group)
     num_in_journal = 0 if world is None else world._journal.num_collectives
     recorder.write(path, num_in_journal, only_active=only_active)
+
+
+class NotAMember:
+    """Stands for a group that this rank does not belong to. It is false: `if group: ...`.
+
+    Whatever is called on it raises RuntimeError. (torch.distributed itself lets such a call return
+    with the tensor unchanged, and a warning.) But close(), and a `with`, which does nothing here.
+    """
+
+    def __init__(self, rank: int, parent: str) -> None:
+        """`rank`: global; `parent`: the group that was split."""
+        self._rank, self._parent = rank, parent
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"NotAMember(rank {self._rank}, of a split of {self._parent})"
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def __enter__(self) -> NotAMember:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to close."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise RuntimeError(
+            f"rank {self._rank} uses {name} of a group that it does not belong to: in the split of "
+            f"{self._parent} it gave color=None, so it is in none of the groups. Guard the call "
+            "with `if group:`, or give the rank a color"
+        )
+
+
+class NoJournal(Journal):
+    """A journal that writes nothing: for groups outside of `labkit.run`, such as under torchrun."""
+
+    num_collectives = 0
+
+    def __init__(self) -> None:
+        """Nothing to open."""
+
+    def group(self, name: str, ranks: tuple[int, ...]) -> int:
+        """Nothing is entered."""
+        return 0
+
+    def caller(self) -> Call:
+        """Nobody is looked up."""
+        return Call(0, 0, "")
+
+    def post(self, *args: object, **fields: object) -> int:
+        """Nothing is written."""
+        return 0
+
+    def begin_region(self, name: str) -> int:
+        """Nothing is written."""
+        return 0
+
+    def waiting(self, record: int) -> None:
+        """Nothing is written."""
+
+    def done(self, record: int) -> None:
+        """Nothing is written."""
+
+    def failed(self, record: int) -> None:
+        """Nothing is written."""
+
+
+class Closed:
+    """Stands for what a closed group has let go of. Whatever is called on it is a RuntimeError."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: the group's."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(
+            f"the group {self._name} is closed, and so are its connections: use it before its "
+            "close() or inside of its `with`, or make another one with split"
+        )
+
+
+def connected(
+    ranks: tuple[int, ...], name: str, timeout: timedelta | None, backend: str | None = None
+) -> dist.ProcessGroup:
+    """Create a process group of `ranks`, which alone call this, under a name of its own.
+
+    backend: None for that of the default group.
+
+    Not dist.new_group: either every rank of the world must call it, or (with
+    use_local_synchronization) it makes up the name from how many groups this process has, and
+    members that have been in different numbers of groups wait for each other for ever.
+    """
+    backend = dist.Backend(backend or dist.get_backend())
+    process_group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(dist.get_rank()),
+        list(ranks),
+        backend,
+        c10d._get_default_store(),
+        f"labkit/{name}",  # type: ignore[arg-type]
+        timeout=timeout or c10d._get_default_timeout(backend),
+        group_desc=name,
+    )
+    c10d._world.pg_group_ranks[process_group] = {rank: i for i, rank in enumerate(ranks)}
+    return process_group
+
+
+def met(store: Path, rank: int, size: int, timeout: timedelta) -> Any:
+    """Create a gloo group of processes without a common world, which meet in the file `store`.
+
+    torch knows nothing of it: its connections are closed with its last reference.
+    """
+    files = dist.FileStore(str(store), size)
+    files.set_timeout(timeout)
+    return dist.ProcessGroupGloo(files, rank, size, timeout)
+
+
+def destroy(process_group: dist.ProcessGroup) -> None:
+    """Make torch forget the group. Its connections close with the caller's own last reference."""
+    c10d.destroy_process_group(process_group)

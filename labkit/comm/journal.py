@@ -1,23 +1,19 @@
 """A rank's journal: each operation is written down *before* it is performed.
 
-The journal is a memory-mapped file of fixed-size records. A store into a mapped page survives the
-process that made it, so the driver can read what a rank was doing after the rank was killed, and
-while it is blocked inside C++. Text (source lines, shapes, names) is written once into a second
-file and referred to by number (format: journal.py).
+    rank-2.journal   88 bytes per operation: numbers, times
+    rank-2.names     one JSON line per name (source line, shape, label); the journal refers to it by
+                     its line number; `origin` names a list of sites, from the call outwards
 
-Cost: a few microseconds per operation (benchmarks/journal.py). PyTorch's Flight Recorder keeps
-the same kind of record in C++; with gloo it sees only collectives, and it must be asked for its
-dump while the process is alive.
+The journal is a memory-mapped file of fixed-size records. A store into a mapped page survives its
+process. So the driver reads what a rank was doing while the rank is blocked inside C++, and after
+it was killed.
 
-The journal's format on disk: one fixed-size record per operation.
+Journal writes. `read_journal` reads the file back as operations and regions. JournalFollower reads
+a file that grows, without starting again from its beginning.
 
-rank-2.journal   88 bytes per operation: numbers, times
-rank-2.names     one JSON line per name: its number is its line; `origin` names a list of sites,
-                 the reader's lines from the call outwards
-
-Reading a journal back: the records of journal.py as operations and regions.
-
-Following a journal that is being written, without reading it from the beginning each time.
+Cost: a few microseconds per operation (benchmarks/journal.py). PyTorch's Flight Recorder keeps the
+same kind of record in C++; with gloo it sees only collectives, and the process must be alive when
+it is asked.
 """
 
 from __future__ import annotations
@@ -214,11 +210,8 @@ def _leave_to_the_rank() -> None:
 os.register_at_fork(after_in_child=_leave_to_the_rank)
 
 
-_RECORDS_AT_ONCE = 1024
-
-
 def read_journal(path: Path, first: int = 0) -> Timeline:
-    """The journal written at `path` so far, on the clock of time.monotonic().
+    """Return the journal written at `path` so far, on the clock of time.monotonic().
 
     first: how many records to leave out, for a reader that has seen those.
 
@@ -242,8 +235,80 @@ def read_journal(path: Path, first: int = 0) -> Timeline:
     return timeline
 
 
+class JournalFollower:
+    """The operations and regions of a rank so far. `refresh` reads what was added or completed.
+
+    `timeline` grows in place.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path`: as for `read_journal`."""
+        self._path = path
+        self._num_records = 0
+        self._open: dict[int, int] = {}
+        """Records that have no end yet: number, and place among operations or regions."""
+        self._names: list[Any] = []
+        self._names_read = 0
+        self.timeline = Timeline()
+
+    def refresh(self) -> bool:
+        """Read what is new. Return whether anything has changed."""
+        try:
+            with open(self._path.with_suffix(".journal"), "rb") as file:
+                again = {}
+                for number in self._open:
+                    file.seek(number * RECORD.size)
+                    again[number] = file.read(RECORD.size)
+                new = list(records_of(file, self._num_records))
+            self._read_names()  # after the records: a name is on disk before its number is
+        except FileNotFoundError:
+            return False
+        changed = [self._look_again(number, RECORD.unpack(data)) for number, data in again.items()]
+        for fields in new:
+            self._append(fields)
+        return bool(new) or any(changed)
+
+    def _append(self, fields: tuple[Any, ...]) -> None:
+        number = self._num_records
+        entry = parse(number, fields, self._names)
+        entries = self._entries_like(entry)
+        if _end_s(entry) is None:
+            self._open[number] = len(entries)
+        entries.append(entry)
+        self._num_records += 1
+
+    def _look_again(self, number: int, fields: tuple[Any, ...]) -> bool:
+        """Update an entry that was not done. Return whether it has changed."""
+        entry, place = parse(number, fields, self._names), self._open[number]
+        entries = self._entries_like(entry)
+        if _end_s(entry) is not None:
+            del self._open[number]
+        has_changed = entry != entries[place]
+        entries[place] = entry
+        return has_changed
+
+    def _entries_like(self, entry: Operation | Region) -> list[Any]:
+        is_region = isinstance(entry, Region)
+        return self.timeline.regions if is_region else self.timeline.operations
+
+    def _read_names(self) -> None:
+        with open(self._path.with_suffix(".names"), "rb") as file:
+            file.seek(self._names_read)
+            whole = file.read().rpartition(b"\n")[0]
+        if whole:
+            self._names_read += len(whole) + 1
+            self._names += decoded(whole.split(b"\n"))
+
+
+def _end_s(entry: Operation | Region) -> float | None:
+    return entry.end_s if isinstance(entry, Region) else entry.done_s
+
+
+_RECORDS_AT_ONCE = 1024
+
+
 def records_of(file: BinaryIO, first: int) -> Iterator[tuple[Any, ...]]:
-    """The records from number `first` on, up to the unused part, which may be half of the file."""
+    """Yield the records from number `first` on, up to the unused part of the file."""
     file.seek(first * RECORD.size)
     while data := file.read(_RECORDS_AT_ONCE * RECORD.size):
         for fields in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
@@ -253,7 +318,7 @@ def records_of(file: BinaryIO, first: int) -> Iterator[tuple[Any, ...]]:
 
 
 def decoded(lines: Iterable[bytes]) -> list[Any]:
-    """What lines of the file of names say, each decoded once: many records refer to one name."""
+    """Decode lines of the file of names, each once: many records refer to one name."""
     return [_decoded(*json.loads(line)) for line in lines]
 
 
@@ -287,7 +352,7 @@ _DECODE: dict[str, Callable[[Any], Any]] = {
 
 
 def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
-    """One record; `names`: those in the file of names, decoded, by number."""
+    """Return one record as an operation or a region. `names`: the decoded file of names."""
     if KINDS[fields[0] - 1] == "region":
         return Region(names[fields[7]], fields[15], fields[17] or None)
     return _operation(index, fields, names)
@@ -325,72 +390,3 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         medium=SHARED_MEMORY if flags & SHARED else NETWORK,
         in_background=bool(flags & IN_BACKGROUND),
     )
-
-
-class JournalFollower:
-    """What a rank has written so far; `refresh` reads what is new, and what was not done yet.
-
-    `timeline` grows in place.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """`path`: as for `read_journal`."""
-        self._path = path
-        self._num_records = 0
-        self._open: dict[int, int] = {}
-        """Records that have no end yet: number, and place among operations or regions."""
-        self._names: list[Any] = []
-        self._names_read = 0
-        self.timeline = Timeline()
-
-    def refresh(self) -> bool:
-        """Read on; whether anything has changed."""
-        try:
-            with open(self._path.with_suffix(".journal"), "rb") as file:
-                again = {}
-                for number in self._open:
-                    file.seek(number * RECORD.size)
-                    again[number] = file.read(RECORD.size)
-                new = list(records_of(file, self._num_records))
-            self._read_names()  # after the records: a name is on disk before its number is
-        except FileNotFoundError:
-            return False
-        changed = [self._look_again(number, RECORD.unpack(data)) for number, data in again.items()]
-        for fields in new:
-            self._append(fields)
-        return bool(new) or any(changed)
-
-    def _append(self, fields: tuple[Any, ...]) -> None:
-        number = self._num_records
-        entry = parse(number, fields, self._names)
-        entries = self._entries_like(entry)
-        if _end_s(entry) is None:
-            self._open[number] = len(entries)
-        entries.append(entry)
-        self._num_records += 1
-
-    def _look_again(self, number: int, fields: tuple[Any, ...]) -> bool:
-        """Whether a record that was not done has changed."""
-        entry, place = parse(number, fields, self._names), self._open[number]
-        entries = self._entries_like(entry)
-        if _end_s(entry) is not None:
-            del self._open[number]
-        has_changed = entry != entries[place]
-        entries[place] = entry
-        return has_changed
-
-    def _entries_like(self, entry: Operation | Region) -> list[Any]:
-        is_region = isinstance(entry, Region)
-        return self.timeline.regions if is_region else self.timeline.operations
-
-    def _read_names(self) -> None:
-        with open(self._path.with_suffix(".names"), "rb") as file:
-            file.seek(self._names_read)
-            whole = file.read().rpartition(b"\n")[0]
-        if whole:
-            self._names_read += len(whole) + 1
-            self._names += decoded(whole.split(b"\n"))
-
-
-def _end_s(entry: Operation | Region) -> float | None:
-    return entry.end_s if isinstance(entry, Region) else entry.done_s

@@ -1,8 +1,7 @@
-"""What every operation of a group needs: who is in it, and an entry in the journal first.
+"""The steps that each operation of a group shares: its members, its entry in the journal, its end.
 
-An operation in flight, as a value.
-
-Names that a program gives: to a span of its work, and to what its operations are for.
+Member is one rank's place in a group. Pending is an operation in flight, as a value. NamedSpans are
+the names that a program gives with `with`: a region of its own work, a label for operations.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def mark(error: BaseException) -> None:
 
 
 def is_marked(error: BaseException | None) -> bool:
-    """Whether the error, or the one that it was raised from, came out of a communication."""
+    """Return whether the error, or the one that it was raised from, came out of a communication."""
     while error is not None:
         if getattr(error, "came_from_a_communication", False):
             return True
@@ -119,7 +118,7 @@ _label: ContextVar[str | None] = ContextVar("label", default=None)
 
 
 def current_label() -> str | None:
-    """What the operations of this thread are for, if it says so."""
+    """Return the label of this thread's operations, if it has one."""
     return _label.get()
 
 

@@ -1,14 +1,12 @@
-"""In what two ranks' operations differ that should match, and how a report says it.
-
-Ranks that do not mean the same operation: the rules by which they are found.
+"""Operations of two ranks that should match and do not: found by rules, described in a report.
 
 A backend matches collectives of a group by their order alone, and messages by sender, receiver and
-order. Where ranks mean different things, gloo adds up what it gets: another shape, another reduce
-op or swapped calls give wrong numbers in silence. Titanium, a parallel Java, called the rule that
-prevents it textual alignment: the same calls, in the same order (Kamil and Yelick, "Concurrency
-analysis for parallel programs with textually aligned barriers", LCPC 2005).
+order. Where ranks mean different operations, gloo adds up what it gets: another shape, another
+reduce op or swapped calls give wrong numbers in silence. Titanium, a parallel Java, called the rule
+that prevents it textual alignment: the same calls, in the same order (Kamil and Yelick,
+"Concurrency analysis for parallel programs with textually aligned barriers", LCPC 2005).
 
-agreement.py applies the rules on every rank as operations happen; the doctor applies them to the
+agreement.py applies these rules on each rank as operations happen. The doctor applies them to the
 journals afterwards.
 """
 
@@ -36,7 +34,7 @@ from labkit.comm.recorder import is_foreign
 
 
 class Aspect(Enum):
-    """In what operations that should match can differ."""
+    """A property in which operations that should match can differ."""
 
     KIND = "operation"
     MEDIUM = "medium"
@@ -90,7 +88,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Difference:
-    """Operations that should match, and in what they do not. `operations` is by global rank."""
+    """Operations, by global rank, that should match, and the aspect in which they do not."""
 
     aspect: Aspect
     operations: Mapping[int, Sequence[Operation]]
@@ -165,18 +163,6 @@ class Difference:
         return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
 
 
-def apart(operations: Sequence[Operation]) -> list[Site]:
-    """Their lines, the innermost that differ: of `sync(a)` and `sync(b)`, not the one in `sync`."""
-    levels = list(zip(*((each.origin, *each.callers) for each in operations), strict=False))
-    differing = [sites for sites in levels if len({site.said for site in sites}) > 1]
-    return list((differing or levels)[0])
-
-
-def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The part of a shape that all ranks must share: of all_to_all's rows only what a row is."""
-    return shape[1:] if kind == "all_to_all" else shape
-
-
 class Disagreement(RuntimeError):
     """A rank found that another one means a different operation than itself."""
 
@@ -187,7 +173,7 @@ ByRank = dict[int, Operation]
 
 
 def among(operations: Mapping[int, Operation]) -> Difference | None:
-    """What differs between entries of one collective, by rank; None where they match."""
+    """Return the difference between entries of one collective, by rank, or None if they match."""
     for aspect, value in EQUAL.items():
         if len({value(operation) for operation in operations.values()}) > 1:
             return Difference(aspect, {rank: [each] for rank, each in operations.items()})
@@ -202,7 +188,7 @@ def among(operations: Mapping[int, Operation]) -> Difference | None:
 
 
 def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Difference | None:
-    """What differs between a message and the buffer for it."""
+    """Return the difference between a message and the buffer for it, or None."""
     for aspect in (Aspect.LABEL, Aspect.DTYPE, Aspect.SHAPE):
         if EQUAL[aspect](send) != EQUAL[aspect](recv):
             return Difference(aspect, {sender: [send], receiver: [recv]})
@@ -210,7 +196,7 @@ def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Dif
 
 
 def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
-    """Two ranks that make two calls, one after the other, in another order; else None.
+    """Return two calls that two ranks make in swapped order, or None.
 
     by_rank: of two ranks, the same two collectives of a group.
     """
@@ -232,7 +218,7 @@ def has_order(operation: Operation) -> bool:
 
 
 def find(timelines: Sequence[Timeline]) -> Difference | None:
-    """The first disagreement that the journals show; None where what has met also matches."""
+    """Return the first disagreement that the journals show, or None."""
     met = collectives(timelines)
     return (
         _first(map(among, met.values()))
@@ -242,7 +228,7 @@ def find(timelines: Sequence[Timeline]) -> Difference | None:
 
 
 def collectives(timelines: Sequence[Timeline]) -> dict[tuple[str, int], ByRank]:
-    """What has met, by the group's name and its count of collectives."""
+    """Return collectives by the group's name and their number in it."""
     met: dict[tuple[str, int], ByRank] = {}
     for rank, timeline in enumerate(timelines):
         for each in timeline.operations:
@@ -279,3 +265,15 @@ def _messages(timelines: Sequence[Timeline]) -> Iterator[tuple[int, Operation, i
 
 def _first(differences: Iterable[Difference | None]) -> Difference | None:
     return next((each for each in differences if each is not None), None)
+
+
+def apart(operations: Sequence[Operation]) -> list[Site]:
+    """Return the innermost lines that differ: of `sync(a)` and `sync(b)`, not the one in `sync`."""
+    levels = list(zip(*((each.origin, *each.callers) for each in operations), strict=False))
+    differing = [sites for sites in levels if len({site.said for site in sites}) > 1]
+    return list((differing or levels)[0])
+
+
+def equal_shape(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the part of a shape that all ranks must share: for all_to_all, one row's."""
+    return shape[1:] if kind == "all_to_all" else shape

@@ -1,9 +1,8 @@
-"""What a rank's journal says, in the reader's terms.
+"""Operations and regions: a rank's journal in the reader's terms, and the names of them in reports.
 
-A journal is a list of operations (what went over a group) and regions (named spans of computing).
-Everything that looks at a run - pictures, traffic counts, the doctor, the grader - reads these two.
-
-Ranks and operations, as a report names them.
+A Timeline is one rank's journal. It has operations (tensors that went over a group) and regions
+(named spans of the rank's own work). Pictures, traffic counts, the doctor and the graders all read
+these two, and name ranks and operations by the functions below.
 """
 
 import dataclasses
@@ -173,16 +172,14 @@ class Timeline:
 Place = Callable[[Site], str]
 """How a line is shown: `cell 7, line 12` in a notebook, `train.py:12` elsewhere."""
 
-_LONGEST = 60
-
 
 def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join texts: `a`, `a and b`, `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def ranks_named(ranks: Iterable[int]) -> str:
-    """`rank 1`, or `ranks 0, 2 and 3`."""
+    """Name ranks: `rank 1`, or `ranks 0, 2 and 3`."""
     numbers = [str(rank) for rank in ranks]
     return f"rank{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
 
@@ -191,17 +188,20 @@ _PLURALS = {"has": "have", "was": "were", "is": "are", "passes": "pass"}
 
 
 def verb(many: Sequence[object], one: str) -> str:
-    """The form of a verb that fits the number of its subjects: `waits`, or `wait`."""
+    """Return the form of a verb that fits the number of its subjects: `waits`, or `wait`."""
     return one if len(many) == 1 else _PLURALS.get(one, one.removesuffix("s"))
 
 
+_LONGEST = 60
+
+
 def shortened(text: str) -> str:
-    """A text for a line of a report; the end of a long one is left out."""
+    """Cut a text to the length of a report's line."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def named(operation: Operation) -> str:
-    """`all_reduce #4`; outside the world with its group, `send #1 of group pair to rank 2`."""
+    """Name an operation: `all_reduce #4`, `send #1 of group pair to rank 2`."""
     if operation.group_name in ("world", ""):
         return operation.name
     is_torchs = operation.group_name.startswith("torch.distributed")
@@ -218,10 +218,10 @@ def known_as(operation: Operation) -> str:
 
 
 def purpose(operation: Operation) -> str:
-    """What labkit sends it for, before a place: `weights of 0; `. Empty where nothing says so."""
+    """Return the label of an operation to go before a place, `weights of 0; `, or an empty text."""
     return f"{operation.label}; " if operation.label and operation.is_part_of_a_call else ""
 
 
 def places(operations: Iterable[Operation], place: Place) -> str:
-    """The readers' own lines, each once: `cell 7, line 3 and cell 7, line 9`."""
+    """Name the reader's own lines, each once: `cell 7, line 3 and cell 7, line 9`."""
     return listed(list(dict.fromkeys(place(operation.origin) for operation in operations)))

@@ -1,20 +1,18 @@
-"""Operations that torch itself issues, such as those of its own DDP: seen by its Flight Recorder.
+"""Collectives that torch itself issues, such as those of its own DDP, from torch's Flight Recorder.
 
-What a program hands to torch.distributed without a Group never enters a journal. torch keeps a
-record of its own, in C++: the last collectives of every process group, with dtypes, shapes and the
-Python stack (for gloo no messages, and no reduce op). It can be asked from another thread while the
-rank is blocked. It is gone when the process dies.
+An operation of torch.distributed outside labkit's Group API is in no journal. torch keeps a record
+in C++: the last collectives of every process group, with dtypes, shapes and the Python stack (for
+gloo no messages, and no reduce op). Another thread can ask for it while the rank is blocked. It is
+gone when the process dies.
 
     TORCH_FR_BUFFER_SIZE      how many collectives it keeps, the last ones; 0 turns it off
     TORCH_FR_DUMP_TEMP_FILE   where the record goes as a file per rank: this prefix and the number
-    _dump_fr_trace            all that it knows, as a pickle of plain data
+    _dump_fr_trace            the whole record, as a pickle of plain data
 
-With nccl torch writes these files when a collective times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1). With
-gloo it never does. Here each rank writes its file whenever the lab asks for the record, if the
-variable is set. torch's own analyzer reads them: `torchfrtrace <folder>`.
-https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
-
-What recorder.py left of a rank, for those who read it.
+`write` is called in a rank and leaves its record as JSON; `read` gives it to the driver. `dump`
+writes the record as torch does with nccl when a collective times out
+(TORCH_NCCL_DUMP_ON_TIMEOUT=1), and with gloo never: torch's own analyzer `torchfrtrace <folder>`
+reads it. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 """
 
 from __future__ import annotations
@@ -43,9 +41,31 @@ Meaning = tuple[str, str, tuple[int, ...]]
 """Kind, dtype, shape."""
 
 
+NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
+_SAMPLE_S = 0.1
+_BUSY_S = 0.01
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
+_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Byte": "uint8",
+    "Char": "int8",
+    "Bool": "bool",
+}
+# Of these every rank passes the same dtype and shape. (all_to_all takes uneven parts, and only
+# the root of a scatter passes anything.)
+_UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_base")
+
+
 @dataclass(frozen=True)
 class Recorded:
-    """What torch has recorded of one rank.
+    """Operations that torch has recorded on one rank.
 
     `operations`: those that torch itself issued and that are not complete; or, where all were asked
     for, everything that came to torch's process groups, a Group's operations too.
@@ -69,87 +89,6 @@ class Recorded:
         if self.awaited is None or not self.is_idle:
             return None
         return self.operations[self.awaited]
-
-
-def is_foreign(operation: Operation) -> bool:
-    """Whether torch itself issued it, and no Group."""
-    return operation.group_name.startswith(TITLE)
-
-
-def read(path: Path) -> Recorded:
-    """What `write` left; nothing where it left nothing."""
-    try:
-        record = json.loads(path.read_text())
-    except FileNotFoundError:
-        return Recorded()
-    operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
-    return Recorded(
-        operations,
-        record["enqueued"],
-        record["is_idle"],
-        True,
-        record["awaited"],
-        record["has_handlers"],
-    )
-
-
-def _operation(
-    index: int,
-    group: str,
-    members: list[int],
-    sequence: int,
-    kind: str,
-    dtype: str,
-    shape: list[int],
-    site: list[Any],
-    posted_s: float,
-    is_done: bool,
-    is_of_a_group: bool,
-) -> Operation:
-    place = Site(*site)
-    return Operation(
-        index=index,
-        kind=kind,
-        blocking=True,
-        group=tuple(members),
-        group_name=group,
-        sequence=sequence,
-        reduce=None,
-        peer=None,
-        dtype=dtype,
-        shape=tuple(shape),
-        payload_bytes=0,
-        sent_bytes=0,
-        received_bytes=0,
-        site=place,
-        origin=place,
-        posted_s=posted_s,
-        waited_s=None if is_of_a_group else posted_s,  # whether a Group waits, its journal knows
-        done_s=posted_s if is_done else None,
-        failed=False,
-    )
-
-
-NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
-_SAMPLE_S = 0.1
-_BUSY_S = 0.01
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
-_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
-_DTYPES = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Byte": "uint8",
-    "Char": "int8",
-    "Bool": "bool",
-}
-# Of these every rank passes the same dtype and shape. (all_to_all takes uneven parts, and only
-# the root of a scatter passes anything.)
-_UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_base")
 
 
 def enable() -> None:
@@ -215,8 +154,67 @@ def dump(prefix: str) -> None:
     path.write_bytes(pickle.dumps({**record, "entries": entries}))
 
 
+def read(path: Path) -> Recorded:
+    """Return the record that `write` left, or an empty one."""
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        return Recorded()
+    operations = [_operation(index, *each) for index, each in enumerate(record["operations"])]
+    return Recorded(
+        operations,
+        record["enqueued"],
+        record["is_idle"],
+        True,
+        record["awaited"],
+        record["has_handlers"],
+    )
+
+
+def is_foreign(operation: Operation) -> bool:
+    """Return whether torch itself issued the operation, and no Group."""
+    return operation.group_name.startswith(TITLE)
+
+
+def _operation(
+    index: int,
+    group: str,
+    members: list[int],
+    sequence: int,
+    kind: str,
+    dtype: str,
+    shape: list[int],
+    site: list[Any],
+    posted_s: float,
+    is_done: bool,
+    is_of_a_group: bool,
+) -> Operation:
+    place = Site(*site)
+    return Operation(
+        index=index,
+        kind=kind,
+        blocking=True,
+        group=tuple(members),
+        group_name=group,
+        sequence=sequence,
+        reduce=None,
+        peer=None,
+        dtype=dtype,
+        shape=tuple(shape),
+        payload_bytes=0,
+        sent_bytes=0,
+        received_bytes=0,
+        site=place,
+        origin=place,
+        posted_s=posted_s,
+        waited_s=None if is_of_a_group else posted_s,  # whether a Group waits, its journal knows
+        done_s=posted_s if is_done else None,
+        failed=False,
+    )
+
+
 def _dump(**what: bool) -> bytes:
-    """The record, from where this build of torch has it: private, and nccl's is another one."""
+    """Return the record from where this build of torch has it: private, and nccl's is separate."""
     import torch
 
     names = ["_dump_fr_trace"]
@@ -229,13 +227,13 @@ def _dump(**what: bool) -> bytes:
 
 
 def _latest(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of the groups that there are: of two with one name, the older one is destroyed."""
+    """Return the entries of existing groups: of two groups with one name, the older is destroyed."""
     last = {_group_of(each): each["pg_id"] for each in sorted(entries, key=itemgetter("pg_id"))}
     return [each for each in entries if last[_group_of(each)] == each["pg_id"]]
 
 
 def _group_of(entry: Mapping[str, Any]) -> str:
-    """What torch calls its process group, the same on all members."""
+    """Return torch's name of the process group, the same on all members."""
     return str(entry["process_group"][0])
 
 
@@ -246,7 +244,7 @@ def _title(entry: Mapping[str, Any]) -> str:
 
 
 def _is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether a Group issued it: then it is in the journal."""
+    """Return whether a Group issued it: then it is in the journal."""
     return any(frame["filename"].startswith(_HERE) for frame in entry.get("frames", []))
 
 
@@ -285,7 +283,7 @@ def _is_functional(entry: Mapping[str, Any]) -> bool:
 
 
 def _meaning(entry: Mapping[str, Any]) -> Meaning:
-    """What must be equal on all ranks; empty where ranks may differ."""
+    """Return what must be equal on all ranks, or empty values where ranks may differ."""
     kind = entry["profiling_name"].rpartition(":")[2]
     sizes, dtypes = entry["input_sizes"], entry["input_dtypes"]
     if kind not in _UNIFORM or not sizes:
@@ -295,7 +293,7 @@ def _meaning(entry: Mapping[str, Any]) -> Meaning:
 
 
 def _foreign(entry: Mapping[str, Any], members: Sequence[int]) -> list[Any]:
-    """What recorder.py's `_operation` needs, as JSON."""
+    """Return the arguments of `_operation`, as JSON."""
     own = [frame for frame in entry.get("frames", []) if not is_of_a_library(frame["filename"])]
     site: list[Any] = ["?", 0, "?", ""]
     if own:

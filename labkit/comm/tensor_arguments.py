@@ -1,9 +1,8 @@
-"""Arguments of a group's operations, checked before anything is sent.
+"""Arguments of a group's operations, checked before anything is sent, and the place of the result.
 
-Where an operation's result is put: a new tensor, or the caller's `out`.
-
-The backend wants contiguous memory and works in place. So there are two tensors: `result`, which
-the caller gets, and the contiguous `buffer` that the backend writes, which often is the same one.
+The backend wants contiguous memory and works in place. So there are two tensors: `result`, a new
+one or the caller's `out`, and the contiguous `buffer` that the backend writes, which often is the
+same one.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm.member import Member
+
+Tensor = torch.Tensor
 
 _REDUCE_OPS = {
     "sum": dist.ReduceOp(dist.ReduceOp.SUM),
@@ -26,7 +27,7 @@ _REDUCIBLE |= {torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 def tensor(x: torch.Tensor, group: Member) -> torch.Tensor:
-    """`x` without its autograd history: no gradient flows through these operations."""
+    """Return `x` without its autograd history: no gradient flows through these operations."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(
             f"expected a tensor, got {x!r:.60}; wrap numbers as torch.tensor({x!r:.60})"
@@ -42,7 +43,7 @@ def tensor(x: torch.Tensor, group: Member) -> torch.Tensor:
 
 
 def target(buffer: torch.Tensor, group: Member) -> torch.Tensor:
-    """`buffer` as something that can be written to, without its autograd history."""
+    """Return `buffer` as something that can be written to, without its autograd history."""
     x = tensor(buffer, group)
     if x.is_conj() or x.is_neg():
         raise ValueError("a lazily conjugated tensor cannot be filled; pass x.resolve_conj()")
@@ -53,7 +54,7 @@ def target(buffer: torch.Tensor, group: Member) -> torch.Tensor:
 
 
 def member(rank: int, group: Member, role: str) -> None:
-    """`rank` is a number in the group."""
+    """Check that `rank` is a number in the group."""
     is_number = isinstance(rank, int) and not isinstance(rank, bool)
     if not is_number or not 0 <= rank < group.size:
         raise ValueError(
@@ -63,7 +64,7 @@ def member(rank: int, group: Member, role: str) -> None:
 
 
 def peer(rank: int, group: Member, role: str) -> None:
-    """`rank` is another member of the group."""
+    """Check that `rank` is another member of the group."""
     member(rank, group, role)
     if rank == group.rank:
         raise ValueError(
@@ -73,7 +74,7 @@ def peer(rank: int, group: Member, role: str) -> None:
 
 
 def summable(x: torch.Tensor) -> torch.Tensor:
-    """`x`, if torch can add two such tensors here."""
+    """Return `x`, if torch can add two such tensors here."""
     if x.dtype == torch.bool:
         raise TypeError("booleans have no sum; pass x.int(), and compare the result with 0")
     try:
@@ -86,7 +87,7 @@ def summable(x: torch.Tensor) -> torch.Tensor:
 
 
 def reduce_op(op: str, x: torch.Tensor) -> dist.ReduceOp:
-    """The backend's operation for `op`, if it is defined on x's dtype."""
+    """Return the backend's operation for `op`, if it is defined on x's dtype."""
     if not isinstance(op, str) or op not in _REDUCE_OPS:
         raise ValueError(f"op={op!r} is not a reduction; choose one of {', '.join(_REDUCE_OPS)}")
     if x.dtype == torch.bool:
@@ -107,7 +108,7 @@ def reduce_op(op: str, x: torch.Tensor) -> dist.ReduceOp:
 
 
 def rows_per_rank(x: torch.Tensor, group: Member, kind: str) -> int:
-    """The rows of one of `size` equal blocks of dim 0."""
+    """Return the rows of one of `size` equal blocks of dim 0."""
     if x.dim() == 0 or x.shape[0] % group.size:
         raise ValueError(
             f"{kind} over {group.size} ranks cannot cut a tensor of shape {tuple(x.shape)} into "
@@ -120,7 +121,7 @@ def rows_per_rank(x: torch.Tensor, group: Member, kind: str) -> int:
 def both_splits(
     send: Sequence[int] | None, recv: Sequence[int] | None, x: torch.Tensor, group: Member
 ) -> tuple[list[int], list[int]]:
-    """Rows to and from each peer; what this rank keeps is the same in both."""
+    """Return rows to and from each peer. What this rank keeps is the same in both."""
     to, source = _splits(send, x, group, "send_splits"), _splits(recv, x, group, "recv_splits")
     if to[group.rank] != source[group.rank]:
         raise ValueError(
@@ -157,7 +158,7 @@ def _splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: s
 
 
 def output(out: torch.Tensor, shape: torch.Size, x: torch.Tensor, group: Member) -> torch.Tensor:
-    """`out`, if a result of `shape` and of x's dtype fits in it."""
+    """Return `out`, if a result of `shape` and of x's dtype fits in it."""
     out = target(out, group)
     if out.shape != shape or out.dtype != x.dtype:
         raise ValueError(
@@ -170,7 +171,7 @@ def output(out: torch.Tensor, shape: torch.Size, x: torch.Tensor, group: Member)
 def blocks_to_scatter(
     x: torch.Tensor | None, out: torch.Tensor, root: int, group: Member
 ) -> list[torch.Tensor]:
-    """On the root, x's equal blocks; elsewhere nothing."""
+    """Return x's equal blocks on the root, and nothing elsewhere."""
     if group.rank != root:
         if x is not None:
             raise ValueError(f"only the root, rank {root}, has something to scatter; pass x=None")
@@ -187,12 +188,11 @@ def blocks_to_scatter(
     return list(x.contiguous().tensor_split(group.size))
 
 
-Tensor = torch.Tensor
 _OF_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 
 
 def filled(out: Tensor | None, x: Tensor, group: Member) -> Tensor:
-    """A result that holds x already, for operations that start from it."""
+    """Return a result that holds x already, for operations that start from it."""
     if out is None:
         return x.clone(memory_format=torch.contiguous_format)
     result = output(out, x.shape, x, group)
@@ -201,12 +201,12 @@ def filled(out: Tensor | None, x: Tensor, group: Member) -> Tensor:
 
 
 def empty(out: Tensor | None, shape: torch.Size, x: Tensor, group: Member) -> Tensor:
-    """A result of `shape` that holds nothing yet."""
+    """Return a result of `shape` that holds nothing yet."""
     return x.new_empty(shape) if out is None else output(out, shape, x, group)
 
 
 def row(out: Tensor | None, numel: int, x: Tensor, group: Member) -> Tensor:
-    """A contiguous result (numel,), of which parts are written one by one."""
+    """Return a contiguous result (numel,), of which parts are written one by one."""
     result = empty(out, torch.Size([numel]), x, group)
     if not result.is_contiguous():
         raise ValueError(f"out has the stride {result.stride(0)}; pass a contiguous tensor")
@@ -214,31 +214,31 @@ def row(out: Tensor | None, numel: int, x: Tensor, group: Member) -> Tensor:
 
 
 def delivered(buffer: Tensor, result: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The result, once the work is complete. `keep`: what had to stay alive until now."""
+    """Return the result, once the work is complete. `keep`: what had to stay alive until now."""
     return buffer if buffer is result else result.copy_(buffer)
 
 
 def reduced(
     buffer: Tensor, result: Tensor, op: str, group: Member, keep: Tensor | None = None
 ) -> Tensor:
-    """`delivered` after a reduction: the backend knows no mean, only sums."""
+    """Return `delivered` after a reduction: the backend knows no mean, only sums."""
     if op == "mean":
         buffer.div_(group.size)
     return delivered(buffer, result, keep)
 
 
 def real(x: Tensor) -> Tensor:
-    """A complex tensor as pairs of numbers: sums are the same, and gloo knows no complex ones."""
+    """View a complex tensor as pairs of numbers: sums are the same, and gloo knows no complex ones."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 
 def movable(x: Tensor) -> Tensor:
-    """The same memory under a dtype that gloo knows, for operations that only move it."""
+    """View the same memory under a dtype that gloo knows, for operations that only move it."""
     if x.dtype == torch.complex128:
         return torch.view_as_real(x)
     return x.view(_OF_SIZE[x.element_size()])
 
 
 def with_rows(x: Tensor) -> Tensor:
-    """A single number as one row."""
+    """View a single number as one row."""
     return x[None] if x.dim() == 0 else x

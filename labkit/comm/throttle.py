@@ -1,22 +1,4 @@
-"""A process group whose send and recv take the time of the links; all else goes past them.
-
-A Group hands its operations to one of these only in a run with a topology: without one, nothing is
-added to any call. (staging.py does the same for ranks that share a GPU.)
-
-When messages leave and when they arrive: a table that the ranks of a run share.
-
-    links                how many messages there are, and of each port out when it is free again
-    links.messages.0     a row per message: what is known when it is posted | when it arrives
-
-Known when it is posted: when its last byte leaves, and when the first one reaches the next port.
-From there a message is followed port by port, as time goes on: when a port is reached, every
-message that comes to it before has been posted, so that the order is final. Each process follows
-all messages by itself, from the same rows in the same order, and comes to the same times.
-(All times are of one clock: time.monotonic(), for all processes of a machine, or virtual_time.py's own.)
-
-Counts of one rank: messages on throttled links, and those that came late.
-
-Messages that take the time that the links of a Topology need, on one machine, without root.
+"""Messages that take the time of a Topology's links, on one machine, without root.
 
 The bytes travel at once, by gloo. A `recv` returns when the last byte would have arrived, a `send`
 when the last byte would have left (and the receiver has come, as always). In between, the rank
@@ -31,25 +13,37 @@ and the in port of b, and reaches the second alpha seconds after the first:
     alone, it takes alpha + m * beta
 
 Under a FatTree there are more ports in between, each with a beta of its own: up to the first switch
-above both hosts, and down. Bytes go on as they come, so that a message alone takes alpha + m times
-the largest beta. A fast port is busy for m times its own beta, and others' bytes pass in between:
+above both hosts, and down. Bytes go on as they come, so a message alone takes alpha + m times the
+largest beta. A fast port is busy for m times its own beta, and others' bytes pass in between:
 
     starts  = the later of: the first byte comes; the port is free   port busy for m * its beta
     passed  = the later of: starts + m * its beta; the last byte came
 
 - Messages of a rank leave one after the other, in the order in which they were posted.
 - Ranks that send to the same one share its in port, first come, first served. A message that waits
-  for it holds up nothing behind it: there is room on the way, as in a switch.
+  for it holds up no message behind it: there is room on the way, as in a switch.
 - Ranks of one host share the two ports of its slow link.
-- A message begins when it is posted, whether or not its receiver has come. A receiver that comes
-  late finds it there.
+- A message begins when it is posted, whether or not its receiver has come.
 
 Throttled      send, recv, isend and irecv on every group of the run, and so labkit.collectives.
 Not throttled  the backend's own collectives (all_reduce and so on) and those through shared memory:
-           the run says so afterwards. Also barrier, split, and calls of torch.distributed outside
-           labkit's Group API.
+               the run reports it. Also barrier, split, and torch.distributed outside labkit's Group
+               API.
 
-Where a link is faster than the machine, messages take the machine's time: see throttle.py.
+Timetable computes these times from a table that the ranks of a run share:
+
+    links                how many messages there are, and of each port out when it is free again
+    links.messages.0     a row per message: what is known when it is posted | when it arrives
+
+When a message is posted, it is known when its last byte leaves and when the first one reaches the
+next port. From there each process follows all messages, port by port, from the same rows in the
+same order, and comes to the same times. All times are of one clock: time.monotonic(), for all
+processes of a machine, or virtual_time.py's own.
+
+A link that is faster than the machine cannot be imitated: messages then take the machine's time,
+and Lateness counts them. A Group hands its operations to ThrottledMessages only in a run with a
+topology. (staging.py does the same for ranks that share a GPU.)
+
 The model: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994, with the
 ports of LogGP (Alexandrov et al., SPAA 1995): bytes keep a port busy, latency does not.
 """
@@ -80,7 +74,7 @@ _POSTED, _ARRIVED = 0, 1  # columns of a row
 
 
 class Departure(NamedTuple):
-    """What is known of a message when it is posted."""
+    """The times of a message that are known when it is posted."""
 
     number: int
     """By which `arrival` knows it."""
@@ -89,7 +83,7 @@ class Departure(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When a message arrives, as far as it is known."""
+    """The time when a message arrives, as far as it is known."""
 
     at_s: float
     """Its last byte arrives; or, if that is not known yet: to be asked again."""
@@ -206,39 +200,6 @@ class Timetable:
         return _Message(first_byte_s, number, last_byte_s, nbytes, out.beta, tuple(behind))
 
 
-LATE_SHARE = 0.1
-"""A message is late when it takes this part longer than its link alone would take for it."""
-
-
-@dataclass(slots=True)
-class Lateness:
-    """The throttled messages that a rank received, and those of them that came late.
-
-    Late: the rank was waiting, and got the message later than the links allow. That is the
-    machine's own time: copying, waking up, a core that another rank is using.
-    """
-
-    num_messages: int = 0
-    num_late: int = 0
-    late_s: float = 0.0
-    """By how many seconds those were late, in all."""
-
-    def count(self, lateness_s: float, link_s: float) -> None:
-        """Add a message. link_s: what it takes on a link of its own."""
-        self.num_messages += 1
-        if lateness_s > LATE_SHARE * link_s:
-            self.num_late += 1
-            self.late_s += lateness_s
-
-    def plus(self, other: Lateness) -> Lateness:
-        """Both together."""
-        return Lateness(
-            self.num_messages + other.num_messages,
-            self.num_late + other.num_late,
-            self.late_s + other.late_s,
-        )
-
-
 _NUMBER = struct.Struct("<Q")
 
 
@@ -263,7 +224,7 @@ class Throttle:
 
 
 class ThrottledMessages:
-    """A process group, seen from one member."""
+    """A process group whose send and recv take the time of the links, seen from one member."""
 
     def __init__(
         self, process_group: Any, throttle: Throttle, name: str, ranks: Sequence[int], member: int
@@ -361,3 +322,36 @@ class ReceivedWork:
 def _sleep_until(moment_s: float) -> None:
     while (remaining_s := moment_s - time.monotonic()) > 0:
         time.sleep(remaining_s)
+
+
+LATE_SHARE = 0.1
+"""A message is late when it takes this part longer than its link alone would take for it."""
+
+
+@dataclass(slots=True)
+class Lateness:
+    """Counts the throttled messages that a rank received, and those that came late.
+
+    Late: the rank was waiting, and got the message later than the links allow. That is the
+    machine's own time: copying, waking up, a core that another rank is using.
+    """
+
+    num_messages: int = 0
+    num_late: int = 0
+    late_s: float = 0.0
+    """By how many seconds those were late, in all."""
+
+    def count(self, lateness_s: float, link_s: float) -> None:
+        """Add a message. link_s: what it takes on a link of its own."""
+        self.num_messages += 1
+        if lateness_s > LATE_SHARE * link_s:
+            self.num_late += 1
+            self.late_s += lateness_s
+
+    def plus(self, other: Lateness) -> Lateness:
+        """Both together."""
+        return Lateness(
+            self.num_messages + other.num_messages,
+            self.num_late + other.num_late,
+            self.late_s + other.late_s,
+        )

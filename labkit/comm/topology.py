@@ -1,6 +1,6 @@
 """Hosts, ranks and the links between them, to which `run(..., topology=...)` throttles messages.
 
-    from labkit import Link, Topology
+    from labkit import FatTree, Link, Topology
     topology = Topology(
         hosts=2, ranks_per_host=4, fast=Link(400e6, 20e-6), slow=Link(20e6, 200e-6)
     )
@@ -15,12 +15,10 @@
 
 Every link is full duplex: sending and receiving do not disturb each other. Links are equal, until
 one is degraded: `topology.degraded("rank 2", 0.25)` is the same with a quarter of the bandwidth
-there. Hosts under shared uplinks: see topology.py. What is throttled, and what is not, is stated in
-comm/throttling/__init__.py.
+there. throttle.py says which messages are throttled.
 
-A fat tree of three tiers: hosts under leaf switches, leaves in pods, a core above.
+A fat tree has three tiers: hosts under leaf switches, leaves in pods, a core above.
 
-    from labkit import FatTree, Link
     tree = FatTree(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, slow=Link(20e6, 200e-6))
     labkit.run(step, world_size=8, topology=tree.degraded("leaf 1", 0.25))
 
@@ -32,11 +30,10 @@ A fat tree of three tiers: hosts under leaf switches, leaves in pods, a core abo
         +-+-+    +-+-+        +-+-+    +-+-+
         0   1    2   3        4   5    6   7         hosts, each with one rank
 
-All hosts below share an uplink. Here they can all send upwards at once at full speed: the tree is
-"fat". Degraded to a quarter, the uplink of leaf 1 carries 10 MB/s: half of a host's speed.
-
-A real leaf has many uplinks, over which flows are spread by a hash (ECMP). They are one here, the
-sum of them: what happens when two flows choose the same uplink cannot be seen.
+All hosts below a switch share its uplink, which carries them all at full speed: the tree is "fat".
+Degraded to a quarter, the uplink of leaf 1 carries 10 MB/s: half of a host's speed. A real leaf has
+many uplinks, over which flows are spread by a hash (ECMP). Here they are one, the sum of them, so
+two flows that choose the same uplink cannot be seen.
 
 Leiserson, "Fat-trees: universal networks for hardware-efficient supercomputing", IEEE Transactions
 on Computers 34(10), 1985; Al-Fares et al., "A scalable, commodity data center network
@@ -303,19 +300,6 @@ class Topology:
         return f"each host has {links}, {sharers} ranks share {'it' if links == 1 else 'one'}"
 
 
-def speed_text(bytes_per_s: float) -> str:
-    """`1.25 GB/s (10 Gbit/s)`."""
-    return f"{_scaled(bytes_per_s)}B/s ({_scaled(8 * bytes_per_s)}bit/s)"
-
-
-def _scaled(value: float) -> str:
-    """`1.25 G`, to go before a unit."""
-    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.4g} {prefix}"
-    return f"{value:.4g} "
-
-
 @dataclass(frozen=True, kw_only=True)
 class FatTree(Topology):
     """Hosts whose slow links lead to leaf switches, with uplinks that they share.
@@ -382,3 +366,16 @@ class FatTree(Topology):
             f"{speed_text(pod.bandwidth_bytes_per_s)}",
         ]
         return "\n  ".join(lines)
+
+
+def speed_text(bytes_per_s: float) -> str:
+    """Return a bandwidth as text: `1.25 GB/s (10 Gbit/s)`."""
+    return f"{_scaled(bytes_per_s)}B/s ({_scaled(8 * bytes_per_s)}bit/s)"
+
+
+def _scaled(value: float) -> str:
+    """Return a number to go before a unit: `1.25 G`."""
+    for prefix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g} "

@@ -2,13 +2,12 @@
 
 No byte goes over the network: what a rank writes, the others read.
 
-    collectives.py   SharedMemory, and functions called as those of labkit.collectives
-    symmetric.py            tensors that lie in the memory themselves: nothing to copy in or out
-    collectives.py           copying and adding in blocks: the memory is as large as some blocks
-    barrier.py              when ranks may read what others have written
-    memory_order.py         which memory of a group the ranks mean
-    meeting.py              how ranks come to share a memory
-    meeting.py          the memory: a file in /dev/shm
+    collectives.py    SharedMemory, and functions called as those of labkit.collectives: a tensor
+                      is copied in and out, block by block
+    symmetric.py      tensors that lie in the memory themselves: nothing to copy in or out
+    barrier.py        when ranks may read what others have written
+    meeting.py        how ranks come to share a memory: a file in /dev/shm
+    memory_order.py   which memory of a group the ranks mean
 """
 
 from labkit.comm.shared_memory.collectives import (

@@ -6,28 +6,16 @@
     all_gather      s0 | s1 | s2       s  | s  | s
 
 The functions are called as those of labkit.collectives.ring, and give the same up to rounding. They
-keep a SharedMemory for each group; make one yourself to choose how large it is.
-
-Wire: nothing. Of D bytes a rank copies (n-1)/n D into the memory, adds n chunks of D/n, and
-copies D out again. gloo's ring sends 2(n-1)/n D through sockets: the kernel copies each byte twice,
-and wakes a thread for every message (benchmarks/shared_memory.py has both side by side).
-
-What a rank does with one block of its tensor in a superstep: put, reduce, take, show.
-
-Each function here makes a stage; collectives.py has the picture of the areas, (n, n, numel) by rank
-and chunk. Chunks are flat, and cut as torch.tensor_split does.
-
-Copying and adding in blocks, one stage of the work behind the other.
-
-The memory has two slots, and in each of them an area for every pair of a rank and a chunk:
+keep a SharedMemory for each group; make one yourself to choose how large it is. It has two slots,
+and in each of them an area (numel,) for every pair of a rank and a chunk:
 
                 chunk 0      chunk 1      chunk 2
-    rank 0      the sum      its x        its x         Rank r writes into row r only. Its own
-    rank 1      its x        the sum      its x         chunk it never needs to show: there, on
-    rank 2      its x        its x        the sum       the diagonal, it leaves the sum.
+    rank 0      the sum      its x        its x         Rank r writes into row r only. It never
+    rank 1      its x        the sum      its x         needs to show its own chunk: there, on the
+    rank 2      its x        its x        the sum       diagonal, it leaves the sum.
 
-A tensor is cut into n chunks, and these into blocks that fit in an area. In a superstep every
-rank works on several blocks, a stage on each (those of an all-reduce):
+A tensor is cut into n flat chunks, and these into blocks that fit in an area. In a superstep every
+rank works on several blocks, one stage (`put`, `reduce`, `show`, `take`) on each. An all-reduce:
 
     superstep           0        1        2        3        4
     put                 block 0  block 1  block 2                   x into the areas of row r
@@ -36,9 +24,13 @@ rank works on several blocks, a stage on each (those of an all-reduce):
     slot of put         0        1        0        1        0
 
 Between supersteps is a barrier, so each stage reads what others wrote one superstep before. Two
-slots are enough: what is in one when `put` comes back to it are sums, which are being taken, and
-`put` leaves these alone.
-The model: Valiant, "A bridging model for parallel computation", CACM 33(8), 1990.
+slots are enough: when `put` comes back to a slot, it holds sums that are being taken, and `put`
+leaves these alone. The model: Valiant, "A bridging model for parallel computation", CACM 33(8),
+1990.
+
+Wire: nothing. Of D bytes a rank copies (n-1)/n D into the memory, adds n chunks of D/n, and
+copies D out again. gloo's ring sends 2(n-1)/n D through sockets: the kernel copies each byte twice,
+and wakes a thread for every message (benchmarks/shared_memory.py has both side by side).
 """
 
 from __future__ import annotations
@@ -58,125 +50,6 @@ from labkit.comm.shared_memory.barrier import Barrier
 from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
 from labkit.comm.shared_memory.memory_order import MemoryOrder
 from labkit.comm.wire_bytes import WireBytes
-
-Stage = Callable[[int, Tensor], None]
-"""(number of a block, areas of a slot) -> nothing."""
-
-
-def put(parts: Sequence[Tensor], rank: int) -> Stage:
-    """Show the others their chunks of what this rank adds."""
-
-    def stage(block: int, areas: Tensor) -> None:
-        for owner, part in enumerate(parts):
-            if owner != rank:
-                _copy_in(_block_of(part, block, areas), areas[rank, owner])
-
-    return stage
-
-
-def reduce(parts: Sequence[Tensor], rank: int, into: Tensor | None = None) -> Stage:
-    """Add up this rank's chunk: into a tensor, or, None, where the others see it.
-
-    The tensor may be the chunk itself: then it is added up beside, and copied.
-    """
-    in_place = into is parts[rank]
-
-    def stage(block: int, areas: Tensor) -> None:
-        own = _block_of(parts[rank], block, areas)
-        terms = list(areas[:, rank, : own.numel()])
-        total = terms[rank] if into is None or in_place else _block_of(into, block, areas)
-        terms[rank] = own  # read where it is, and never copied
-        total.copy_(terms[0])
-        for term in terms[1:]:  # in the order of ranks, whoever adds
-            total.add_(term)
-        if in_place:
-            own.copy_(total)
-
-    return stage
-
-
-def show(chunk: Tensor, rank: int) -> Stage:
-    """Show the others this rank's chunk."""
-
-    def stage(block: int, areas: Tensor) -> None:
-        _copy_in(_block_of(chunk, block, areas), areas[rank, rank])
-
-    return stage
-
-
-def take(totals: Sequence[Tensor]) -> Stage:
-    """Copy every rank's chunk to where it belongs."""
-
-    def stage(block: int, areas: Tensor) -> None:
-        for owner, total in enumerate(totals):
-            piece = _block_of(total, block, areas)
-            piece.copy_(areas[owner, owner, : piece.numel()])
-
-    return stage
-
-
-def _block_of(chunk: Tensor, block: int, areas: Tensor) -> Tensor:
-    """The n-th block of a chunk. Chunks differ by an element: of some the last is empty."""
-    numel = areas.shape[-1]
-    return chunk[block * numel : (block + 1) * numel]
-
-
-def _copy_in(piece: Tensor, area: Tensor) -> None:
-    area[: piece.numel()].copy_(piece)
-
-
-NUM_SLOTS = 2
-ALIGNMENT = 64
-"""Bytes: a cache line, and a multiple of every dtype's size."""
-
-
-def memory_bytes(capacity_bytes: int, size: int) -> int:
-    """How much of `capacity_bytes` the areas of `size` ranks fill. ValueError: not even a line."""
-    num_areas = NUM_SLOTS * size**2
-    least = num_areas * ALIGNMENT
-    if type(capacity_bytes) is not int or capacity_bytes < least:
-        raise ValueError(
-            f"capacity_bytes={capacity_bytes!r}: {size} ranks need {num_areas} areas of "
-            f"{ALIGNMENT} bytes or more, so give at least {least}"
-        )
-    return capacity_bytes // least * least
-
-
-class Supersteps:
-    """One rank's place in a shared memory. The ranks make the same calls, in the same order."""
-
-    def __init__(self, memory: torch.Tensor, barrier: Barrier, size: int) -> None:
-        """`memory`: (nbytes,) of uint8, the same on all ranks, which have met."""
-        self.areas = memory.view(NUM_SLOTS, size, size, -1)
-        self._barrier = barrier
-        self._barrier.arrive()
-        self._num_done = 0
-        self.lock = threading.Lock()
-        """Held during an operation: another thread of this rank may have one too."""
-
-    def perform(
-        self, dtype: torch.dtype, numel: int, stages: Sequence[Stage], timeout_s: float
-    ) -> None:
-        """All stages on all blocks of chunks that have `numel` elements or fewer.
-
-        RuntimeError when a rank is gone or late. After any error the memory is out of use, on the
-        other ranks too.
-        """
-        areas = self.areas.view(dtype)
-        num_blocks = -(-numel // areas.shape[-1])
-        try:
-            for superstep in range(num_blocks + len(stages) - 1):
-                self._barrier.wait(timeout_s)
-                for age, stage in enumerate(stages):
-                    block, slot = superstep - age, (self._num_done - age) % NUM_SLOTS
-                    if 0 <= block < num_blocks:
-                        stage(block, areas[slot])
-                self._barrier.arrive()
-                self._num_done += 1
-        except BaseException:
-            self._barrier.close()
-            raise
-
 
 # Smaller blocks meet at more barriers (at 4 MiB and 8 ranks twice the time), larger ones leave the
 # caches of the cores. And docker gives a container 64 MiB of /dev/shm.
@@ -316,7 +189,126 @@ def shared_memory_all_gather(
 
 
 def _apart_from(buffer: Tensor, x: Tensor) -> Tensor:
-    """x, contiguous: the same memory as `buffer`, or memory that no write to `buffer` changes."""
+    """Return x, contiguous: `buffer`'s own memory, or memory that no write to it changes."""
     source = x.contiguous()
     shares = source.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
     return source.clone() if shares and source.data_ptr() != buffer.data_ptr() else source
+
+
+Stage = Callable[[int, Tensor], None]
+"""(number of a block, areas of a slot) -> nothing."""
+
+
+def put(parts: Sequence[Tensor], rank: int) -> Stage:
+    """Copy this rank's x into its row, for the other ranks to add."""
+
+    def stage(block: int, areas: Tensor) -> None:
+        for owner, part in enumerate(parts):
+            if owner != rank:
+                _copy_in(_block_of(part, block, areas), areas[rank, owner])
+
+    return stage
+
+
+def reduce(parts: Sequence[Tensor], rank: int, into: Tensor | None = None) -> Stage:
+    """Add up this rank's chunk: into a tensor, or, if that is None, into its own area.
+
+    The tensor may be the chunk itself: then it is added up beside, and copied.
+    """
+    in_place = into is parts[rank]
+
+    def stage(block: int, areas: Tensor) -> None:
+        own = _block_of(parts[rank], block, areas)
+        terms = list(areas[:, rank, : own.numel()])
+        total = terms[rank] if into is None or in_place else _block_of(into, block, areas)
+        terms[rank] = own  # read where it is, and never copied
+        total.copy_(terms[0])
+        for term in terms[1:]:  # in the order of ranks, whoever adds
+            total.add_(term)
+        if in_place:
+            own.copy_(total)
+
+    return stage
+
+
+def show(chunk: Tensor, rank: int) -> Stage:
+    """Copy this rank's chunk into its area, for the others to read."""
+
+    def stage(block: int, areas: Tensor) -> None:
+        _copy_in(_block_of(chunk, block, areas), areas[rank, rank])
+
+    return stage
+
+
+def take(totals: Sequence[Tensor]) -> Stage:
+    """Copy every rank's chunk to where it belongs."""
+
+    def stage(block: int, areas: Tensor) -> None:
+        for owner, total in enumerate(totals):
+            piece = _block_of(total, block, areas)
+            piece.copy_(areas[owner, owner, : piece.numel()])
+
+    return stage
+
+
+def _block_of(chunk: Tensor, block: int, areas: Tensor) -> Tensor:
+    """Return the n-th block of a chunk. Chunks differ by an element, so it may be empty."""
+    numel = areas.shape[-1]
+    return chunk[block * numel : (block + 1) * numel]
+
+
+def _copy_in(piece: Tensor, area: Tensor) -> None:
+    area[: piece.numel()].copy_(piece)
+
+
+NUM_SLOTS = 2
+ALIGNMENT = 64
+"""Bytes: a cache line, and a multiple of every dtype's size."""
+
+
+def memory_bytes(capacity_bytes: int, size: int) -> int:
+    """Return the bytes of `capacity_bytes` that the areas of `size` ranks fill."""
+    num_areas = NUM_SLOTS * size**2
+    least = num_areas * ALIGNMENT
+    if type(capacity_bytes) is not int or capacity_bytes < least:
+        raise ValueError(
+            f"capacity_bytes={capacity_bytes!r}: {size} ranks need {num_areas} areas of "
+            f"{ALIGNMENT} bytes or more, so give at least {least}"
+        )
+    return capacity_bytes // least * least
+
+
+class Supersteps:
+    """One rank's place in a shared memory. The ranks make the same calls, in the same order."""
+
+    def __init__(self, memory: torch.Tensor, barrier: Barrier, size: int) -> None:
+        """`memory`: (nbytes,) of uint8, the same on all ranks, which have met."""
+        self.areas = memory.view(NUM_SLOTS, size, size, -1)
+        self._barrier = barrier
+        self._barrier.arrive()
+        self._num_done = 0
+        self.lock = threading.Lock()
+        """Held during an operation: another thread of this rank may have one too."""
+
+    def perform(
+        self, dtype: torch.dtype, numel: int, stages: Sequence[Stage], timeout_s: float
+    ) -> None:
+        """All stages on all blocks of chunks that have `numel` elements or fewer.
+
+        RuntimeError when a rank is gone or late. After any error the memory is out of use, on the
+        other ranks too.
+        """
+        areas = self.areas.view(dtype)
+        num_blocks = -(-numel // areas.shape[-1])
+        try:
+            for superstep in range(num_blocks + len(stages) - 1):
+                self._barrier.wait(timeout_s)
+                for age, stage in enumerate(stages):
+                    block, slot = superstep - age, (self._num_done - age) % NUM_SLOTS
+                    if 0 <= block < num_blocks:
+                        stage(block, areas[slot])
+                self._barrier.arrive()
+                self._num_done += 1
+        except BaseException:
+            self._barrier.close()
+            raise

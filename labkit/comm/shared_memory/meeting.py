@@ -1,4 +1,4 @@
-"""How the ranks of a group come to share a memory.
+"""The ranks of a group come to share a memory: a file in /dev/shm that each of them maps.
 
     each rank    makes a folder with FIFOs to itself, tells the others where (one all_gather), and
                  opens theirs: now there is a barrier
@@ -7,10 +7,8 @@
     barrier      folders and file are removed
 
 From then on nothing has a name: the memory goes with the last process that has mapped it, however
-that ends. The file has its name for some milliseconds; of a rank that is killed in these, it is
-swept away by the next meeting.
-
-A file that lies in memory, and that several processes of a host map.
+that ends. The file has its name for some milliseconds. If a rank is killed in these, the next
+meeting sweeps the file away.
 """
 
 from __future__ import annotations
@@ -42,93 +40,8 @@ if TYPE_CHECKING:
     from labkit.comm.group import Group
 
 
-_IN_MEMORY = Path("/dev/shm")
-_PIECE_BYTES = 2**20
-
-
-def parent_folder() -> Path:
-    """Where such files lie: /dev/shm, which is memory. Where that is not to be had, as on macOS,
-    the folder for temporary files; pages that are in use stay in memory there too."""
-    return _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-
-
-@contextlib.contextmanager
-def made(nbytes: int, smaller: str) -> Iterator[Path]:
-    """A file of zeros, inside the block; whoever has mapped it by its end keeps its memory.
-
-    OSError that names what is free, what is needed and what to do: `smaller` says how to need less.
-    """
-    folder = owned_folder.make(parent_folder(), "memory")
-    try:
-        _allocate(folder / "file", nbytes, smaller)
-        yield folder / "file"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _allocate(path: Path, nbytes: int, smaller: str) -> None:
-    """Put memory behind every byte.
-
-    A file that is merely set to its size gets its pages when they are written to; and where there
-    are none left, that write ends the process with SIGBUS.
-    """
-    free = _free_bytes(path.parent)
-    if free is not None and free < nbytes:
-        raise OSError(_no_room(nbytes, f"{free:,} are free", smaller))
-    try:
-        with open(path, "wb") as file:
-            if sys.platform == "darwin":  # has no posix_fallocate
-                for at in range(0, nbytes, _PIECE_BYTES):
-                    file.write(bytes(min(_PIECE_BYTES, nbytes - at)))
-            else:
-                os.posix_fallocate(file.fileno(), 0, nbytes)
-    except OSError as error:  # somebody else took it just now, or a quota is used up
-        raise OSError(_no_room(nbytes, f"there is: {error.strerror}", smaller)) from error
-
-
-def mapped(path: Path) -> torch.Tensor:
-    """The file's bytes, (size,) of uint8: what one process writes there, all others see.
-
-    They stay as long as some process has such a tensor, even when the file's name is gone.
-    """
-    with open(path, "r+b") as file:
-        return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
-
-
-def _free_bytes(folder: Path) -> int | None:
-    """Bytes that this user may still take; None where there is no limit but the machine's."""
-    sizes = os.statvfs(folder)
-    return sizes.f_bavail * sizes.f_frsize if sizes.f_blocks else None
-
-
-def _no_room(nbytes: int, found: str, smaller: str) -> str:
-    folder = parent_folder()
-    larger = "name a folder with more room in TMPDIR"
-    if folder == _IN_MEMORY:
-        larger = "make it larger (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
-    return (
-        f"this shared memory takes {nbytes:,} bytes in {folder}, where {found}. Either {larger}, "
-        f"or take {smaller}"
-    )
-
-
 NOTE_BYTES = 2048
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def require_on_host(group: Group) -> None:
-    """ValueError for a group on GPUs."""
-    if group.device.type != "cpu":
-        raise ValueError(
-            f"this group exchanges tensors on {group.device}, and the memory that ranks "
-            "share is the host's; use the group's own collectives"
-        )
-
-
-def timeout_s(group: Group) -> float:
-    """How long ranks of this group wait for each other."""
-    timeout: timedelta = group._timeout or c10d._get_default_timeout(dist.get_backend())
-    return timeout.total_seconds()
 
 
 def meet(
@@ -157,6 +70,21 @@ def meet(
             return _mapped_together(barrier, folders, nbytes, timeout_s, smaller), barrier
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def require_on_host(group: Group) -> None:
+    """Raise ValueError for a group on GPUs."""
+    if group.device.type != "cpu":
+        raise ValueError(
+            f"this group exchanges tensors on {group.device}, and the memory that ranks "
+            "share is the host's; use the group's own collectives"
+        )
+
+
+def timeout_s(group: Group) -> float:
+    """Return how long ranks of this group wait for each other."""
+    timeout: timedelta = group._timeout or c10d._get_default_timeout(dist.get_backend())
+    return timeout.total_seconds()
 
 
 def _exchanged(group: Group, note: torch.Tensor, folder: Path) -> list[Path]:
@@ -221,4 +149,75 @@ def _not_one_host(strangers: Sequence[int]) -> str:
         f"{ranks_named(strangers)} {verb(strangers, 'is')} on another host, or in another "
         "container, than the first rank of the group: there is no memory to share. Use a group for "
         "each host (group.split), with hierarchical_all_reduce for a sum over all of them"
+    )
+
+
+_IN_MEMORY = Path("/dev/shm")
+_PIECE_BYTES = 2**20
+
+
+def parent_folder() -> Path:
+    """Return /dev/shm, which is memory, or without one, as on macOS, the folder for temporary
+    files. Its pages stay in memory while they are in use.
+    """
+    return _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def made(nbytes: int, smaller: str) -> Iterator[Path]:
+    """Make a file of zeros, inside the block. Who has mapped it by its end keeps its memory.
+
+    OSError that names what is free, what is needed and what to do: `smaller` says how to need less.
+    """
+    folder = owned_folder.make(parent_folder(), "memory")
+    try:
+        _allocate(folder / "file", nbytes, smaller)
+        yield folder / "file"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _allocate(path: Path, nbytes: int, smaller: str) -> None:
+    """Put memory behind every byte.
+
+    A file that is merely set to its size gets its pages when they are written to; and where there
+    are none left, that write ends the process with SIGBUS.
+    """
+    free = _free_bytes(path.parent)
+    if free is not None and free < nbytes:
+        raise OSError(_no_room(nbytes, f"{free:,} are free", smaller))
+    try:
+        with open(path, "wb") as file:
+            if sys.platform == "darwin":  # has no posix_fallocate
+                for at in range(0, nbytes, _PIECE_BYTES):
+                    file.write(bytes(min(_PIECE_BYTES, nbytes - at)))
+            else:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+    except OSError as error:  # somebody else took it just now, or a quota is used up
+        raise OSError(_no_room(nbytes, f"there is: {error.strerror}", smaller)) from error
+
+
+def mapped(path: Path) -> torch.Tensor:
+    """Map the file's bytes, (size,) of uint8: what one process writes there, all others see.
+
+    They stay as long as some process has such a tensor, even when the file's name is gone.
+    """
+    with open(path, "r+b") as file:
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Return the bytes that this user may still take, or None if only the machine limits them."""
+    sizes = os.statvfs(folder)
+    return sizes.f_bavail * sizes.f_frsize if sizes.f_blocks else None
+
+
+def _no_room(nbytes: int, found: str, smaller: str) -> str:
+    folder = parent_folder()
+    larger = "name a folder with more room in TMPDIR"
+    if folder == _IN_MEMORY:
+        larger = "make it larger (docker run --shm-size=1g; mount -o remount,size=1g /dev/shm)"
+    return (
+        f"this shared memory takes {nbytes:,} bytes in {folder}, where {found}. Either {larger}, "
+        f"or take {smaller}"
     )
