@@ -2,8 +2,8 @@
 
 `Operation.sent_bytes` of a send is simply its size. For a collective it depends on the backend's
 algorithm, so it is stated here, and tests compare it with what the kernel counted on the sockets
-(`comm/sockets.py`). gloo's three notes of 48 bytes around every message (ready to send, ready to
-receive, and the header of the data) are left out. n ranks, D payload bytes:
+(`sent_bytes` of connect.py). gloo's three notes of 48 bytes around every message (ready to send,
+ready to receive, and the header of the data) are left out. n ranks, D payload bytes:
 
     all_reduce       2(n-1)/n D     ring
     reduce_scatter   2(n-1)/n D     gloo has none: it performs an all_reduce and drops the rest

@@ -1,9 +1,10 @@
-"""The folder of a run and those of its attempts: torchrun starts ranks anew after a failure.
+"""The folder of a run, those of its attempts, and the verdict that an attempt leaves.
 
-A folder of a Run belongs to one job: the file `job` in it has the job's name. Were it to count
-attempts of several jobs, the first start of a new one would take up an old one's checkpoint.
+torchrun starts ranks again after a failure: each start is an attempt, with a folder of its own. A
+folder of a Run belongs to one job: the file `job` in it has the job's name. If it counted attempts
+of several jobs, the first start of a new one would continue from an old one's checkpoint.
 
-Why a run on several hosts failed, as one host saw it: `verdict-of-host-0.json`.
+`verdict-of-host-0.json` says why an attempt failed, as that host saw it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,53 @@ from labkit.hosts import typed_json
 from labkit.hosts.rank_record import FORMAT, Record
 from labkit.launch.errors import Deadlock, Mismatch, RankError, RunError
 
+
+def claim(out: Path, job: str) -> None:
+    """Write the job's name into the folder, which is made where it is missing."""
+    out.mkdir(parents=True, exist_ok=True)
+    half = out / f"job.{os.getpid()}.part"
+    half.write_text(job)
+    os.replace(half, out / "job")
+
+
+_NUMBER = "(0|[1-9][0-9]*)"  # as labkit writes it: no other digits, no zeros before it
+
+
+def attempts(path: Path) -> list[int]:
+    """Return the numbers of the attempts in a folder, in order."""
+    if not os.path.isdir(path):  # False, and no error, for a name that nothing can have
+        return []
+    found = (each for each in numbered(path, "attempt-*") if each.is_dir())
+    return sorted(int(each.name.removeprefix("attempt-")) for each in found)
+
+
+def numbered(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder whose name is `pattern` with a number for its *."""
+    known = re.compile(re.escape(pattern).replace(r"\*", _NUMBER))
+    return [each for each in sorted(folder.iterdir()) if known.fullmatch(each.name)]
+
+
+def folder_of(path: Path, attempt: int) -> Path:
+    """Return the folder of one attempt."""
+    return path / f"attempt-{attempt}"
+
+
+def named_folder(path: object) -> Path:
+    """Return the folder that a caller has named. TypeError for what is no name."""
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    several = "; several folders are given one by one: Run.load(*folders)"
+    advice = "give the name of a folder, such as 'runs/first'"
+    advice += several if isinstance(path, (list, tuple)) else ""
+    raise TypeError(f"path={reprlib.repr(path)}: {advice}")
+
+
 ONE_MACHINE = "--nnodes=1 --rdzv-id=NAME --rdzv-backend=c10d --rdzv-endpoint=localhost:29500"
 """What torchrun is told instead of --standalone, for a job that can go on."""
 
 
 def objection(out: Path, job: str) -> str:
-    """Why `job` cannot keep its attempts in the folder `out`; empty where it can."""
+    """Return why `job` cannot keep its attempts in the folder `out`, or an empty text."""
     if not attempts(out):
         return ""
     path = out / "job"
@@ -50,7 +92,7 @@ def objection(out: Path, job: str) -> str:
 
 
 def _is_made_up(job: str) -> bool:
-    """Whether it is an id of torchrun --standalone."""
+    """Return whether it is an id of torchrun --standalone."""
     try:
         return str(uuid.UUID(job)) == job
     except ValueError:
@@ -58,7 +100,7 @@ def _is_made_up(job: str) -> bool:
 
 
 def said(number: int, out: Path, shown: str, job: str) -> str:
-    """What rank 0 says of an attempt: that it is not the first, and whether that can be meant.
+    """Return what rank 0 prints of an attempt that is not the first.
 
     shown: the folder `out` as people call it.
     """
@@ -74,7 +116,7 @@ def said(number: int, out: Path, shown: str, job: str) -> str:
 
 
 def _was_good(folder: Path) -> bool:
-    """Whether all ranks have returned, and nobody has said anything against it."""
+    """Return whether all ranks have returned and there is no verdict against it."""
     if not folder.is_dir() or numbered(folder, "verdict-of-host-*.json"):
         return False
     try:
@@ -83,46 +125,6 @@ def _was_good(folder: Path) -> bool:
         return False
     has_all = bool(records) and len(records) == records[0].world_size
     return has_all and all(record.stage is Stage.RETURNED for record in records)
-
-
-def claim(out: Path, job: str) -> None:
-    """Write the job's name into the folder, which is made where it is missing."""
-    out.mkdir(parents=True, exist_ok=True)
-    half = out / f"job.{os.getpid()}.part"
-    half.write_text(job)
-    os.replace(half, out / "job")
-
-
-_NUMBER = "(0|[1-9][0-9]*)"  # as labkit writes it: no other digits, no zeros before it
-
-
-def attempts(path: Path) -> list[int]:
-    """The numbers of the attempts in a folder, in order."""
-    if not os.path.isdir(path):  # False, and no error, for a name that nothing can have
-        return []
-    found = (each for each in numbered(path, "attempt-*") if each.is_dir())
-    return sorted(int(each.name.removeprefix("attempt-")) for each in found)
-
-
-def numbered(folder: Path, pattern: str) -> list[Path]:
-    """What is in a folder whose name is `pattern` with a number for its *: nobody else's files."""
-    known = re.compile(re.escape(pattern).replace(r"\*", _NUMBER))
-    return [each for each in sorted(folder.iterdir()) if known.fullmatch(each.name)]
-
-
-def folder_of(path: Path, attempt: int) -> Path:
-    """Where the files of one attempt are."""
-    return path / f"attempt-{attempt}"
-
-
-def named_folder(path: object) -> Path:
-    """What a caller has named. TypeError for what is no name."""
-    if isinstance(path, (str, os.PathLike)):
-        return Path(path)
-    several = "; several folders are given one by one: Run.load(*folders)"
-    advice = "give the name of a folder, such as 'runs/first'"
-    advice += several if isinstance(path, (list, tuple)) else ""
-    raise TypeError(f"path={reprlib.repr(path)}: {advice}")
 
 
 UNCONFIRMED = "Unconfirmed"

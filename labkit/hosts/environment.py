@@ -1,12 +1,8 @@
-"""What torchrun tells a rank: environment variables, read once.
+"""A rank's place in torchrun's job: environment variables, the network interface, the job's name.
 
-Which of this host's network interfaces reaches another host.
-
-gloo needs the interface's name in GLOO_SOCKET_IFNAME; left to itself it takes the address that this
-host's own name stands for, which often is 127.0.1.1. A variable that is set already is respected:
-that is how to choose another interface.
-
-What a job is called, by all its ranks and through all its restarts.
+gloo needs the name of the interface that reaches the other hosts, in GLOO_SOCKET_IFNAME. Without it
+gloo takes the address of this host's own name, which often is 127.0.1.1. A variable that is set
+already is respected: that is how to choose another interface.
 """
 
 from __future__ import annotations
@@ -84,7 +80,7 @@ _ANY_PORT = 9
 
 
 def address_towards(host: str) -> str:
-    """The address of this host that packets to `host` leave from. OSError: there is no way."""
+    """Return this host's address on the way to `host`. OSError: there is no way."""
     family, kind, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)  # of a datagram socket: only looks up the route, sends nothing
@@ -92,7 +88,7 @@ def address_towards(host: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The name of the interface with this IPv4 address; None where it is not known."""
+    """Return the name of the interface with this IPv4 address, or None."""
     if not sys.platform.startswith("linux"):
         return None
     import fcntl
@@ -108,7 +104,7 @@ def interface_of(address: str) -> str | None:
 
 
 def use_for_gloo(address: str | None) -> None:
-    """Tell gloo to use the interface with `address`; None: the loopback, for ranks of one host."""
+    """Make gloo use the interface with `address`. None: the loopback, for ranks of one host."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
     name = interface_of(address) if address else "lo0" if sys.platform == "darwin" else "lo"
@@ -120,7 +116,7 @@ _NO_NAME = "none"  # what torchrun calls a job without --rdzv-id
 
 
 def name_of_job(environment: Environment, store: dist.Store) -> str:
-    """The --rdzv-id; for a job without one, a name that lives as long as torchrun's store."""
+    """Return the --rdzv-id, or for a job without one a name that lives as long as its store."""
     if environment.run_id != _NO_NAME:
         return environment.run_id
     own = f"{_NO_NAME} (no --rdzv-id), {secrets.token_hex(8)}"

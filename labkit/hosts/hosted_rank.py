@@ -1,22 +1,18 @@
-"""A rank that torchrun started: two processes, the rank itself and its attendant.
+"""A rank that torchrun started: two processes, the rank and its attendant, and a door.
 
     torchrun's agent, one per host
       attendant of rank 2    prints its output, watches over it, talks to the other hosts
         rank 2               connects, calls the function; may hang in C++ or die
 
 The rank is forked from its attendant, which has imported torch and labkit and computes nothing, as
-the fork server in rank_process.py. So a rank that hangs in C++, or dies, leaves somebody who can
-say so.
+the fork server in rank_process.py. So when a rank hangs in C++, or dies, its attendant reports it.
 
-A door that can be knocked at: does a rank on another host still live?
+Door: each rank listens on a port and says nothing there. While its process lives, a connection
+succeeds. When the process is gone, the kernel refuses it. When the host is gone, no answer comes.
+No byte is ever read from a door, so nothing can be sent through it. Each host knocks at the next
+one's door:
 
-Each rank listens on a port and says nothing there. While its process lives, a connection succeeds;
-when the process is gone, the kernel refuses it; when the host is gone, nothing comes back. No byte
-is ever read from a door, so nothing can be sent through it.
-
-Whether the hosts of a job are all there: each knocks at the next one's door.
-
-    host 0 --> host 1 --> host 2 --> host 0      by its first rank: nobody is knocked at by all
+    host 0 --> host 1 --> host 2 --> host 0      by its first rank: no door is knocked at by all
 """
 
 from __future__ import annotations
@@ -43,108 +39,10 @@ from labkit.launch.rank import RankSpec, rank_main
 from labkit.launch.rank_process import RankProcess
 from labkit.launch.request import check_function
 
-NO_PROCESS = "has no such process any more"
-SILENT = "does not answer"
-_EVERY_S = 2.0
-_AGAIN_S = 0.5
-_WAIT_S = 1.5
-_KNOCKS = 3
-
-
-class Door:
-    """This process's door, open from now until the process ends."""
-
-    def __init__(self) -> None:
-        """Listen on a free port, for IPv4 and, where this host has it, IPv6."""
-        self._socket = _listening()
-        self._socket.setblocking(False)
-        self.port: int = self._socket.getsockname()[1]
-
-    def answer(self) -> None:
-        """Let those who have knocked go again, so that there is room for others."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while True:
-                self._socket.accept()[0].close()
-
-    def close(self) -> None:
-        """In a forked child: the door is its parent's."""
-        self._socket.close()
-
-
-def knock(address: str, port: int, wait_s: float) -> str | None:
-    """None where the door is open; otherwise NO_PROCESS, or SILENT after `wait_s`."""
-    try:
-        with socket.create_connection((address, port), wait_s):
-            return None
-    except ConnectionRefusedError:
-        return NO_PROCESS
-    except OSError:
-        return SILENT
-
-
-class Knocks:
-    """Knocks at many doors: where a host is silent at the first one, it is so at the others."""
-
-    def __init__(self, wait_s: float) -> None:
-        """wait_s: for each answer."""
-        self._wait_s = wait_s
-        self._answering: set[int] = set()
-        self._silent: set[int] = set()
-
-    def at(self, place: Place) -> str | None:
-        """As `knock`; a host that is gone is waited for once, and not for each of its ranks."""
-        host = place.host_number
-        if host in self._silent:
-            return SILENT
-        answer = knock(place.address, place.door, self._wait_s)
-        if answer is not SILENT:
-            self._answering.add(host)
-        elif host not in self._answering:  # else it is this rank alone that is too busy
-            self._silent.add(host)
-        return answer
-
-
-def _listening() -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 is there, but turned off
-            return socket.create_server(
-                ("", 0), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True
-            )
-    return socket.create_server(("", 0), backlog=64)
-
-
-class NextHost:
-    """The one after ours."""
-
-    def __init__(self, environment: Environment, call: RollCall) -> None:
-        """environment: of one of our ranks; its host's first does the knocking."""
-        self._place = _door_after(environment, call) if environment.local_rank == 0 else None
-        self._next_knock_s = time.monotonic() + _EVERY_S
-        self._num_unanswered = 0
-
-    def is_gone(self) -> bool:
-        """Knock, if it is time to; whether nobody has answered several times."""
-        if self._place is None or time.monotonic() < self._next_knock_s:
-            return False
-        is_silent = knock(self._place.address, self._place.door, _WAIT_S) is not None
-        self._num_unanswered = self._num_unanswered + 1 if is_silent else 0
-        self._next_knock_s = time.monotonic() + (_AGAIN_S if is_silent else _EVERY_S)
-        return self._num_unanswered >= _KNOCKS
-
-
-def _door_after(environment: Environment, call: RollCall) -> Place | None:
-    """Of the first rank on the next host; None where there is one host only."""
-    places = call.places
-    hosts = sorted({place.host_number for place in places})
-    if len(hosts) == 1:
-        return None
-    after = hosts[(hosts.index(environment.host_number) + 1) % len(hosts)]
-    return next(place for place in places if place.host_number == after)
-
 
 @dataclass(frozen=True, kw_only=True)
 class HostedSpec(RankSpec):
-    """Which rank of a job on several hosts a process is to be."""
+    """The rank of a job on several hosts that a process is to be."""
 
     environment: Environment
     call: RollCall
@@ -228,7 +126,7 @@ def read_program(file: str) -> tuple[Callable[..., Any], Sequence[Any]]:
 
 
 def _function(path: Path, name: str) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """A function of a Python file, which takes the world and nothing else."""
+    """Return a function of a Python file, which takes the world and nothing else."""
     if not name.isidentifier():
         raise ValueError(
             f"{path}:{name}: no function is called {name!r}; write {path} for its main(world), or "
@@ -251,7 +149,7 @@ def _parts(file: str) -> tuple[Path, str]:
 
 
 def _imported(path: Path) -> Any:
-    """The file as a module of its own name, found by those who pickle its classes."""
+    """Import the file as a module of its own name, so that pickles of its classes find it."""
     sys.path.insert(0, str(path.resolve().parent))  # what it imports lies beside it
     specification = importlib.util.spec_from_file_location(path.stem, path.resolve())
     assert specification is not None
@@ -270,3 +168,102 @@ def _code(path: Path) -> CodeType:
             raise
         # Null bytes, or a sum of thousands of terms: Python does not say where.
         raise ValueError(f"{path} is no file that Python can read: {error}") from None
+
+
+NO_PROCESS = "has no such process any more"
+SILENT = "does not answer"
+_EVERY_S = 2.0
+_AGAIN_S = 0.5
+_WAIT_S = 1.5
+_KNOCKS = 3
+
+
+class Door:
+    """This process's door, open until the process ends."""
+
+    def __init__(self) -> None:
+        """Listen on a free port, for IPv4 and, where this host has it, IPv6."""
+        self._socket = _listening()
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+
+    def answer(self) -> None:
+        """Let those who have knocked go again, so that there is room for others."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while True:
+                self._socket.accept()[0].close()
+
+    def close(self) -> None:
+        """In a forked child: the door is its parent's."""
+        self._socket.close()
+
+
+def knock(address: str, port: int, wait_s: float) -> str | None:
+    """Return None if the door is open, otherwise NO_PROCESS, or SILENT after `wait_s`."""
+    try:
+        with socket.create_connection((address, port), wait_s):
+            return None
+    except ConnectionRefusedError:
+        return NO_PROCESS
+    except OSError:
+        return SILENT
+
+
+class Knocks:
+    """Knocks at many doors. A host that is silent at the first one is silent at the others."""
+
+    def __init__(self, wait_s: float) -> None:
+        """wait_s: for each answer."""
+        self._wait_s = wait_s
+        self._answering: set[int] = set()
+        self._silent: set[int] = set()
+
+    def at(self, place: Place) -> str | None:
+        """As `knock`; a host that is gone is waited for once, and not for each of its ranks."""
+        host = place.host_number
+        if host in self._silent:
+            return SILENT
+        answer = knock(place.address, place.door, self._wait_s)
+        if answer is not SILENT:
+            self._answering.add(host)
+        elif host not in self._answering:  # else it is this rank alone that is too busy
+            self._silent.add(host)
+        return answer
+
+
+def _listening() -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 is there, but turned off
+            return socket.create_server(
+                ("", 0), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True
+            )
+    return socket.create_server(("", 0), backlog=64)
+
+
+class NextHost:
+    """The host after this one: whether it is there."""
+
+    def __init__(self, environment: Environment, call: RollCall) -> None:
+        """environment: of one of our ranks; its host's first does the knocking."""
+        self._place = _door_after(environment, call) if environment.local_rank == 0 else None
+        self._next_knock_s = time.monotonic() + _EVERY_S
+        self._num_unanswered = 0
+
+    def is_gone(self) -> bool:
+        """Knock, if it is time to; whether nobody has answered several times."""
+        if self._place is None or time.monotonic() < self._next_knock_s:
+            return False
+        is_silent = knock(self._place.address, self._place.door, _WAIT_S) is not None
+        self._num_unanswered = self._num_unanswered + 1 if is_silent else 0
+        self._next_knock_s = time.monotonic() + (_AGAIN_S if is_silent else _EVERY_S)
+        return self._num_unanswered >= _KNOCKS
+
+
+def _door_after(environment: Environment, call: RollCall) -> Place | None:
+    """Return the door of the first rank on the next host, or None if there is one host only."""
+    places = call.places
+    hosts = sorted({place.host_number for place in places})
+    if len(hosts) == 1:
+        return None
+    after = hosts[(hosts.index(environment.host_number) + 1) % len(hosts)]
+    return next(place for place in places if place.host_number == after)

@@ -1,14 +1,13 @@
-"""Before ranks on several hosts begin: who is where, and under which name they meet.
+"""Ranks on several hosts find each other under torchrun, agree on a name, and connect.
 
-Rank 0 makes up a name for this attempt and pins it to the store; every other rank answers with a
-hello; when all have, rank 0 pins the table of all places. The store outlives an attempt, and after
-a failure hosts disagree on how often torchrun has restarted (an agent that has come back counts
-from 0). So a rank believes only a table that contains the nonce of its own hello.
+Rank 0 makes up a name for this attempt and pins it to the store. Every other rank answers with a
+hello. When all have answered, rank 0 pins the table of all places. The store outlives an attempt,
+and after a failure hosts disagree on how often torchrun has restarted (an agent that has come back
+counts from 0). So a rank believes only a table that contains the nonce of its own hello.
 
-A rank's way into a world on several hosts, from what torchrun tells it.
-
-`connect.py` is for ranks that `labkit.run` forks on one host: they meet in a file and use the
-loopback. Here they meet in a TCPStore and use the interface that reaches the other hosts.
+Then `connect_by_environment` makes the world. The ranks meet in a TCPStore and use the interface
+that reaches the other hosts. (Ranks that `labkit.run` forks on one host meet in a file and use the
+loopback: comm/connect.py.)
 """
 
 from __future__ import annotations
@@ -34,13 +33,10 @@ from labkit.hosts import environment as interface
 from labkit.hosts.board import Board, open_store
 from labkit.hosts.environment import Environment, address_towards
 
-_AGAIN_S = 0.05
-_LINE_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one rank is, and what it says of its host."""
+    """The place of one rank, and what it reports of its host."""
 
     rank: int
     host_number: int
@@ -49,7 +45,7 @@ class Place:
     address: str
     """Where the other hosts reach it."""
     door: int
-    """The port that answers for as long as the rank is there (see launch/cluster/door.py)."""
+    """The port that answers for as long as the rank is there (see `Door` in hosted_rank.py)."""
     folder: str
     """Where the ranks of this host leave notes for each other."""
     next_attempt: int
@@ -62,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """Everyone's place, by rank, and the name of this attempt in the store."""
+    """The places of all ranks, by rank, and the name of this attempt in the store."""
 
     name: str
     places: list[Place]
@@ -80,6 +76,10 @@ class RollCall:
     def folder(self, environment: Environment) -> str:
         """The folder of this host: that of its first rank."""
         return self.places[environment.local_ranks[0]].folder
+
+
+_AGAIN_S = 0.05
+_LINE_S = 5.0
 
 
 def answer(
@@ -200,7 +200,7 @@ def connect_by_environment(
 
 
 def _meet(store: dist.Store, world_size: int, timeout: timedelta) -> None:
-    """Return when all have come: nobody begins before, and clocks are compared by this moment.
+    """Return when all ranks are here. Clocks of hosts are compared by this moment.
 
     Not by a barrier of torch.distributed: the program's own collectives are numbered from 1.
     """
@@ -210,7 +210,7 @@ def _meet(store: dist.Store, world_size: int, timeout: timedelta) -> None:
 
 
 def own_address(environment: Environment, call: RollCall) -> str | None:
-    """This host's address as the others see it; None when all ranks are on this host."""
+    """Return this host's address as the others see it, or None if all ranks are on this host."""
     if environment.is_alone:
         return None
     others = [p.address for p in call.places if p.host_number != environment.host_number]
@@ -218,5 +218,5 @@ def own_address(environment: Environment, call: RollCall) -> str | None:
 
 
 def set_number_of_threads() -> None:
-    """As many as OMP_NUM_THREADS says (torchrun says 1 where a host has several ranks)."""
+    """Use as many threads as OMP_NUM_THREADS says (torchrun: 1 where a host has several ranks)."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))

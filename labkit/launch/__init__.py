@@ -11,12 +11,13 @@ To follow one run that goes well, read in this order; nothing else is needed:
     listen.py             until all have returned, or the run cannot end
     run_result.py         the Run
 
-A run that fails: examine.py (evidence), failure.py (the error that explains it), errors.py.
-Lines that the lab prints: notes.py. Runs that another thread can kill: run.py. Besides that:
+A run that fails: examine.py (evidence), failure.py (the error that explains it), errors.py. Lines
+that the lab prints: notes.py. What the fork server imports for its ranks: needed_by_steps.py.
 
-    session/    ranks that keep their variables from cell to cell; begin with session.py
-    cluster/    several hosts, torchrun, saved runs; begin with hosted_job.py
-    machine/    what this machine can do for the lab (`labkit doctor`); begin with checkup.py
+    session/       ranks that keep their variables from cell to cell; begin with session.py
+    checkup.py     `labkit doctor`: machine.py has what this machine gives, resources.py judges it
+
+Several hosts, torchrun and saved runs are the room `hosts`.
 """
 
 from labkit.interrupts import uninterrupted

@@ -1,22 +1,18 @@
-"""What this machine gives a run: cores, memory, files. Facts only; resources.py judges them.
+"""What this machine gives a run: cores, memory, files, and a container's share of them.
 
-Nothing here raises: what a system does not tell is None. `root` is "/", but in tests.
+Facts only; resources.py judges them. Nothing here raises: None means that the system does not say,
+or that there is no limit. `root` is "/", except in tests.
 
-What a container may use: limits of control groups, version 2 or 1, on Linux.
-
-Inside a container the files under /proc still speak of the whole host; the limits are elsewhere:
+Inside a container the files under /proc still describe the whole host. The container's limits are
+those of its control groups, version 2 or 1, on Linux:
 
     version 2   /sys/fs/cgroup/<group>/{cpu.max, memory.max, memory.current, memory.stat, pids.max}
     version 1   /sys/fs/cgroup/<controller>/<group>/{cpu.cfs_quota_us, memory.limit_in_bytes, ...}
 
-What a group uses counts the files that it has read or written and that the kernel keeps in memory
-while nobody needs it for more: a container that has copied a few GB stands close to its limit for
-good. That part is given back when asked for, and is subtracted here, as it is from MemAvailable.
-
-A limit on a group binds all groups below it, so the smallest on the way up counts. Every function
-returns None where there is no limit, no control group or no Linux. `root` is "/", but in tests.
-
-What this machine gives a run, and what to do where that is too little.
+A group's memory includes files that it has read or written and that the kernel keeps in memory
+until it needs the room: a container that has copied a few GB stays close to its limit. This part is
+subtracted here, as it is from MemAvailable. A limit on a group binds all groups below it, so the
+smallest on the way up counts.
 """
 
 import os
@@ -26,108 +22,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUPS = Path("/")
-_NO_LIMIT = 2**60  # version 1 writes "no limit" as a number close to 2**63
-# Of a group and those below it; version 1 has "total_" before the names where it means these.
-# Files of tmpfs, /dev/shm among them, are in none of the three: nothing can take their place.
-_RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
-
-
-def cpu_limit(root: Path = _CGROUPS) -> float | None:
-    """Cores' worth of time that may be used: 1.5 is one and a half."""
-    limits = [_quota(group) for group in _groups("cpu", root)]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def memory_limit(root: Path = _CGROUPS) -> int | None:
-    """Bytes that all processes of the group may hold together."""
-    return min((limit for limit, _ in _cgroup_memory(root)), default=None)
-
-
-def memory_left(root: Path = _CGROUPS) -> int | None:
-    """Bytes until the limit that is closest."""
-    return min((limit - used for limit, used in _cgroup_memory(root)), default=None)
-
-
-def process_limit(root: Path = _CGROUPS) -> int | None:
-    """Processes and threads that the group may have together."""
-    limits = [_number(group / "pids.max") for group in _groups("pids", root)]
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) of each group that limits memory; used: what cannot be given back."""
-    for group in _groups("memory", root):
-        for limit_file, used_file, prefix in (
-            ("memory.max", "memory.current", ""),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-        ):
-            limit = _number(group / limit_file)
-            if limit is not None and limit < _NO_LIMIT:
-                used = _number(group / used_file) or 0
-                yield limit, max(used - _reclaimable(group / "memory.stat", prefix), 0)
-
-
-def _reclaimable(statistics: Path, prefix: str) -> int:
-    """Bytes that the kernel gives back when they are asked for."""
-    pairs = (line.partition(" ") for line in (_text(statistics) or "").splitlines())
-    bytes_of = {name: number for name, _, number in pairs}
-    return sum(_parsed(bytes_of.get(prefix + each), int) or 0 for each in _RECLAIMABLE)
-
-
-def _quota(group: Path) -> float | None:
-    words = (_text(group / "cpu.max") or "").split()
-    if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
-        return int(words[0]) / max(int(words[1]), 1)
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 else None
-
-
-def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's groups that may limit `controller`, innermost first."""
-    base = root / "sys/fs/cgroup"
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controller in controllers.split(","):
-            yield from _upwards(base / controller, path)
-        elif controllers == "":
-            yield from _upwards(base, path)
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """From the group's own folder to where the groups are mounted, which is all a container has."""
-    group = mount / path.lstrip("/")
-    while group != mount and mount in group.parents:
-        yield group
-        group = group.parent
-    yield mount
-
-
-def _number(path: Path) -> int | None:
-    return _parsed(_text(path), int)
-
-
-def _parsed(text: str | None, read: Callable[[str], int]) -> int | None:
-    try:
-        return None if text is None else read(text)
-    except ValueError:
-        return None  # "max"
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 _ROOT = Path("/")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Sizes are bytes. None: this system does not say."""
+    """Facts about a machine. Sizes are bytes. None: this system does not say."""
 
     num_cores: float
     """Cores' worth of time for this process, after affinity and a container's quota."""
@@ -147,7 +47,7 @@ class Machine:
 
 
 def look(root: Path = _ROOT) -> Machine:
-    """The machine as it is now."""
+    """Return the facts about this machine as it is now."""
     total, available = _memory(root)
     limit, left = memory_limit(root), memory_left(root)
     is_limited = limit is not None and (total is None or limit < total)
@@ -164,7 +64,7 @@ def look(root: Path = _ROOT) -> Machine:
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Cores' worth of time that this process may use: 1.5 where a container gives it that."""
+    """Return the cores' worth of time for this process: 1.5 if its container gives it that."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -174,7 +74,7 @@ def usable_cores(root: Path = _ROOT) -> float:
 
 
 def folder_sizes(folder: Path) -> tuple[int, int] | None:
-    """(all, free) bytes of the file system under `folder`; None where there is no such folder."""
+    """Return (all, free) bytes of the file system under `folder`, or None without such a folder."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
@@ -183,7 +83,7 @@ def folder_sizes(folder: Path) -> tuple[int, int] | None:
 
 
 def _memory(root: Path) -> tuple[int | None, int | None]:
-    """(all, available), by Linux's own count; elsewhere only the first."""
+    """Return (all, available) bytes by Linux's own count; elsewhere only the first."""
     sizes = {}
     try:
         for line in (root / "proc/meminfo").read_text().splitlines():
@@ -218,3 +118,98 @@ def _num_open_files() -> int:
 
 def _least(*amounts: int | None) -> int | None:
     return min((amount for amount in amounts if amount is not None), default=None)
+
+
+_NO_LIMIT = 2**60  # version 1 writes "no limit" as a number close to 2**63
+# Of a group and those below it; version 1 has "total_" before the names where it means these.
+# Files of tmpfs, /dev/shm among them, are in none of the three: nothing can take their place.
+_RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
+
+
+def cpu_limit(root: Path = _ROOT) -> float | None:
+    """Return the cores' worth of time that the group may use: 1.5 is one and a half."""
+    limits = [_quota(group) for group in _groups("cpu", root)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def memory_limit(root: Path = _ROOT) -> int | None:
+    """Return the bytes that all processes of the group may hold together."""
+    return min((limit for limit, _ in _cgroup_memory(root)), default=None)
+
+
+def memory_left(root: Path = _ROOT) -> int | None:
+    """Return the bytes until the closest limit."""
+    return min((limit - used for limit, used in _cgroup_memory(root)), default=None)
+
+
+def process_limit(root: Path = _ROOT) -> int | None:
+    """Return how many processes and threads the group may have together."""
+    limits = [_number(group / "pids.max") for group in _groups("pids", root)]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
+    """Return (limit, used) of each group that limits memory, without the kernel's file cache."""
+    for group in _groups("memory", root):
+        for limit_file, used_file, prefix in (
+            ("memory.max", "memory.current", ""),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+        ):
+            limit = _number(group / limit_file)
+            if limit is not None and limit < _NO_LIMIT:
+                used = _number(group / used_file) or 0
+                yield limit, max(used - _reclaimable(group / "memory.stat", prefix), 0)
+
+
+def _reclaimable(statistics: Path, prefix: str) -> int:
+    """Return the bytes that the kernel gives back when they are asked for."""
+    pairs = (line.partition(" ") for line in (_text(statistics) or "").splitlines())
+    bytes_of = {name: number for name, _, number in pairs}
+    return sum(_parsed(bytes_of.get(prefix + each), int) or 0 for each in _RECLAIMABLE)
+
+
+def _quota(group: Path) -> float | None:
+    words = (_text(group / "cpu.max") or "").split()
+    if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+        return int(words[0]) / max(int(words[1]), 1)
+    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the folders of this process's groups that may limit `controller`, innermost first."""
+    base = root / "sys/fs/cgroup"
+    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            yield from _upwards(base / controller, path)
+        elif controllers == "":
+            yield from _upwards(base, path)
+
+
+def _upwards(mount: Path, path: str) -> Iterator[Path]:
+    """Yield the folders from the group's own to where the groups are mounted."""
+    group = mount / path.lstrip("/")
+    while group != mount and mount in group.parents:
+        yield group
+        group = group.parent
+    yield mount
+
+
+def _number(path: Path) -> int | None:
+    return _parsed(_text(path), int)
+
+
+def _parsed(text: str | None, read: Callable[[str], int]) -> int | None:
+    try:
+        return None if text is None else read(text)
+    except ValueError:
+        return None  # "max"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None

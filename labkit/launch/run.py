@@ -8,10 +8,12 @@ supervise      take in what ranks report and print
 listen         until all have returned, or the run cannot end
 result         what the ranks returned, as a Run
 
-A thread that starts runs, one after the other. Other threads can kill the one that is running.
+RunThread starts runs, one after the other. Other threads can kill the one that is running:
 
 this thread       launch  ->  RankError: rank 0 was killed     launch  ->  RankError   ended
 another thread           kill()                                       end() ..........|
+
+`attempt` counts restarts of a job.
 """
 
 from __future__ import annotations
@@ -163,6 +165,7 @@ def launch(
 
 
 def _torchrun(directory: RunDirectory) -> Any:
+    """Run the ranks under torchrun."""
     from labkit.hosts.torchrun import Torchrun
 
     return Torchrun(directory)
@@ -215,7 +218,7 @@ def _checked(
     device: str | None,
     topology: Topology | None,
 ) -> str:
-    """The device to use. Raises for a call that cannot be made."""
+    """Check the arguments. Return the device to use."""
     check_function(fn)
     device = checked_topology(topology, world_size, device)
     place = checked_device(world_size, timeout, device)
@@ -299,7 +302,7 @@ _ATTEMPT = "LABKIT_ATTEMPT"
 
 
 def attempt() -> int:
-    """0 in the first start of a job, 1 after the first restart, and so on; 0 in `labkit.run`.
+    """Return 0 in the first start of a job and in `labkit.run`, 1 after its first restart.
 
     All ranks of all hosts agree on it. A training loop that may be restarted asks for its
     checkpoint when this is above 0.
@@ -308,5 +311,5 @@ def attempt() -> int:
 
 
 def remember_attempt(number: int) -> None:
-    """For the ranks that this process is about to fork."""
+    """Set the attempt of the ranks that this process is about to fork."""
     os.environ[_ATTEMPT] = str(number)

@@ -7,8 +7,8 @@ rank-2.stack       where rank 2 was when it was asked (faulthandler)
 rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (recorder.py)
 rank-2.value       what rank 2 returned (cloudpickle)
 world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
-                   messages: a few of each for every group (comm/agreement)
-links              of a topology: when each is free; links.* go with it (comm/throttling)
+                   messages: a few of each for every group (comm/agreement.py)
+links              of a topology: when each is free; links.* go with it (comm/throttle.py)
 labkit-fifos-*     while ranks meet in shared memory (comm/shared_memory)
 
 rank-2.spec        with engine="torchrun": how rank 2 is to begin (pickle)
@@ -16,10 +16,10 @@ torchrun.log       and what torchrun printed; its own logs are in torchrun/
 rank-2.clock       on several hosts: what rank 2's clock read when it had joined the world
 
 cloudpickle takes functions and closures defined in a notebook cell by value; those of importable
-modules travel by name and are imported by the rank, so an edited file is read anew on every run.
+modules travel by name and are imported by the rank, so an edited file is read again on every run.
 
 `python -m labkit.launch.payload FILE`, under torchrun, is how a rank on another host begins: see
-cluster/hosted_job.py.
+hosts/hosted_job.py.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@
     driver -> a command (a cell): run in the rank's namespace -> Answered or Raised
     driver closes the lifeline -> the rank exits
 
+The driver makes a command (Cell, Push, Take, Names) and sends it through the rank's own pipe.
+
 SIGINT interrupts a command as Ctrl-C would, and does nothing between commands. A rank that is
 blocked in C++ does not hear it; the driver ends such ranks.
-
-What a session asks of its ranks: run a cell, take a value, tell the names of the variables.
-
-A command is made by the driver, travels through the rank's own pipe, and runs in the namespace
-that the rank keeps between commands.
 """
 
 from __future__ import annotations
@@ -51,128 +48,9 @@ GIVEN = ("world", "rank", "world_size", "torch", "labkit")
 """The names that every rank starts with."""
 
 
-class Command(Protocol):
-    """Something that a rank does in its namespace; its value is the command's."""
-
-    def run(self, namespace: dict[str, Any]) -> Any:
-        """Do it, on the rank."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell's code, and the text that tracebacks show of it."""
-
-    file: str
-    lines: list[str]
-    body: bytes
-    value: bytes | None
-    """The last expression, whose value is the cell's own; None where the cell ends otherwise."""
-
-    @classmethod
-    def of(cls, source: str, number: int, text: str | None = None, above: int = 0) -> Cell:
-        """Compile `source`, which is `text` without its first lines, `above` of them.
-
-        Raises SyntaxError, with the line numbers of `text`, and TypeError for what is no text.
-        """
-        advice = "give the text of a cell, such as session.execute('rank + 1')"
-        arguments.instance("source", source, str, advice)
-        file = sources.name_of_cell(number)
-        try:
-            body, value = _compiled("\n" * above + source, file)
-        except (RecursionError, MemoryError):
-            raise SyntaxError(
-                f"the cell {_start_of(source)!r} is nested too deeply for Python's compiler, such "
-                "as a sum of thousands of terms; take it apart, or compute it in a loop"
-            ) from None
-        except ValueError as error:  # half a pair of surrogates; before Python 3.12 a null byte
-            raise SyntaxError(
-                f"the cell {_start_of(source)!r} holds a character that Python cannot read "
-                f"({error}); write it as an escape, such as '\\x00'"
-            ) from None
-        # Each ends with a newline, as a file's lines do: carets are one off under a line without.
-        lines = [f"{line}\n" for line in (source if text is None else text).splitlines()]
-        return cls(file, lines, body, value)
-
-    def run(self, namespace: dict[str, Any]) -> Any:
-        """The value of the last expression, or None."""
-        sources.remember({self.file: self.lines})
-        exec(marshal.loads(self.body), namespace)
-        return None if self.value is None else eval(marshal.loads(self.value), namespace)
-
-
-def _compiled(source: str, file: str) -> tuple[bytes, bytes | None]:
-    """The code of all but a last expression, and that of the expression."""
-    tree = ast.parse(source, file)
-    last = tree.body[-1] if tree.body else None
-    value = None
-    if isinstance(last, ast.Expr):
-        del tree.body[-1]
-        expression = ast.Expression(last.value)
-        value = marshal.dumps(compile(expression, file, "eval", dont_inherit=True))
-    return marshal.dumps(compile(tree, file, "exec", dont_inherit=True)), value
-
-
-def _start_of(source: str) -> str:
-    return source if len(source) <= 40 else f"{source[:37]}..."
-
-
-@dataclass(frozen=True)
-class Push:
-    """A value of the driver's for a variable of the ranks."""
-
-    name: str
-    data: bytes
-    """The value, pickled by the driver."""
-
-    def __post_init__(self) -> None:
-        """ValueError or TypeError for a name that no variable can have."""
-        _require_variable(self.name)
-
-    def run(self, namespace: dict[str, Any]) -> None:
-        """Unpickle the value: each rank has a copy of its own."""
-        namespace[self.name] = pickle.loads(self.data)
-
-
-@dataclass(frozen=True)
-class Take:
-    """The value of a variable, for the driver."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        """ValueError or TypeError for a name that no variable can have."""
-        _require_variable(self.name)
-
-    def run(self, namespace: dict[str, Any]) -> tuple[bool, Any]:
-        """(whether there is such a variable, its value)."""
-        return self.name in namespace, namespace.get(self.name)
-
-
-@dataclass(frozen=True)
-class Names:
-    """The variables that cells have made."""
-
-    def run(self, namespace: dict[str, Any]) -> list[str]:
-        """Their names, in alphabetical order."""
-        return sorted(name for name in namespace if not name.startswith("_") and name not in GIVEN)
-
-
-def _require_variable(name: str) -> None:
-    """TypeError and ValueError for what a cell can have no variable by."""
-    arguments.instance("name", name, str, "give the variable's name as text, such as 'x'")
-    if not name.isidentifier():
-        raise ValueError(f"{name!r} is not the name of a variable; give one such as 'x'")
-    if keyword.iskeyword(name):
-        raise ValueError(f"{name!r} is a word of Python's own, and no variable; add a _: '{name}_'")
-
-
-_MAX_VALUE_BYTES = 64 * 2**20
-_MAX_TEXT = 20_000
-
-
 @dataclass(frozen=True)
 class Answered(Returned):
-    """A command came to its end. Its value is in the session's folder where it can travel."""
+    """The end of a command. Its value is in the session's folder where it can travel."""
 
     text: str | None = None
     """The value as it prints; None where there is none."""
@@ -182,7 +60,7 @@ class Answered(Returned):
 def session_main(
     spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
 ) -> None:
-    """The whole life of a rank of a session; never returns."""
+    """Run a rank of a session for its whole life. Never returns."""
     settle_in(spec, output, lifeline)
     process_id = os.getpid()
     interrupts = _Interrupts()
@@ -205,7 +83,7 @@ def session_main(
 
 
 class _Desk:
-    """Where commands are worked off, and the variables that they leave."""
+    """Executes commands, and keeps the variables that they leave."""
 
     def __init__(self, spec: RankSpec, world: Group, interrupts: _Interrupts) -> None:
         """The variables are those of a module of their own, which pickle can find."""
@@ -254,7 +132,7 @@ def _cut(text: str) -> str:
 
 
 class _Interrupts:
-    """SIGINT as KeyboardInterrupt, while a command runs and only once."""
+    """Turns SIGINT into KeyboardInterrupt, while a command runs and only once."""
 
     def __init__(self) -> None:
         self._is_wanted = False
@@ -273,3 +151,124 @@ class _Interrupts:
             return work()
         finally:
             self._is_wanted = False
+
+
+_MAX_TEXT = 20_000
+
+
+_MAX_VALUE_BYTES = 64 * 2**20
+
+
+class Command(Protocol):
+    """A task for a rank in its namespace. Its value is the command's."""
+
+    def run(self, namespace: dict[str, Any]) -> Any:
+        """Do it, on the rank."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell's code, and the text that tracebacks show of it."""
+
+    file: str
+    lines: list[str]
+    body: bytes
+    value: bytes | None
+    """The last expression, whose value is the cell's own; None where the cell ends otherwise."""
+
+    @classmethod
+    def of(cls, source: str, number: int, text: str | None = None, above: int = 0) -> Cell:
+        """Compile `source`, which is `text` without its first lines, `above` of them.
+
+        Raises SyntaxError, with the line numbers of `text`, and TypeError for what is no text.
+        """
+        advice = "give the text of a cell, such as session.execute('rank + 1')"
+        arguments.instance("source", source, str, advice)
+        file = sources.name_of_cell(number)
+        try:
+            body, value = _compiled("\n" * above + source, file)
+        except (RecursionError, MemoryError):
+            raise SyntaxError(
+                f"the cell {_start_of(source)!r} is nested too deeply for Python's compiler, such "
+                "as a sum of thousands of terms; take it apart, or compute it in a loop"
+            ) from None
+        except ValueError as error:  # half a pair of surrogates; before Python 3.12 a null byte
+            raise SyntaxError(
+                f"the cell {_start_of(source)!r} holds a character that Python cannot read "
+                f"({error}); write it as an escape, such as '\\x00'"
+            ) from None
+        # Each ends with a newline, as a file's lines do: carets are one off under a line without.
+        lines = [f"{line}\n" for line in (source if text is None else text).splitlines()]
+        return cls(file, lines, body, value)
+
+    def run(self, namespace: dict[str, Any]) -> Any:
+        """The value of the last expression, or None."""
+        sources.remember({self.file: self.lines})
+        exec(marshal.loads(self.body), namespace)
+        return None if self.value is None else eval(marshal.loads(self.value), namespace)
+
+
+def _compiled(source: str, file: str) -> tuple[bytes, bytes | None]:
+    """Compile all but a last expression, and that expression."""
+    tree = ast.parse(source, file)
+    last = tree.body[-1] if tree.body else None
+    value = None
+    if isinstance(last, ast.Expr):
+        del tree.body[-1]
+        expression = ast.Expression(last.value)
+        value = marshal.dumps(compile(expression, file, "eval", dont_inherit=True))
+    return marshal.dumps(compile(tree, file, "exec", dont_inherit=True)), value
+
+
+def _start_of(source: str) -> str:
+    return source if len(source) <= 40 else f"{source[:37]}..."
+
+
+@dataclass(frozen=True)
+class Push:
+    """Set a variable of the ranks to a value of the driver's."""
+
+    name: str
+    data: bytes
+    """The value, pickled by the driver."""
+
+    def __post_init__(self) -> None:
+        """ValueError or TypeError for a name that no variable can have."""
+        _require_variable(self.name)
+
+    def run(self, namespace: dict[str, Any]) -> None:
+        """Unpickle the value: each rank has a copy of its own."""
+        namespace[self.name] = pickle.loads(self.data)
+
+
+@dataclass(frozen=True)
+class Take:
+    """Get the value of a variable."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """ValueError or TypeError for a name that no variable can have."""
+        _require_variable(self.name)
+
+    def run(self, namespace: dict[str, Any]) -> tuple[bool, Any]:
+        """(whether there is such a variable, its value)."""
+        return self.name in namespace, namespace.get(self.name)
+
+
+@dataclass(frozen=True)
+class Names:
+    """List the variables that cells have made."""
+
+    def run(self, namespace: dict[str, Any]) -> list[str]:
+        """Their names, in alphabetical order."""
+        return sorted(name for name in namespace if not name.startswith("_") and name not in GIVEN)
+
+
+def _require_variable(name: str) -> None:
+    """Raise TypeError or ValueError for a name that no cell can have as a variable."""
+    arguments.instance("name", name, str, "give the variable's name as text, such as 'x'")
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is not the name of a variable; give one such as 'x'")
+    if keyword.iskeyword(name):
+        raise ValueError(f"{name!r} is a word of Python's own, and no variable; add a _: '{name}_'")
