@@ -5,17 +5,20 @@ Read in this order. Each class adds one idea to the one before:
     naive.py        NaiveDDP         equal modules on all ranks; one all-reduce per parameter
     bucketed.py     BucketedDDP      one all-reduce for many parameters
     overlapped.py   OverlappedDDP    all-reduces start while backward computes
+    ddp.py          DDP              accumulation, parameters that are left out, and buckets in the
+                                     order of arrival
 
 Beside them:
 
-    ddp.py          DDP              OverlappedDDP with accumulation, parameters that are left out,
-                                     and buckets in the order of arrival (ddp.py)
-    reduction.py    `all_reduce=`    start(x, group) -> handle: a function, compression/,
-                                     background.py on a background.py,
-                                     symmetric_buckets.py
-    replica.py, replica.py            what is checked about a module; hooks that end with their owner
-    local_sgd.py, parameter_server/  strategies that do without an all-reduce in each step
-    train_dp.py                      the serial training loop on many ranks
+    replica.py             what is checked about a module; hooks that end with their owner
+    flattening.py          many tensors as one
+    reduction.py           `all_reduce=`: start(x, group) -> handle. A function, or one of these:
+    compression.py           error feedback, one bit, top-k, PowerSGD
+    background.py            on the group's communication thread
+    symmetric_buckets.py     in shared memory
+    local_sgd.py           steps without an all-reduce
+    parameter_server.py    one rank has the parameters
+    train_dp.py            the serial training loop on many ranks
 """
 
 from labkit.data_parallel.background import InBackground

@@ -1,12 +1,12 @@
-"""An all-reduce that blocks, on the group's communication thread: backward goes on meanwhile.
-
-A communication thread: collectives in the background, one after the other.
+"""A communication thread: collectives in the background, one after the other.
 
     main thread             layer 2 | layer 1 | layer 0
     communication thread            | bucket 0 | bucket 1 |
 
-It has a group of its own: messages of the thread and of the program would mix otherwise, in an
-order that differs by rank. Every rank starts the same calls in the same order.
+InBackground is a blocking all-reduce on that thread, while backward goes on.
+
+The thread has a group of its own: messages of the thread and of the program would mix otherwise, in
+an order that differs by rank. Every rank starts the same calls in the same order.
 
 A group has one communication thread, which all wrappers share. Threads and sockets are never given
 back (a process group cannot be taken down while another rank may be in it), so they must not become
@@ -35,6 +35,39 @@ from labkit.data_parallel.bucketed import Bucket
 from labkit.data_parallel.reduction import AllReduce, Reduction, reduction_of
 
 T = TypeVar("T")
+
+
+class InBackground(Reduction):
+    """A blocking all-reduce on the group's communication thread, in the order of calls.
+
+        model = DDP(module, world, all_reduce=InBackground(ring_all_reduce, world))
+        model = DDP(module, world, all_reduce=InBackground(TopK(0.01), world))
+
+    Wire: what `all_reduce` sends.
+    """
+
+    def __init__(self, all_reduce: AllReduce, group: Group | None = None) -> None:
+        """Every rank of `group` calls this: the first time, the thread's group is split off.
+
+        group: None for torch.distributed's default one. TypeError for what is no all-reduce.
+        """
+        self._within = reduction_of(all_reduce)
+        self.remembers_buckets = self._within.remembers_buckets
+        self._group = chosen(group)
+        self._thread = CommunicationThread.of(self._group)
+
+    def of(self, bucket: Bucket) -> Reduction:
+        """The reduction of one bucket, in the background."""
+        return InBackground(self._within.of(bucket), self._group)
+
+    def start(self, x: Tensor, group: Group) -> Handle:
+        """Hand over `x`. ValueError for a group of other ranks than that of the construction."""
+        if group.ranks != self._group.ranks:
+            raise ValueError(
+                f"this all-reduce is between ranks {list(self._group.ranks)}, not "
+                f"{list(group.ranks)}; make one InBackground per group"
+            )
+        return self._thread.start(partial(self._within, x))
 
 
 class CommunicationThread:
@@ -103,36 +136,3 @@ def _on_the_same_stream(collective: Callable[[Group], T], group: Group) -> Calla
             return collective(group)
 
     return ordered
-
-
-class InBackground(Reduction):
-    """A blocking all-reduce on the group's communication thread, in the order of calls.
-
-        model = DDP(module, world, all_reduce=InBackground(ring_all_reduce, world))
-        model = DDP(module, world, all_reduce=InBackground(TopK(0.01), world))
-
-    Wire: what `all_reduce` sends.
-    """
-
-    def __init__(self, all_reduce: AllReduce, group: Group | None = None) -> None:
-        """Every rank of `group` calls this: the first time, the thread's group is split off.
-
-        group: None for torch.distributed's default one. TypeError for what is no all-reduce.
-        """
-        self._within = reduction_of(all_reduce)
-        self.remembers_buckets = self._within.remembers_buckets
-        self._group = chosen(group)
-        self._thread = CommunicationThread.of(self._group)
-
-    def of(self, bucket: Bucket) -> Reduction:
-        """The reduction of one bucket, in the background."""
-        return InBackground(self._within.of(bucket), self._group)
-
-    def start(self, x: Tensor, group: Group) -> Handle:
-        """Hand over `x`. ValueError for a group of other ranks than that of the construction."""
-        if group.ranks != self._group.ranks:
-            raise ValueError(
-                f"this all-reduce is between ranks {list(self._group.ranks)}, not "
-                f"{list(group.ranks)}; make one InBackground per group"
-            )
-        return self._thread.start(partial(self._within, x))

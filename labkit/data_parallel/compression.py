@@ -1,29 +1,35 @@
-"""Error feedback: what compression leaves out now is sent later.
+"""Gradients made smaller before they travel: plug-ins of DDP.
+
+    model = DDP(module, world, TopK(0.01))
+
+Error feedback: what compression leaves out now is sent later.
 
     step t, on each rank    c = g + e          the gradient, and what is still owed: the residual
                             send part of c
                             e = c - what was sent
 
-Summed over the steps, all that is ever applied is the sum of all gradients, less what the ranks
-still owe at the end. So small entries of a gradient arrive late and do arrive; without feedback
-they would never.
+Summed over the steps, the applied updates are the sum of all gradients, less the residuals at the
+end. So small entries of a gradient arrive late and do arrive. Without feedback they never would.
 The theory is one of SGD. Adam divides by a running size of gradients that it now sees in lumps;
-1-bit Adam (arXiv:2102.02888) first lets that settle without compression. What is owed has the scale
+1-bit Adam (arXiv:2102.02888) first lets that settle without compression. A residual has the scale
 of the loss that it came from: under dynamic loss scaling it is paid back at another one.
-Papers: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al.,
-"Error feedback fixes SignSGD", arXiv:1901.09847.
 
-One bit per entry: its sign, and one number for the size of them all.
+OneBit: the sign of each entry, and one number for the size of all of a parameter's.
 
     0.1 -3.0  0.2  0.7   ->   + - + +  and 1.0, their mean magnitude   ->   1 -1 1 1
 
-Eight signs are one byte. Each parameter has a size of its own: gradients of two layers may differ a
-thousandfold. As with top-k the sum has another form than what is added, so the signs are gathered
-and not reduced.
+Eight signs are one byte. Signs cannot be summed on the way, so they are gathered.
 Wire: every rank sends (n-1) (numel / 8 + itemsize per parameter) bytes round the ring. For float32
 that is an all-reduce's 2(n-1)/n 4 numel divided by 64/n: 32 times less on 2 ranks, 8 times on 8.
-Papers: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al.,
-arXiv:1901.09847, for the scale.
+
+TopK: of each bucket only the largest entries travel, with their places.
+
+    rank 0   0.1 -3.0  0.2  0.9     k = 1: (1, -3.0)  -+
+    rank 1   2.0  0.1 -0.3  0.4     k = 1: (0,  2.0)  -+- all-gather ->  2.0 -3.0  0  0
+
+The largest places differ by rank, so this too is an all-gather, whose bytes grow with the ranks.
+Wire: every rank sends (n-1) k (8 + itemsize) bytes round the ring, k = ratio times the numel.
+An all-reduce sends 2(n-1)/n numel itemsize: with float32 top-k sends less below ratio = 2/(3n).
 
 PowerSGD: a gradient matrix as a product of two thin ones, which can be summed.
 
@@ -33,30 +39,16 @@ PowerSGD: a gradient matrix as a product of two thin ones, which can be summed.
     Q = sum over ranks of M' P                            one all-reduce of b r
 
 One step of power iteration towards the r largest singular vectors; Q is kept for the next step, in
-which gradients are not much different. M Q is linear in M, so the all-reduces sum what they should:
-unlike top-k and signs its bytes do not grow with the ranks. (torch's hook sends the first thousand
-steps whole, since gradients change too fast at first for the guess to follow.)
+which gradients are not much different. M Q is linear in M, so the all-reduces sum, and the bytes do
+not grow with the ranks. (torch's hook sends the first thousand steps whole, since gradients change
+too fast at first for the guess to follow.)
 Wire: two all-reduces per bucket, of all P and all Q. Vectors such as biases go with the P, whole.
-Paper: Vogels, Karimireddy and Jaggi, "PowerSGD", arXiv:1905.13727.
 
-Top-k: of each bucket only the largest entries travel, with their places.
-
-    rank 0   0.1 -3.0  0.2  0.9     k = 1: (1, -3.0)  -+
-    rank 1   2.0  0.1 -0.3  0.4     k = 1: (0,  2.0)  -+- all-gather ->  2.0 -3.0  0  0
-
-Which places are the largest differs by rank, so there is nothing to add up on the way: an
-all-gather, whose bytes grow with the ranks, takes the place of an all-reduce.
-Wire: every rank sends (n-1) k (8 + itemsize) bytes round the ring, k = ratio times the numel.
-An all-reduce sends 2(n-1)/n numel itemsize: with float32 top-k sends less below ratio = 2/(3n).
-Papers: Aji and Heafield, "Sparse communication for distributed gradient descent",
-arXiv:1704.05021. (Deep gradient compression, arXiv:1712.01887, adds what very small ratios need:
-momentum correction, clipping and a warmup.)
-
-Gradients made smaller before they travel: plug-ins of DDP.
-
-    model = DDP(module, world, TopK(0.01))
-
-What a compressor leaves out of a gradient is not lost: it is kept, and added to the next one.
+Papers: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al.,
+"Error feedback fixes SignSGD", arXiv:1901.09847; Aji and Heafield, "Sparse communication for
+distributed gradient descent", arXiv:1704.05021 (deep gradient compression, arXiv:1712.01887, adds
+what very small ratios need: momentum correction, clipping and a warmup); Vogels, Karimireddy and
+Jaggi, "PowerSGD", arXiv:1905.13727.
 """
 
 import math
@@ -71,6 +63,8 @@ from labkit.collectives.wire import Done, Handle
 from labkit.comm import Group
 from labkit.data_parallel.bucketed import Bucket, shaped
 from labkit.data_parallel.reduction import Reduction
+
+__all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]
 
 
 class Compressor(Reduction):
@@ -106,7 +100,7 @@ class Compressor(Reduction):
 
 
 class Exchange(Reduction):
-    """The all-reduce of one bucket. `owed`: what this rank has left out so far, (numel,)."""
+    """The all-reduce of one bucket. `owed`: this rank's residual, (numel,)."""
 
     def __init__(self, compressor: Compressor, bucket: Bucket, owed: Tensor) -> None:
         """Made by `Compressor.of`."""
@@ -150,25 +144,49 @@ class OneBit(Compressor):
         return torch.stack(forms).sum(0), forms[group.rank]
 
 
-def _signed(signs: Tensor, like: Tensor) -> Tensor:
-    """1 where a bit is set, and -1 elsewhere, as many as `like` has entries."""
-    return unpacked(signs, like.numel()).to(like.dtype) * 2 - 1
-
-
 def _each_for(numels: list[int], scale: Tensor) -> Tensor:
-    """scale, (number of parameters,): each as often as its parameter has entries."""
+    """Repeat scale, (number of parameters,): each as often as its parameter has entries."""
     return torch.cat([one.expand(numel) for one, numel in zip(scale, numels, strict=True)])
 
 
+def _signed(signs: Tensor, like: Tensor) -> Tensor:
+    """Return 1 where a bit is set, and -1 elsewhere, as many as `like` has entries."""
+    return unpacked(signs, like.numel()).to(like.dtype) * 2 - 1
+
+
 def packed(bits: Tensor) -> Tensor:
-    """(numel,) of bool -> (ceil(numel / 8),) of uint8; the first bit is the lowest."""
+    """Pack (numel,) of bool into (ceil(numel / 8),) of uint8. The first bit is the lowest."""
     padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
     return (padded.to(torch.uint8) << _places(bits)).sum(1, dtype=torch.uint8)
 
 
 def unpacked(packed_bits: Tensor, numel: int) -> Tensor:
-    """The first `numel` bits again, as bool."""
+    """Return the first `numel` bits as bool."""
     return ((packed_bits[:, None] >> _places(packed_bits)) & 1).flatten()[:numel].bool()
+
+
+class TopK(Compressor):
+    """Send the `ratio` of entries with the largest magnitudes, at least one."""
+
+    def __init__(self, ratio: float, *, error_feedback: bool = True) -> None:
+        """ratio: above 0, up to 1. TypeError and ValueError for any other."""
+        super().__init__(error_feedback=error_feedback)
+        allowed = "a part of the entries, above 0 and up to 1, such as 0.01 for one in a hundred"
+        self.ratio = arguments.number("ratio", ratio, allowed, above=0, most=1)
+
+    def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
+        """See `Compressor.exchange`. Wire: k places of 8 bytes and k values, all-gathered."""
+        k = math.ceil(self.ratio * x.numel())
+        places = x.abs().topk(k, sorted=False).indices
+        all_places = group.all_gather(places)
+        all_values = group.all_gather(x[places])
+        own = torch.zeros_like(x).scatter_(0, places, x[places])
+        total = torch.zeros_like(x)
+        # Rank by rank: within one no place comes twice, so the order of adding is fixed, and with
+        # it the bits, on GPUs too.
+        for of_rank, values in zip(all_places.split(k), all_values.split(k), strict=True):
+            total[of_rank] += values
+        return total, own
 
 
 def _places(like: Tensor) -> Tensor:
@@ -230,48 +248,21 @@ class PowerSGD(Compressor):
 
 
 def _next_guess(right: Tensor, guess: Tensor) -> Tensor:
-    """`right`, unless it is none: neither an overflow nor zeros. The host need not know which."""
+    """Return `right`, unless it has an overflow or only zeros. The host need not know which."""
     return torch.where(torch.isfinite(right).all() & right.any(), right, guess)
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """In float32 at least: QR is not made for half precision."""
+    """Make columns orthonormal, in float32 at least: QR is not made for half precision."""
     wide = columns.to(torch.promote_types(columns.dtype, torch.float32))
     return torch.linalg.qr(wide)[0].to(columns.dtype)
 
 
 def _summed(tensors: list[Tensor], group: Group) -> list[Tensor]:
-    """All of them in one all-reduce."""
+    """Sum all tensors in one all-reduce."""
     flat = torch.cat([tensor.flatten() for tensor in tensors]) if tensors else None
     if flat is None:
         return []
     group.all_reduce(flat, out=flat)
     parts = flat.split([tensor.numel() for tensor in tensors])
     return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
-
-
-class TopK(Compressor):
-    """Send the `ratio` of entries with the largest magnitudes, at least one."""
-
-    def __init__(self, ratio: float, *, error_feedback: bool = True) -> None:
-        """ratio: above 0, up to 1. TypeError and ValueError for any other."""
-        super().__init__(error_feedback=error_feedback)
-        allowed = "a part of the entries, above 0 and up to 1, such as 0.01 for one in a hundred"
-        self.ratio = arguments.number("ratio", ratio, allowed, above=0, most=1)
-
-    def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
-        """See `Compressor.exchange`. Wire: k places of 8 bytes and k values, all-gathered."""
-        k = math.ceil(self.ratio * x.numel())
-        places = x.abs().topk(k, sorted=False).indices
-        all_places = group.all_gather(places)
-        all_values = group.all_gather(x[places])
-        own = torch.zeros_like(x).scatter_(0, places, x[places])
-        total = torch.zeros_like(x)
-        # Rank by rank: within one no place comes twice, so the order of adding is fixed, and with
-        # it the bits, on GPUs too.
-        for of_rank, values in zip(all_places.split(k), all_values.split(k), strict=True):
-            total[of_rank] += values
-        return total, own
-
-
-__all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]

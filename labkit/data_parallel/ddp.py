@@ -1,16 +1,10 @@
-"""DDP: as OverlappedDDP, for models as they are. The last rung, which does what torch's own does.
+"""DDP: OverlappedDDP for real models. The last rung, which does what torch's own does.
 
     accumulation   with model.no_sync(): gradients stay on their rank and add up. The first pass
                    outside averages the sum: one all-reduce per bucket for k microbatches.
     left out       find_unused_parameters: a loss may leave parameters out, other ones on other
-                   ranks. They count as zeros, and what no rank uses has no gradient.
-    rebuilt        after the first pass buckets are cut in the order in which gradients arrived:
-                   ddp.py.
-
-Wire: as OverlappedDDP, and once a broadcast of 8 bytes per trained parameter.
-Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, sections 3.2.3, 3.2.4 and 6.2.1.
-
-Buckets cut again, in the order in which gradients have arrived.
+                   ranks. They count as zeros. A parameter that no rank uses has no gradient.
+    rebuilt        after the first pass buckets are cut in the order in which gradients arrived.
 
 At first buckets are cut by the order in which modules are made. Where modules are used in another
 order, the first bucket waits for a late gradient, and the others, which start in order, wait for
@@ -20,10 +14,10 @@ the first. After one pass the order of arrival is known:
     gradients arrive     w0 w3 w1 w2      [w0 w3] [w1 w2]      the first starts after two
 
 Ranks may have seen different orders, and all must cut alike: they take rank 0's.
-Wire: a broadcast of 8 bytes per trained parameter, once. Memory: where buckets change, all
-gradients twice while they move.
-Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, section 6.2.1, which proposes it; torch's
-DDP does it after its first pass too.
+
+Wire: as OverlappedDDP, and once a broadcast of 8 bytes per trained parameter.
+Memory: where buckets change, all gradients twice while they move.
+Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, sections 3.2.3, 3.2.4 and 6.2.1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,37 +31,6 @@ from labkit.comm import Group
 from labkit.data_parallel.bucketed import BUCKET_BYTES, Bucket, cut, make_buckets
 from labkit.data_parallel.overlapped import OverlappedDDP, places_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
-
-
-def agreed_order(arrived: Sequence[str], buckets: Sequence[Bucket], group: Group) -> list[str]:
-    """Rank 0's order of the parameters' names, on every rank. `arrived`: this rank's, of all."""
-    names = sorted(name for bucket in buckets for name in bucket.names)
-    number_of = {name: number for number, name in enumerate(names)}
-    mine = torch.tensor([number_of[name] for name in arrived], device=group.device)
-    with group.label("the order in which gradients arrive"):
-        return [names[number] for number in group.broadcast(mine, root=0).tolist()]
-
-
-def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> list[Bucket]:
-    """New buckets for the same parameters, in this order; the old ones where nothing changes.
-
-    Gradients move: `parameter.grad` is a view into the new buckets.
-    """
-    parameters = {
-        name: parameter
-        for bucket in buckets
-        for name, parameter in zip(bucket.names, bucket.parameters, strict=True)
-    }
-    # Those that arrive last come first in a module, as far as buckets know.
-    parameters = {name: parameters[name] for name in reversed(order)}
-    if [tuple(each) for each in cut(parameters, bucket_bytes)] == [each.names for each in buckets]:
-        return buckets
-    new = make_buckets(parameters, bucket_bytes)
-    for bucket in new:
-        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-            if (gradient := parameter.grad) is not None:
-                parameter.grad = view.copy_(gradient).as_subclass(type(gradient))
-    return new
 
 
 class DDP(OverlappedDDP):
@@ -177,8 +140,39 @@ class DDP(OverlappedDDP):
             self._place_of = places_of(self.buckets)
 
 
+def agreed_order(arrived: Sequence[str], buckets: Sequence[Bucket], group: Group) -> list[str]:
+    """Return rank 0's order of the parameters' names, on every rank. `arrived`: this rank's."""
+    names = sorted(name for bucket in buckets for name in bucket.names)
+    number_of = {name: number for number, name in enumerate(names)}
+    mine = torch.tensor([number_of[name] for name in arrived], device=group.device)
+    with group.label("the order in which gradients arrive"):
+        return [names[number] for number in group.broadcast(mine, root=0).tolist()]
+
+
+def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> list[Bucket]:
+    """Return buckets for the same parameters in this order, or the old ones if nothing changes.
+
+    Gradients move: `parameter.grad` is a view into the new buckets.
+    """
+    parameters = {
+        name: parameter
+        for bucket in buckets
+        for name, parameter in zip(bucket.names, bucket.parameters, strict=True)
+    }
+    # Those that arrive last come first in a module, as far as buckets know.
+    parameters = {name: parameters[name] for name in reversed(order)}
+    if [tuple(each) for each in cut(parameters, bucket_bytes)] == [each.names for each in buckets]:
+        return buckets
+    new = make_buckets(parameters, bucket_bytes)
+    for bucket in new:
+        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+            if (gradient := parameter.grad) is not None:
+                parameter.grad = view.copy_(gradient).as_subclass(type(gradient))
+    return new
+
+
 def with_gradient_anywhere(has_gradient: Sequence[bool], group: Group) -> list[bool]:
-    """By parameter: whether it has a gradient on some rank.
+    """Return by parameter whether it has a gradient on some rank.
 
     Wire: one byte per parameter in an all-reduce.
     """

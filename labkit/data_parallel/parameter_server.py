@@ -1,36 +1,33 @@
-"""The server: it keeps the parameters, and a thread for each worker.
+"""A parameter server: one rank has the parameters, the others ask for them and send gradients.
 
-    thread of worker w     recv (version, loss), gradient -> arrive() -> send version, parameters
-
-`arrive` returns when that worker shall go on: at once, or after the step that its gradient is part
-of. All threads share one lock, so steps happen one after the other.
-
-A small GPT trained by a parameter server and its workers, on real processes.
+    run(parameter_server.train, 4, args=(config, settings, Asynchronous()))
 
     rank 0 (server)       w, optimizer          <-- gradient, its version, loss --   rank 1, 2, ...
                                                 --- version, w ------------------>   (workers)
 
+The server has a thread for each worker:
+
+    thread of worker w     recv (version, loss), gradient -> arrive() -> send version, parameters
+
+`arrive` returns when that worker shall go on: at once, or after the step that its gradient is part
+of. All threads share one lock, so steps happen one after the other. The mode says when the server
+makes a step:
+
+    Synchronous()       with the gradients of all workers, who wait for it
+    Synchronous(k)      with the first k; gradients that arrive later are dropped
+    Asynchronous()      with every gradient, as it comes; no worker waits
+
+A gradient's staleness is the number of steps that the server has made since the worker got its
+parameters. Synchronous ones have none. With n workers that are equally fast, asynchronous ones have
+n - 1: each of the others has made the server step once meanwhile.
+
 Layout: the server has parameters and optimizer state; a worker has parameters for one step.
 Wire: for each gradient one message of its size to the server, and one of the parameters' size back,
 with a header each. Everything goes through the server's link: n workers, n times the bytes.
-Paper: Dean et al., "Large scale distributed deep networks", NIPS 2012.
-
-When a parameter server makes a step.
-
-    Synchronous()       with the gradients of all workers, who wait for it
-    Synchronous(k)      with the first k; who comes later has worked in vain, and is not waited for
-    Asynchronous()      with every gradient, as it comes; nobody waits
-
-A gradient's staleness is the number of steps that the server has made since the worker got its
-parameters. Synchronous ones have none. Of n workers that are equally fast, asynchronous ones have
-n - 1: each of the others has made the server step once meanwhile.
-Papers: Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014;
-Chen et al., "Revisiting distributed synchronous SGD", arXiv:1604.00981 (the first k of n: the other
-n - k are its backup workers).
-
-A parameter server: one rank has the parameters, the others ask for them and send gradients.
-
-run(parameter_server.train, 4, args=(config, settings, Asynchronous()))
+Papers: Dean et al., "Large scale distributed deep networks", NIPS 2012; Li et al., "Scaling
+distributed machine learning with the parameter server", OSDI 2014; Chen et al., "Revisiting
+distributed synchronous SGD", arXiv:1604.00981 (the first k of n: the other n - k are its backup
+workers).
 """
 
 from __future__ import annotations
@@ -53,10 +50,12 @@ from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.train import TrainConfig, copy_parameters, loss
 
+__all__ = ["Asynchronous", "Mode", "Served", "Synchronous", "train"]
+
 
 @dataclass(frozen=True)
 class Synchronous:
-    """Steps with the mean of `first` gradients of the newest parameters; None: of all workers."""
+    """Step with the mean of `first` gradients of the newest parameters; None: of all workers."""
 
     first: int | None = None
 
@@ -76,7 +75,7 @@ class Synchronous:
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """Steps with every gradient, whatever the age of the parameters that it belongs to."""
+    """Step with every gradient, whatever the age of the parameters that it belongs to."""
 
 
 Mode = Synchronous | Asynchronous
@@ -88,7 +87,7 @@ OVER = -1
 
 @dataclass(frozen=True)
 class Arrival:
-    """One gradient that came to the server."""
+    """One gradient that arrived at the server."""
 
     worker: int
     at_s: float
@@ -103,7 +102,7 @@ class Arrival:
 
 @dataclass
 class Server:
-    """The parameters of `module`, and what has come in. All methods are safe from any thread."""
+    """The parameters of `module`, and the gradients so far. Any thread may call its methods."""
 
     module: nn.Module
     optimizer: Optimizer
@@ -199,7 +198,7 @@ class Server:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """What the server has seen."""
+    """A record of what the server received."""
 
     arrivals: list[Arrival]
     """Every gradient, in the order in which it came."""
@@ -267,7 +266,7 @@ def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
 
 
 def _serve(world: Group, server: Server) -> Served:
-    """A thread for each worker, until all have been told that training is over."""
+    """Start a thread for each worker, and wait until all know that training is over."""
     began_s = time.perf_counter()
     threads = ThreadPoolExecutor(server.num_workers)
     try:
@@ -288,7 +287,7 @@ def _work(
     context: int,
     delay_s: float,
 ) -> None:
-    """A worker: its share of one batch after the other, under whatever parameters it gets."""
+    """Train as a worker on its share of each batch, under whatever parameters it gets."""
     batches, num_workers = settings.batches(corpus, context), world.size - 1
     flat = flattened(module.parameters())
     header = torch.empty(1, dtype=torch.int64, device=world.device)
@@ -311,8 +310,5 @@ def _work(
 
 
 def gradients_of(module: nn.Module) -> list[Tensor]:
-    """Of all parameters, in order; zeros where the loss did not use one."""
+    """Return gradients of all parameters, in order; zeros where the loss did not use one."""
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
-
-
-__all__ = ["Asynchronous", "Mode", "Served", "Synchronous", "train"]

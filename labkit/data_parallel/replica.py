@@ -1,6 +1,7 @@
-"""What is checked about a module: before it is wrapped, on all ranks, and after changes.
+"""A wrapped module: its checks on all ranks, and hooks that end with their owner.
 
-Hooks on parameters and modules that end with their owner.
+`require_plain` and `require_equal_layouts` check a module before it is wrapped, and
+`require_as_wrapped` after changes. `average_in_backward` sets hooks:
 
     parameter, module ----weakly----> a method of the owner         the owner may go first
     wrapped module --holds--> hooks --holds--> its wrapper          the wrapper stays as long
@@ -38,7 +39,7 @@ def require_plain(module: object) -> None:
 
 
 def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are not frozen, by name; a tied one once. TypeError for no module."""
+    """Return the unfrozen parameters by name, a tied one once. TypeError for no module."""
     require_plain(module)
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
@@ -50,12 +51,12 @@ def mark_sharded(parameters: Iterable[Tensor]) -> None:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether `mark_sharded` has seen it."""
+    """Return whether `mark_sharded` has marked it."""
     return _SHARDED in parameter.__dict__
 
 
 def require_equal_layouts(module: nn.Module, group: Group) -> None:
-    """ValueError on a rank whose module differs from rank 0's in more than its values.
+    """Raise ValueError if this rank's module differs from rank 0's in more than its values.
 
     Broadcasting into other shapes would fill them with garbage, without an error.
     """
@@ -71,12 +72,12 @@ def require_equal_layouts(module: nn.Module, group: Group) -> None:
 
 
 def _order(x: Tensor) -> list[int]:
-    """The strides of dims longer than 1: buckets hold elements in the order of memory."""
+    """Return the strides of dims longer than 1: buckets hold elements in the order of memory."""
     return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
 class Kind(NamedTuple):
-    """What a bucket relies on about a parameter."""
+    """The properties of a parameter on which a bucket relies."""
 
     is_trained: bool
     dtype: torch.dtype
@@ -84,7 +85,7 @@ class Kind(NamedTuple):
 
 
 def kinds_of(module: nn.Module) -> dict[str, Kind]:
-    """The kind of each parameter, by name."""
+    """Return the kind of each parameter, by name."""
     return {n: Kind(p.requires_grad, p.dtype, p.device) for n, p in module.named_parameters()}
 
 
@@ -131,7 +132,7 @@ _AVERAGED_BY: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDic
 
 
 def weakly(method: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """`method` with these arguments before others, for as long as its owner lives; then nothing."""
+    """Return `method` with these arguments before others. Without its owner it does nothing."""
     weak = weakref.WeakMethod(method)
 
     def call(*others: Any, **named: Any) -> Any:
@@ -185,7 +186,7 @@ def unhook(module: nn.Module) -> None:
 
 
 def is_averaged_in_backward(parameter: Tensor) -> bool:
-    """Whether a wrapper has a hook on it that does so."""
+    """Return whether a wrapper averages it in backward."""
     return id(parameter) in _AVERAGED_BY
 
 

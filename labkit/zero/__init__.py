@@ -1,24 +1,24 @@
 """ZeRO: data parallelism without its redundancy.
 
-Each class shards one thing more. Read in this order, and the files of a row from left to right:
+Each class shards one thing more. Read in this order:
 
-    ShardedOptimizer     optimizer states     zero1.py, states.py, states.py, flat.py
-    ShardedGradients     and gradients        zero2.py, data_parallel/communication_thread.py
+    ShardedOptimizer     optimizer states     zero1.py, on states.py (shards) and flat.py
+    ShardedGradients     and gradients        zero2.py
     FullyShardedModule   and parameters       zero3.py, passes.py, unit.py
 
-One step of ZeRO-3 alone takes five files:
+The idea of each in the fewest lines: solutions/zero1_step.py, zero2_gradients.py, zero3_unit.py.
 
-    zero3.py       the module: which hooks call what, and what the optimizer gets
+One step of ZeRO-3 takes five files:
+
+    zero3.py       the module: which hooks call what, its units, what the optimizer gets; hybrid
     passes.py      when a unit is gathered, released and reduced
     unit.py        how: a unit, its flat parameters, this rank's shards by name
     flat.py        where each parameter lies in a flat tensor
-    data_parallel/communication_thread.py     gathers and reductions while others compute
+    data_parallel/background.py     gathers and reductions while others compute
 
 Beside these, for a second reading:
 
-    zero3.py       which modules are units, and which parameters belong to each
-    zero3.py             shards within a host, replicas across hosts
-    optimizer_within.py, optimizer_within.py   ShardedOptimizer as a torch optimizer; the optimizer within it
+    optimizer_within.py   ShardedOptimizer as a torch optimizer; the optimizer within it
     state_dict.py         states in shards or whole
     states_on_disk.py     states elsewhere: on the CPU and on disk
 

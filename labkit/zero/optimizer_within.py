@@ -1,12 +1,10 @@
-"""Groups of parameters with settings, as torch.optim has them.
+"""ShardedOptimizer as torch sees it, and the optimizer within it.
 
-A class of its own, since torch's loads its compiler in `add_param_group`: over a second in every
-fresh process.
+Groups is a torch.optim.Optimizer with parameters in groups that have settings. (A class of its own:
+torch's `add_param_group` loads its compiler, over a second in every fresh process.)
 
-The optimizer within: any of torch's or of the lab's, which steps on this rank's fragments.
-
-Whether it may have fragments depends on what it looks at. An element-wise optimizer may;
-of others it is known, or must be assumed, that they look at a whole parameter.
+Inner is any optimizer of torch's or of the lab's. It steps on this rank's fragments. An
+element-wise optimizer may have fragments of parameters; others need, or may need, whole ones.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from labkit.optimizer import SGD, AdamW, load_states, state_tensors, states_of
 
 
 class Member(NamedTuple):
-    """A parameter of a group, with its number over all groups: state dicts go by it."""
+    """A parameter of a group, with its number over all groups, by which state dicts name it."""
 
     number: int
     name: str
@@ -127,45 +125,6 @@ class Groups(torch.optim.Optimizer):
         return [p.data for p in given if not p.requires_grad]
 
 
-def by_kind(members: list[Member]) -> list[list[Member]]:
-    """Parameters of one dtype on one device each: these fit in one flat tensor."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Member]] = {}
-    for member in members:
-        kinds.setdefault((member.parameter.dtype, member.parameter.device), []).append(member)
-    return list(kinds.values())
-
-
-_OF_THE_LAB = (SGD, AdamW, LARS)
-_BY_ELEMENT = {SGD, AdamW} | {
-    getattr(torch.optim, name)
-    for name in "SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop ASGD Adagrad Adadelta".split()
-}
-_REFUSED = {
-    "LBFGS": "computes inner products of all parameters, and evaluates the loss several times",
-    "SparseAdam": "takes sparse gradients, which no flat tensor holds",
-}
-
-
-def takes_fragments(optimizer_class: Any) -> bool:
-    """Whether it is element-wise. Exactly these classes are: what inherits from them may differ.
-
-    TypeError for what cannot be called, and for an optimizer that cannot be sharded at all.
-    """
-    if not callable(optimizer_class) or isinstance(optimizer_class, torch.optim.Optimizer):
-        raise TypeError(
-            f"optimizer_class={optimizer_class!r:.80}: give a class, such as torch.optim.AdamW, "
-            "and its settings after it, lr=1e-3 for example"
-        )
-    optimizer_class = getattr(optimizer_class, "within", optimizer_class)  # on disk: offload.py
-    name = getattr(optimizer_class, "__name__", "")
-    if name in _REFUSED and optimizer_class is getattr(torch.optim, name):
-        raise TypeError(
-            f"torch.optim.{name} {_REFUSED[name]}; it cannot be sharded. Choose another, such as "
-            "torch.optim.AdamW"
-        )
-    return optimizer_class in _BY_ELEMENT
-
-
 class Inner:
     """An optimizer over fragments, in groups; its settings follow those of the groups outside."""
 
@@ -238,3 +197,42 @@ class Inner:
     def state_tensors(self) -> list[Tensor]:
         """The states that are in memory."""
         return [] if self._optimizer is None else state_tensors(self._optimizer)
+
+
+def by_kind(members: list[Member]) -> list[list[Member]]:
+    """Return parameters by dtype and device: those of one kind fit in one flat tensor."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Member]] = {}
+    for member in members:
+        kinds.setdefault((member.parameter.dtype, member.parameter.device), []).append(member)
+    return list(kinds.values())
+
+
+_OF_THE_LAB = (SGD, AdamW, LARS)
+_BY_ELEMENT = {SGD, AdamW} | {
+    getattr(torch.optim, name)
+    for name in "SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop ASGD Adagrad Adadelta".split()
+}
+_REFUSED = {
+    "LBFGS": "computes inner products of all parameters, and evaluates the loss several times",
+    "SparseAdam": "takes sparse gradients, which no flat tensor holds",
+}
+
+
+def takes_fragments(optimizer_class: Any) -> bool:
+    """Return whether it is element-wise: exactly one of these classes. A subclass may differ.
+
+    TypeError for what cannot be called, and for an optimizer that cannot be sharded at all.
+    """
+    if not callable(optimizer_class) or isinstance(optimizer_class, torch.optim.Optimizer):
+        raise TypeError(
+            f"optimizer_class={optimizer_class!r:.80}: give a class, such as torch.optim.AdamW, "
+            "and its settings after it, lr=1e-3 for example"
+        )
+    optimizer_class = getattr(optimizer_class, "within", optimizer_class)  # on disk: offload.py
+    name = getattr(optimizer_class, "__name__", "")
+    if name in _REFUSED and optimizer_class is getattr(torch.optim, name):
+        raise TypeError(
+            f"torch.optim.{name} {_REFUSED[name]}; it cannot be sharded. Choose another, such as "
+            "torch.optim.AdamW"
+        )
+    return optimizer_class in _BY_ELEMENT

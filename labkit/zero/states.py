@@ -1,12 +1,13 @@
 """The base of ZeRO-1 and ZeRO-2: an optimizer's shards and state dicts, without a step.
 
-One rank's shard of a flat tensor: the fragments on which its optimizer steps.
+A shard is one rank's part of a flat tensor. It consists of fragments, one for each parameter in it,
+on which the rank's optimizer steps:
 
     weights     w0 w0 w0 | w0 w1 w1 | w1 w2 .       parameters are views of it
     rank 1's             | w0 w1 w1 |               its shard, in two fragments
     masters                f0 f1 f1                 float32 copies of them, where asked for
 
-Memory: nothing but the masters; everything else is a view.
+Memory: the masters. All else is a view.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from labkit.zero.flat import Flat, Fragment, by_elements, by_parameters, flatten
 from labkit.zero.optimizer_within import Groups, Inner, Member, by_kind, takes_fragments
 from labkit.zero.state_dict import State, copied, gathered, is_sharded, merged, part_of
 
+MASTER = "master"
+_NOT_SETTINGS = ("params", "param_names")
+
 
 class Masters(NamedTuple):
     """The copies that an optimizer updates instead of the weights; None: as these are."""
@@ -43,7 +47,7 @@ class Masters(NamedTuple):
 
 
 class Shard:
-    """What a rank owns of one flat tensor."""
+    """One rank's part of one flat tensor."""
 
     def __init__(
         self,
@@ -121,10 +125,6 @@ class Shard:
         }
 
 
-MASTER = "master"
-_NOT_SETTINGS = ("params", "param_names")
-
-
 class OwnedFragment(NamedTuple):
     """Elements `start` to `stop` of a parameter, which this rank's optimizer updates."""
 
@@ -138,7 +138,7 @@ class OwnedFragment(NamedTuple):
 
 
 class ShardedStates(Groups):
-    """Parameters in flat tensors, cut into shards; states of this rank's shards, and of no other.
+    """Parameters in flat tensors, cut into shards, and the states of this rank's shards alone.
 
     `state_dict()` is this rank's part, for each rank to write by itself; `full_state_dict()` is
     whole, as torch's own optimizer would have it. `load_state_dict` takes both.
@@ -351,5 +351,5 @@ class ShardedStates(Groups):
 
 
 def _plain(value: Any) -> Any:
-    """Without the graph's flags, for torch.save."""
+    """Copy without the graph's flags, for torch.save."""
     return value.detach() if isinstance(value, Tensor) else value

@@ -11,26 +11,28 @@ besides two gathered units and the gradients of two.
 Parameters of no layer (embeddings, the last norm, the head) belong to the root unit, which is
 gathered for all of a forward pass, and for all of a backward pass.
 
+This file has the module and chooses its units. The gather itself is in unit.py, and passes.py says
+when it starts.
+
 Layout: each rank has a part of each parameter, as a flat view (numel of the part,) of its unit's
 shard (k,). `named_parameters()` yields these by the parameters' own names: they are what the
 optimizer gets. The parameters of `module` itself are empty outside of their unit's turn.
 Wire: per microbatch two all-gathers and a reduce-scatter of all parameters: 3 (n-1)/n of their
 bytes. A unit with `reshard_after_forward=False` stays gathered, and saves one all-gather.
-Papers: Rajbhandari et al., arXiv:1910.02054, sections 5.3 and 7.2.2; Zhao et al., "PyTorch FSDP",
-arXiv:2304.11277, whose way with storages and hooks this follows.
 
-Which modules of a model are units of ZeRO-3, and which parameters belong to each.
-
-Hybrid sharding: shards within a group of fast links, replicas across the slow ones.
+Hybrid sharding: shards within a group of fast links, replicas across the slow ones. (torch: HSDP,
+HYBRID_SHARD.)
 
               host 0: ranks 0 1 2 3     host 1: ranks 4 5 6 7
     shards    s0 s1 s2 s3               s0 s1 s2 s3               gathered and reduced in the host
     replicas  0-4, 1-5, 2-6, 3-7                                  gradients' shards: all-reduced
 
-Per backward pass a rank sends 2(m-1)/m of an n-th to the m - 1 other hosts, so that 2(m-1)/m of
-everything leaves a host, instead of the three times everything of a ring through all ranks.
-The price is memory: states shrink to 1/4 here, not to 1/8. (torch: HSDP, HYBRID_SHARD.)
-Paper: Zhao et al., "PyTorch FSDP", arXiv:2304.11277, section 3.2.2.
+With m hosts, 2(m-1)/m of the gradients' bytes leave a host per backward pass. A ring through all
+ranks would carry three times all bytes between hosts. The price is memory: states shrink to 1/4
+here, not to 1/8.
+
+Papers: Rajbhandari et al., arXiv:1910.02054, sections 5.3 and 7.2.2; Zhao et al., "PyTorch FSDP",
+arXiv:2304.11277, whose storages and hooks this follows (hybrid sharding: section 3.2.2).
 """
 
 from __future__ import annotations
@@ -66,133 +68,6 @@ from labkit.zero.unit import FlatParameter, Sharding, Unit
 
 ROOT = "the rest"  # the root unit, in labels of messages and in errors
 _LISTS = nn.ModuleList | nn.ModuleDict
-
-
-def usual_modules(module: nn.Module) -> list[nn.Module]:
-    """The layers: the members of every outermost Sequential, ModuleList and ModuleDict."""
-    found: list[nn.Module] = []
-    for child in module.children():
-        # A list within a list is never called itself, so nothing would gather it.
-        is_layer = isinstance(module, _LISTS | nn.Sequential) and not isinstance(child, _LISTS)
-        found += [child] if is_layer else usual_modules(child)
-    return found
-
-
-def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict[str, nn.Module]:
-    """The chosen modules by name; those without parameters are left out.
-
-    ValueError for one that is not in `module`, is all of it, or is within another.
-    """
-    names = {each: name for name, each in module.named_modules()}
-    units = list(usual_modules(module) if chosen is None else chosen)
-    for unit in units:
-        if not isinstance(unit, nn.Module) or not names.get(unit):
-            raise ValueError(f"{unit!r:.60} is no module within the one to be sharded")
-        if isinstance(unit, _LISTS):
-            raise ValueError(
-                f"{names[unit]} is a list, which is never called, so nothing would gather it; give "
-                "its members"
-            )
-    for unit in units:
-        inner = [names[each] for each in units if each is not unit and each in set(unit.modules())]
-        if inner:
-            raise ValueError(f"{names[unit]} holds {inner[0]}, another unit; choose one of them")
-    return {names[unit]: unit for unit in units if any(True for _ in unit.parameters())}
-
-
-def resharded_names(
-    chosen: bool | Iterable[nn.Module], modules: Mapping[str, nn.Module]
-) -> set[str]:
-    """Of the units that are released after forward. ValueError for one that is not in `modules`."""
-    if isinstance(chosen, bool):
-        return set(modules) if chosen else set()
-    given = {id(each) for each in chosen}
-    names = {name for name, each in modules.items() if id(each) in given}
-    if len(names) < len(given):
-        raise ValueError(
-            f"reshard_after_forward has a module that is no unit; units are {', '.join(modules)}, "
-            f"where the module itself stands for {ROOT}"
-        )
-    return names
-
-
-def parameters_by_unit(
-    module: nn.Module, modules: Mapping[str, nn.Module]
-) -> dict[str, dict[str, nn.Parameter]]:
-    """By unit and by name: what belongs to each of `modules`, of which the first is the root unit.
-
-    A parameter that is tied between units belongs to the root unit, which is there all the time.
-    """
-    owners: dict[nn.Parameter, set[str]] = {}
-    names: dict[nn.Parameter, str] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter, name)
-        owner = next((each for each in modules if name.startswith(f"{each}.")), ROOT)
-        owners.setdefault(parameter, set()).add(owner)
-    by_unit: dict[str, dict[str, nn.Parameter]] = {name: {} for name in modules}
-    for parameter, name in names.items():
-        owner = next(iter(owners[parameter])) if len(owners[parameter]) == 1 else ROOT
-        by_unit[owner][name] = parameter
-    return by_unit
-
-
-def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
-    for each in (group,) if replicas is None else (replicas, group):
-        require_equal_layouts(module, each)
-        for tensor in (*module.parameters(), *module.buffers()):
-            each.broadcast(tensor.data, root=0, out=tensor.data)
-
-
-def require_replicas(replicas: Group, group: Group) -> None:
-    """ValueError unless these ranks hold the same shard, and no others of `group` are among them.
-
-    Wire: two numbers in an all-gather.
-    """
-    mine = torch.tensor([group.rank, group.size], device=group.device)
-    if set(replicas.ranks) & set(group.ranks) != {group.ranks[group.rank]} or not torch.equal(
-        replicas.all_gather(mine).view(-1, 2), mine.expand(replicas.size, 2)
-    ):
-        raise ValueError(
-            f"replicas={list(replicas.ranks)} of shards over {list(group.ranks)}: they have the "
-            "same number in groups of the same size, and only this rank is in both; for hosts of 4 "
-            "ranks world.split(rank // 4) shards, and world.split(rank % 4) replicates"
-        )
-
-
-def across(replicas: Group, wire: Wire) -> Wire:
-    """`wire`, whose reduce-scatter sums over the ranks that hold the same shard, too.
-
-    Wire, besides: 2(m-1)/m of a shard's bytes, with m replicas.
-    """
-
-    def reduce_scatter(flat: Tensor, group: Group, *, in_place: bool = False) -> Done:
-        own = wire.reduce_scatter(flat, group, in_place=in_place).wait()
-        with replicas.label("gradients of replicas"):
-            replicas.all_reduce(own, out=own)
-        return Done(own)
-
-    return wire._replace(reduce_scatter=reduce_scatter)
-
-
-def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """RuntimeError for parameters that nobody trains any more; TypeError for shards that the
-    optimizer would take for whole parameters."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    require_in_use(parameters)
-    kind = type(optimizer)
-    is_torchs = kind is getattr(torch.optim, kind.__name__, None)
-    if is_torchs and not takes_fragments(kind) and any(map(is_sharded, parameters)):
-        raise TypeError(
-            f"torch.optim.{kind.__name__} looks at whole parameters, and each rank has parts of "
-            "them; choose one that is element-wise, such as torch.optim.AdamW"
-        )
-
-
-@cache
-def _watch_steps() -> None:
-    """Look at what optimizers step on, once there are shards. torch calls it for every step."""
-    register_optimizer_step_pre_hook(_before_step)
 
 
 class FullyShardedModule(nn.Module):
@@ -284,7 +159,7 @@ class FullyShardedModule(nn.Module):
     def _hook(self, modules: Iterable[nn.Module]) -> None:
         """Let `Passes` be called before and after each unit, and with every gradient.
 
-        Hooks refer to `Passes` weakly, and go with it: see data_parallel/hooks.py.
+        Hooks refer to `Passes` weakly, and go with it: see data_parallel/replica.py.
         """
         handles: list[RemovableHandle] = []
         for unit, each in zip(self._units, modules, strict=True):
@@ -384,6 +259,133 @@ class FullyShardedModule(nn.Module):
             "a sharded module is not moved or converted: do so first, and shard it after; "
             "compute_dtype=torch.bfloat16 computes in 16 bits"
         )
+
+
+def usual_modules(module: nn.Module) -> list[nn.Module]:
+    """Return the layers: the members of every outermost Sequential, ModuleList and ModuleDict."""
+    found: list[nn.Module] = []
+    for child in module.children():
+        # A list within a list is never called itself, so nothing would gather it.
+        is_layer = isinstance(module, _LISTS | nn.Sequential) and not isinstance(child, _LISTS)
+        found += [child] if is_layer else usual_modules(child)
+    return found
+
+
+def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict[str, nn.Module]:
+    """Return the chosen modules by name, without those that have no parameters.
+
+    ValueError for one that is not in `module`, is all of it, or is within another.
+    """
+    names = {each: name for name, each in module.named_modules()}
+    units = list(usual_modules(module) if chosen is None else chosen)
+    for unit in units:
+        if not isinstance(unit, nn.Module) or not names.get(unit):
+            raise ValueError(f"{unit!r:.60} is no module within the one to be sharded")
+        if isinstance(unit, _LISTS):
+            raise ValueError(
+                f"{names[unit]} is a list, which is never called, so nothing would gather it; give "
+                "its members"
+            )
+    for unit in units:
+        inner = [names[each] for each in units if each is not unit and each in set(unit.modules())]
+        if inner:
+            raise ValueError(f"{names[unit]} holds {inner[0]}, another unit; choose one of them")
+    return {names[unit]: unit for unit in units if any(True for _ in unit.parameters())}
+
+
+def resharded_names(
+    chosen: bool | Iterable[nn.Module], modules: Mapping[str, nn.Module]
+) -> set[str]:
+    """Return the units that are released after forward. ValueError for one not in `modules`."""
+    if isinstance(chosen, bool):
+        return set(modules) if chosen else set()
+    given = {id(each) for each in chosen}
+    names = {name for name, each in modules.items() if id(each) in given}
+    if len(names) < len(given):
+        raise ValueError(
+            f"reshard_after_forward has a module that is no unit; units are {', '.join(modules)}, "
+            f"where the module itself stands for {ROOT}"
+        )
+    return names
+
+
+def parameters_by_unit(
+    module: nn.Module, modules: Mapping[str, nn.Module]
+) -> dict[str, dict[str, nn.Parameter]]:
+    """By unit and by name: what belongs to each of `modules`, of which the first is the root unit.
+
+    A parameter that is tied between units belongs to the root unit, which is there all the time.
+    """
+    owners: dict[nn.Parameter, set[str]] = {}
+    names: dict[nn.Parameter, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, name)
+        owner = next((each for each in modules if name.startswith(f"{each}.")), ROOT)
+        owners.setdefault(parameter, set()).add(owner)
+    by_unit: dict[str, dict[str, nn.Parameter]] = {name: {} for name in modules}
+    for parameter, name in names.items():
+        owner = next(iter(owners[parameter])) if len(owners[parameter]) == 1 else ROOT
+        by_unit[owner][name] = parameter
+    return by_unit
+
+
+def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    for each in (group,) if replicas is None else (replicas, group):
+        require_equal_layouts(module, each)
+        for tensor in (*module.parameters(), *module.buffers()):
+            each.broadcast(tensor.data, root=0, out=tensor.data)
+
+
+def require_replicas(replicas: Group, group: Group) -> None:
+    """ValueError unless these ranks hold the same shard, and no others of `group` are among them.
+
+    Wire: two numbers in an all-gather.
+    """
+    mine = torch.tensor([group.rank, group.size], device=group.device)
+    if set(replicas.ranks) & set(group.ranks) != {group.ranks[group.rank]} or not torch.equal(
+        replicas.all_gather(mine).view(-1, 2), mine.expand(replicas.size, 2)
+    ):
+        raise ValueError(
+            f"replicas={list(replicas.ranks)} of shards over {list(group.ranks)}: they have the "
+            "same number in groups of the same size, and only this rank is in both; for hosts of 4 "
+            "ranks world.split(rank // 4) shards, and world.split(rank % 4) replicates"
+        )
+
+
+def across(replicas: Group, wire: Wire) -> Wire:
+    """`wire`, whose reduce-scatter sums over the ranks that hold the same shard, too.
+
+    Wire, besides: 2(m-1)/m of a shard's bytes, with m replicas.
+    """
+
+    def reduce_scatter(flat: Tensor, group: Group, *, in_place: bool = False) -> Done:
+        own = wire.reduce_scatter(flat, group, in_place=in_place).wait()
+        with replicas.label("gradients of replicas"):
+            replicas.all_reduce(own, out=own)
+        return Done(own)
+
+    return wire._replace(reduce_scatter=reduce_scatter)
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """RuntimeError for parameters that nobody trains any more; TypeError for shards that the
+    optimizer would take for whole parameters."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    require_in_use(parameters)
+    kind = type(optimizer)
+    is_torchs = kind is getattr(torch.optim, kind.__name__, None)
+    if is_torchs and not takes_fragments(kind) and any(map(is_sharded, parameters)):
+        raise TypeError(
+            f"torch.optim.{kind.__name__} looks at whole parameters, and each rank has parts of "
+            "them; choose one that is element-wise, such as torch.optim.AdamW"
+        )
+
+
+@cache
+def _watch_steps() -> None:
+    """Look at what optimizers step on, once there are shards. torch calls it for every step."""
+    register_optimizer_step_pre_hook(_before_step)
 
 
 _NO_STATE_DICT = (
