@@ -227,7 +227,7 @@ def _dump(**what: bool) -> bytes:
 
 
 def _latest(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the entries of existing groups: of two groups with one name, the older is destroyed."""
+    """Return the entries of existing groups: of two with one name, the older is destroyed."""
     last = {_group_of(each): each["pg_id"] for each in sorted(entries, key=itemgetter("pg_id"))}
     return [each for each in entries if last[_group_of(each)] == each["pg_id"]]
 

@@ -228,7 +228,7 @@ def reduced(
 
 
 def real(x: Tensor) -> Tensor:
-    """View a complex tensor as pairs of numbers: sums are the same, and gloo knows no complex ones."""
+    """View a complex tensor as pairs of numbers, with the same sums. gloo has no complex ones."""
     return torch.view_as_real(x) if x.is_complex() else x
 
 

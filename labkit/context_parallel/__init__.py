@@ -1,12 +1,13 @@
 """Context parallelism: one sequence over the ranks of a group.
 
-The ladder: ring.py merges blocks, ring.py moves them; shards.py and
-ring.py say who computes which, and shards.py what is refused.
+Read in this order:
 
-    attention_cp.py    the baseline: keys and values of the whole sequence on every rank
-    ring.py        keys and values go round while blocks are computed
-    attention_cp.py               all-to-all to whole sequences of some heads, and back
-    gpt_cp.py gpt_cp.py    the lab's GPT on a sequence that is cut, with any of the three
+    shards.py         which tokens a rank holds, and what is refused
+    ring.py           attention over blocks of keys, which merge; keys and values go round a ring
+                      while blocks are computed
+    attention_cp.py   the baseline, keys and values of the whole sequence on every rank; Ulysses, an
+                      all-to-all to whole sequences of some heads, and back
+    gpt_cp.py         the lab's GPT on a sequence that is cut, with any of the three
 """
 
 from labkit.context_parallel.attention_cp import gathered_attention, ulysses_attention

@@ -1,7 +1,8 @@
-"""Ulysses: from shards of the sequence to shards of the heads, and back.
+"""Two other ways to attend to a whole sequence that is cut: Ulysses, and gathered keys and values.
 
-Heads do not look at each other. So each rank takes some heads of the whole sequence, runs any
-attention there is, and gives back to every rank the rows of its tokens:
+Ulysses changes from shards of the sequence to shards of the heads, and back. Heads do not look at
+each other. So each rank takes some heads of the whole sequence, runs any attention there is, and
+gives back to every rank the rows of its tokens:
 
     before    all heads, t tokens      q, k, v
               all-to-all               h = H/n heads, T tokens      scaled_dot_product_attention
@@ -13,19 +14,16 @@ Wire, per rank: forward, all of q, k, v but its own heads of its own tokens, the
 tokens of out: (n-1)/n of each, for equal shards; backward the same the other way round. A rank's
 shard is T/n tokens, so it sends less the more ranks there are; on a ring it sends (n-1)/n of T.
 Causal or not, all ranks compute as much: no placement needs to balance.
-
 Paper: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
 
-Attention with gathered keys and values: the baseline that a ring is compared with.
+Gathered attention is the baseline that a ring is compared with: every rank gets the keys and values
+of the whole sequence, and computes the rows of its queries.
 
-Every rank gets the keys and values of the whole sequence, and computes the rows of its queries.
-
-Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time is sharded; inside, k_BGTK and v_BGTK are whole.
+Layout: as above; inside, k_BGTK and v_BGTK are whole.
 Wire, per rank: forward, its keys and values to each other rank, n - 1 times their bytes; backward
-the gradients of all other ranks' tokens, each to its owner. Nothing computes meanwhile.
+the gradients of all other ranks' tokens, each to its owner. No rank computes meanwhile.
 Memory: whole keys and values, kept until backward, whatever the number of ranks, and a mask of
 t x T. Llama 3 was trained so: with few heads of keys, they are small beside the queries.
-
 Paper: Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2.
 """
 
@@ -50,7 +48,7 @@ def ulysses_attention(
     *,
     num_tokens: int | None = None,
 ) -> Tensor:
-    """out_BHtK, as `ring_attention`, with its arguments and errors.
+    """Return out_BHtK, as `ring_attention`, with its arguments and errors.
 
     ValueError also where the ranks do not divide the heads of keys, and so of queries.
     """
@@ -69,7 +67,7 @@ def ulysses_attention(
 
 
 def _to_heads(x_BStK: Tensor, group: Group, cut: Cut) -> Tensor:
-    """x_BSTK's n-th part of the heads on each rank, for all tokens in order. Adjoint: _to_sequence.
+    """Return an n-th of x_BSTK's heads on each rank, for all tokens. Adjoint: _to_sequence.
 
     Dim 1: first the heads that go to rank 0, then those of rank 1, ...
     """
@@ -87,7 +85,7 @@ def _to_heads(x_BStK: Tensor, group: Group, cut: Cut) -> Tensor:
 
 
 def _to_sequence(x_BsTK: Tensor, group: Group, cut: Cut) -> Tensor:
-    """All heads of this rank's tokens. Adjoint: _to_heads."""
+    """Return all heads of this rank's tokens. Adjoint: _to_heads."""
     x_TBsK = x_BsTK.permute(2, 0, 1, 3)
     if cut.placement is not contiguous:
         order = torch.cat([cut.positions(rank) for rank in range(group.size)])
@@ -120,7 +118,7 @@ def gathered_attention(
     *,
     num_tokens: int | None = None,
 ) -> Tensor:
-    """out_BHtK, as `ring_attention`, with its arguments and errors."""
+    """Return out_BHtK, as `ring_attention`, with its arguments and errors."""
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
     kv_2BGtK = torch.stack([k_BGtK, v_BGtK])

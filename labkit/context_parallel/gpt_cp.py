@@ -1,4 +1,4 @@
-"""The lab's GPT on a sequence that is cut over a group.
+"""The lab's GPT on a sequence that is cut over a group, and its training there.
 
     tokens_BT, the same on every rank -> its own tokens, at their places in the whole sequence
               -> blocks, whose attention alone looks past the rank -> logits_BtV of its tokens
@@ -7,18 +7,16 @@ Norms, MLP, head and the projections of attention work token by token, so the cu
 them. Two things differ from `labkit.model`: positions, which must not be counted from 0 on every
 rank, and the function by which queries look at keys and values.
 
-Layout: parameters replicated, under the names of GPT; activations sharded by time.
-Wire: that of the attention, once per layer, forward and backward.
-
-A small GPT on real text, with every sequence cut: `labkit.train.train_serial` on many ranks.
-
-Every rank has all sequences of a batch, and of each some tokens:
+Every rank has all sequences of a batch, and some tokens of each:
 
     batch B x T      rank 0: B x t      rank 1: B x t      ...      data parallelism: b x T
 
 The loss is the mean over all tokens, so a rank's part is its sum over B * T, not over its own
-number: parts add up, also where shards are unequal. Parameters are replicated, so their gradients
-are summed over the group once per step: data parallelism's all-reduce, on the same group.
+number: parts add up, also where shards are unequal. Gradients are summed over the group once per
+step: data parallelism's all-reduce, on the same group.
+
+Layout: parameters replicated, under the names of GPT; activations sharded by time.
+Wire: that of the attention, once per layer, forward and backward; and the gradients.
 """
 
 from collections.abc import Callable
@@ -56,7 +54,7 @@ Attend = Callable[..., Tensor]
 
 
 class ContextParallelGPT(GPT):
-    """A GPT of which every rank computes its tokens only: tokens_BT -> logits_BtV.
+    """A GPT of which every rank computes its own tokens: tokens_BT -> logits_BtV.
 
     Each pass has sequences of exactly config.context tokens. The gradients of a rank are those of
     its own loss with respect to all it holds; their sum over the ranks belongs to the sum of the
@@ -151,7 +149,7 @@ def train(
 def train_step(
     model: BucketedDDP, optimizer: Optimizer, batch: Batch, placement: Placement
 ) -> float:
-    """One step on this rank's tokens of a global batch; its part of the global loss.
+    """Take one step on this rank's tokens of a global batch. Return its part of the global loss.
 
     The parts of all ranks add up to the loss. The timeline names the phases.
     """

@@ -11,31 +11,8 @@ one result per source is merged into the last; they travel on while blocks are c
 Backward sends them round once more. The gradients of kv s begin at rank s + 1, follow one step
 behind and grow at each rank; the last message brings them home, to what rank s has added itself.
 
-Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time is sharded, as the placement says; G divides H, and
-H/G heads of queries share one of keys. Kept for backward: q, k, v, out, and lse_BHt.
-Wire, per rank, with kv = the bytes of k and v together: forward (n-1)/n of the whole sequence's kv
-in n - 1 messages; backward the same again, and (n-1)/n of the gradients' in n - 1 more. Gradients
-are float32 where k and v have 16 bits. Memory: some tensors of T/n tokens, and one tile of scores.
-Sums are taken in float32 for 16-bit inputs.
-
-Paper: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite
-Context", arXiv:2310.01889.
-
-Which blocks of scores a rank computes: a list, made before anything is computed.
-
-A block is some of this rank's queries by some of the keys in hand. Segments are cut into tiles of
-TILE_TOKENS, so that the scores of a block have one size whatever the length of the sequence. Under
-a causal mask, by where keys and queries stand:
-
-    keys              before all queries     the same tokens     after all queries
-    block             without a mask         with a mask         not computed
-
-Forward, backward and whoever counts walk the same list.
-
-Attention over some of the keys, and how two such results become one. The first rung.
-
-The softmax of a row needs the sum over all of its keys. Keys that come in parts need no second
-look: with the output of each part goes the logarithm of its sum, and both merge exactly:
+The first rung is `attend` and `merge`: attention over some of the keys, and how two such results
+become one. With the output of each part goes the logarithm of its sum, and both merge exactly:
 
     S   = Q K^T / sqrt(K)                       scores of one block, masked ones -inf
     lse = log sum_s exp(S_s)                    taken as m + log sum_s exp(S_s - m), m = max S
@@ -50,10 +27,23 @@ its sum over all keys of P * dP:
 
     dV = P^T dO     dP = dO V^T     dS = P (dP - D) / sqrt(K)     dQ = dS K     dK = dS^T Q
 
-Layout: q_XtK, k_XsK, v_XsK, out_XtK, lse_Xt; X stands for any leading dims, which broadcast.
-Wire: nothing. Memory: a few tensors of the block's t x s.
-Papers: Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867; Dao
-et al., "FlashAttention", arXiv:2205.14135, appendix B.2 for the gradients.
+`blocks` lists the blocks of scores that a rank computes: some of its queries by some of the keys in
+hand. Segments are cut into tiles of TILE_TOKENS, so that a block's scores have one size whatever
+the length of the sequence. Under a causal mask, by where keys and queries stand:
+
+    keys              before all queries     the same tokens     after all queries
+    block             without a mask         with a mask         not computed
+
+Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time is sharded, as the placement says; G divides H, and
+H/G heads of queries share one of keys. Kept for backward: q, k, v, out, and lse_BHt.
+Wire, per rank, with kv = the bytes of k and v together: forward (n-1)/n of the whole sequence's kv
+in n - 1 messages; backward the same again, and (n-1)/n of the gradients' in n - 1 more. Gradients
+are float32 where k and v have 16 bits. Memory: some tensors of T/n tokens, and one tile of scores.
+Sums are taken in float32 for 16-bit inputs.
+
+Papers: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite
+Context", arXiv:2310.01889; Milakov and Gimelshein, "Online normalizer calculation for softmax",
+arXiv:1805.02867; Dao et al., "FlashAttention", arXiv:2205.14135, appendix B.2 for the gradients.
 """
 
 from __future__ import annotations
@@ -75,6 +65,85 @@ from labkit.context_parallel.shards import Cut, Placement, Segments, checked_cut
 # On 2048 tokens forward and backward take 1.5 times as long as torch's fused attention; with tiles
 # of 64 tokens it is 1.9 times, with 2048 at once 3.3 times.
 TILE_TOKENS = 256
+
+
+def attend(
+    q_XtK: Tensor, k_XsK: Tensor, v_XsK: Tensor, mask_ts: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return out_XtK and lse_Xt of these queries over these keys, at least one.
+
+    mask_ts: true where a query may look at a key; None: everywhere. A row that may look at none
+    has the output 0 and the log-sum-exp -inf, which changes nothing where it is merged. TypeError
+    for what is no tensor, or no mask.
+    """
+    for name, x in {"q_XtK": q_XtK, "k_XsK": k_XsK, "v_XsK": v_XsK}.items():
+        arguments.instance(name, x, Tensor, "give a tensor, (..., tokens, head features)")
+    if mask_ts is not None:
+        _require_mask(mask_ts, q_XtK.shape[-2], k_XsK.shape[-2])
+    weights_Xts = _scores(q_XtK, k_XsK, mask_ts)
+    # Without this exp overflows from scores of 89 on. Of a row of -inf, -inf - -inf would be nan.
+    max_Xt = _finite(weights_Xts.amax(-1))
+    weights_Xts.sub_(max_Xt[..., None]).exp_()
+    sum_Xt = weights_Xts.sum(-1)
+    # The largest score has the weight 1: only the sum of a row without keys is below that.
+    out_XtK = (weights_Xts @ v_XsK) / sum_Xt.clamp(min=1)[..., None]
+    return out_XtK, max_Xt + sum_Xt.log()
+
+
+def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return out_XtK and lse_Xt over the keys of both: each part counts by its share of the sum.
+
+    TypeError for what is no such pair.
+    """
+    for name, part in {"a": a, "b": b}.items():
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            raise TypeError(f"{name}={part!r:.60}: give (out_XtK, lse_Xt), what attend returns")
+    (out_a, lse_a), (out_b, lse_b) = a, b
+    lse_Xt = torch.logaddexp(lse_a, lse_b)
+    whole_Xt = _finite(lse_Xt)
+    share_a, share_b = ((lse - whole_Xt).exp()[..., None] for lse in (lse_a, lse_b))
+    return share_a * out_a + share_b * out_b, lse_Xt
+
+
+def attend_backward(
+    q_XtK: Tensor,
+    k_XsK: Tensor,
+    v_XsK: Tensor,
+    grad_XtK: Tensor,
+    lse_Xt: Tensor,
+    dot_Xt: Tensor,
+    mask_ts: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return this block's parts of dQ, dK and dV, of their broadcast shapes.
+
+    grad_XtK: dO. lse_Xt and dot_Xt: over all keys, not only these: the final log-sum-exp of each
+    row, and its D, the sum over K of dO * O.
+    """
+    weights_Xts = _scores(q_XtK, k_XsK, mask_ts).sub_(_finite(lse_Xt)[..., None]).exp_()
+    grad_v_XsK = weights_Xts.mT @ grad_XtK
+    grad_scores_Xts = (grad_XtK @ v_XsK.mT).sub_(dot_Xt[..., None]).mul_(weights_Xts)
+    grad_scores_Xts.mul_(1 / math.sqrt(q_XtK.shape[-1]))
+    return grad_scores_Xts @ k_XsK, grad_scores_Xts.mT @ q_XtK, grad_v_XsK
+
+
+def _scores(q_XtK: Tensor, k_XsK: Tensor, mask_ts: Tensor | None) -> Tensor:
+    scores_Xts = (q_XtK @ k_XsK.mT).mul_(1 / math.sqrt(q_XtK.shape[-1]))
+    return scores_Xts if mask_ts is None else scores_Xts.masked_fill_(~mask_ts, -math.inf)
+
+
+def _require_mask(mask_ts: Tensor, t: int, s: int) -> None:
+    """Raise TypeError unless it holds booleans, ValueError where it has no place for each score."""
+    instead = f"give booleans ({t}, {s}), true where a query may look at a key"
+    arguments.instance("mask_ts", mask_ts, Tensor, instead)
+    if mask_ts.dtype != torch.bool:
+        raise TypeError(f"mask_ts is {mask_ts.dtype}: {instead}")
+    if mask_ts.dim() < 2 or mask_ts.shape[-2] not in (1, t) or mask_ts.shape[-1] not in (1, s):
+        raise ValueError(f"mask_ts of shape {tuple(mask_ts.shape)}: {instead}")
+
+
+def _finite(x: Tensor) -> Tensor:
+    """Return 0 instead of -inf, so that -inf minus it is -inf."""
+    return x.masked_fill(x == -math.inf, 0)
 
 
 class Tile(NamedTuple):
@@ -106,7 +175,7 @@ class Block(NamedTuple):
 
 
 def blocks(queries: Segments, keys: Segments, causal: bool) -> Iterator[Block]:
-    """The blocks of these queries and keys that have anything to compute."""
+    """Yield the blocks of these queries and keys that have anything to compute."""
     for rows in tiles(queries):
         for columns in tiles(keys):
             first, last = rows.positions[0], rows.positions[-1]
@@ -117,92 +186,13 @@ def blocks(queries: Segments, keys: Segments, causal: bool) -> Iterator[Block]:
 
 
 def tiles(segments: Segments) -> Iterator[Tile]:
-    """A shard, cut into tiles: each lies within one segment, and no tile is empty."""
+    """Cut a shard into tiles: each lies within one segment, and no tile is empty."""
     offset = 0
     for segment in segments:
         for start in range(0, len(segment), TILE_TOKENS):
             positions = segment[start : start + TILE_TOKENS]
             yield Tile(slice(offset + start, offset + start + len(positions)), positions)
         offset += len(segment)
-
-
-def attend(
-    q_XtK: Tensor, k_XsK: Tensor, v_XsK: Tensor, mask_ts: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """out_XtK and lse_Xt of these queries over these keys, of which there is at least one.
-
-    mask_ts: true where a query may look at a key; None: everywhere. A row that may look at none
-    has the output 0 and the log-sum-exp -inf, which changes nothing where it is merged. TypeError
-    for what is no tensor, or no mask.
-    """
-    for name, x in {"q_XtK": q_XtK, "k_XsK": k_XsK, "v_XsK": v_XsK}.items():
-        arguments.instance(name, x, Tensor, "give a tensor, (..., tokens, head features)")
-    if mask_ts is not None:
-        _require_mask(mask_ts, q_XtK.shape[-2], k_XsK.shape[-2])
-    weights_Xts = _scores(q_XtK, k_XsK, mask_ts)
-    # Without this exp overflows from scores of 89 on. Of a row of -inf, -inf - -inf would be nan.
-    max_Xt = _finite(weights_Xts.amax(-1))
-    weights_Xts.sub_(max_Xt[..., None]).exp_()
-    sum_Xt = weights_Xts.sum(-1)
-    # The largest score has the weight 1: only the sum of a row without keys is below that.
-    out_XtK = (weights_Xts @ v_XsK) / sum_Xt.clamp(min=1)[..., None]
-    return out_XtK, max_Xt + sum_Xt.log()
-
-
-def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """out_XtK and lse_Xt over the keys of both: each part counts by its share of the sum.
-
-    TypeError for what is no such pair.
-    """
-    for name, part in {"a": a, "b": b}.items():
-        if not isinstance(part, tuple | list) or len(part) != 2:
-            raise TypeError(f"{name}={part!r:.60}: give (out_XtK, lse_Xt), what attend returns")
-    (out_a, lse_a), (out_b, lse_b) = a, b
-    lse_Xt = torch.logaddexp(lse_a, lse_b)
-    whole_Xt = _finite(lse_Xt)
-    share_a, share_b = ((lse - whole_Xt).exp()[..., None] for lse in (lse_a, lse_b))
-    return share_a * out_a + share_b * out_b, lse_Xt
-
-
-def attend_backward(
-    q_XtK: Tensor,
-    k_XsK: Tensor,
-    v_XsK: Tensor,
-    grad_XtK: Tensor,
-    lse_Xt: Tensor,
-    dot_Xt: Tensor,
-    mask_ts: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What this block adds to dQ, dK and dV, of their broadcast shapes.
-
-    grad_XtK: dO. lse_Xt and dot_Xt: over all keys, not only these: the final log-sum-exp of each
-    row, and its D, the sum over K of dO * O.
-    """
-    weights_Xts = _scores(q_XtK, k_XsK, mask_ts).sub_(_finite(lse_Xt)[..., None]).exp_()
-    grad_v_XsK = weights_Xts.mT @ grad_XtK
-    grad_scores_Xts = (grad_XtK @ v_XsK.mT).sub_(dot_Xt[..., None]).mul_(weights_Xts)
-    grad_scores_Xts.mul_(1 / math.sqrt(q_XtK.shape[-1]))
-    return grad_scores_Xts @ k_XsK, grad_scores_Xts.mT @ q_XtK, grad_v_XsK
-
-
-def _scores(q_XtK: Tensor, k_XsK: Tensor, mask_ts: Tensor | None) -> Tensor:
-    scores_Xts = (q_XtK @ k_XsK.mT).mul_(1 / math.sqrt(q_XtK.shape[-1]))
-    return scores_Xts if mask_ts is None else scores_Xts.masked_fill_(~mask_ts, -math.inf)
-
-
-def _require_mask(mask_ts: Tensor, t: int, s: int) -> None:
-    """TypeError unless it holds booleans, ValueError where it has no place for each score."""
-    instead = f"give booleans ({t}, {s}), true where a query may look at a key"
-    arguments.instance("mask_ts", mask_ts, Tensor, instead)
-    if mask_ts.dtype != torch.bool:
-        raise TypeError(f"mask_ts is {mask_ts.dtype}: {instead}")
-    if mask_ts.dim() < 2 or mask_ts.shape[-2] not in (1, t) or mask_ts.shape[-1] not in (1, s):
-        raise ValueError(f"mask_ts of shape {tuple(mask_ts.shape)}: {instead}")
-
-
-def _finite(x: Tensor) -> Tensor:
-    """0 instead of -inf: what is subtracted from -inf to leave -inf."""
-    return x.masked_fill(x == -math.inf, 0)
 
 
 def ring_attention(
@@ -215,7 +205,7 @@ def ring_attention(
     *,
     num_tokens: int | None = None,
 ) -> Tensor:
-    """out_BHtK: attention of this rank's queries over the whole sequence's keys and values.
+    """Return out_BHtK: this rank's queries attend to the whole sequence's keys and values.
 
     num_tokens: of the whole sequence; None: all ranks hold as many. Under a causal mask zigzag
     gives all ranks equal work. Backward communicates: call it on all ranks or on none, and let q, k
@@ -241,7 +231,7 @@ class _PassedOn(NamedTuple):
 
 
 class _Ring(NamedTuple):
-    """Who attends to what, and what travels round."""
+    """The tiles that attend to each other, and the tensors that travel round."""
 
     group: Group
     cut: Cut
@@ -318,7 +308,7 @@ class _RingAttention(torch.autograd.Function):
 
 
 class _Queries(NamedTuple):
-    """What backward knows of this rank's queries: (B, G, R, t, K), and (B, G, R, t)."""
+    """This rank's queries as backward needs them: (B, G, R, t, K), and (B, G, R, t)."""
 
     q: Tensor
     grad_out: Tensor
@@ -344,7 +334,7 @@ def _backward_of_blocks(queries: _Queries, kv_2BGtK: Tensor, ring: _Ring, source
 
 
 def _by_group(x_BHtK: Tensor, k_BGtK: Tensor) -> Tensor:
-    """(B, G, R, t, K), wide: the R = H/G heads of queries that share one of keys side by side."""
+    """Return (B, G, R, t, K), wide: R = H/G heads of queries share one of keys."""
     num_groups = k_BGtK.shape[1]
     num_sharing = x_BHtK.shape[1] // num_groups
     return x_BHtK.unflatten(1, (num_groups, num_sharing)).to(wide(x_BHtK.dtype))

@@ -1,13 +1,11 @@
-"""Queries, keys and values of one rank: checked before anything is sent.
-
-Which tokens of a sequence each rank holds.
+"""The tokens of a sequence that each rank holds, and checks of a rank's queries, keys and values.
 
     8 tokens, 2 ranks      rank 0           rank 1
     contiguous             0 1 2 3          4 5 6 7
     zigzag                 0 1 . . 6 7      2 3 4 5        segments 0 and 3; 1 and 2 of four
 
 Under a causal mask a late token looks at more keys than an early one. With contiguous shards the
-last rank of n computes 2n - 1 times what the first does, and everyone waits for it. Zigzag cuts
+last rank of n computes 2n - 1 times what the first does, and the others wait for it. Zigzag cuts
 the sequence into 2n segments and gives rank r an early one, r, and a late one, 2n - 1 - r: equal
 work. Sizes are those of torch.tensor_split, so any length goes, and segments may be empty.
 
@@ -33,27 +31,27 @@ Placement = Callable[[int, int, int], Segments]
 
 
 def contiguous(num_tokens: int, size: int, rank: int) -> Segments:
-    """One segment of n: rank r's is the r-th."""
+    """Return one segment of n: rank r's is the r-th."""
     _require_rank(num_tokens, size, rank)
     return (_segment(num_tokens, size, rank),)
 
 
 def zigzag(num_tokens: int, size: int, rank: int) -> Segments:
-    """Two segments of 2n: the r-th and the r-th from the end."""
+    """Return two segments of 2n: the r-th and the r-th from the end."""
     _require_rank(num_tokens, size, rank)
     early, late = rank, 2 * size - 1 - rank
     return _segment(num_tokens, 2 * size, early), _segment(num_tokens, 2 * size, late)
 
 
 def _require_rank(num_tokens: int, size: int, rank: int) -> None:
-    """TypeError or ValueError for what is no sequence, no number of ranks, or no rank of these."""
+    """Raise TypeError or ValueError unless these are a sequence, its ranks and one of them."""
     arguments.whole("num_tokens", num_tokens, "tokens of the whole sequence, from 0", least=0)
     arguments.whole("size", size, "how many ranks share the sequence, 1 or more")
     arguments.whole("rank", rank, f"a rank, 0 to {size - 1}", least=0, most=size - 1)
 
 
 def _segment(num_tokens: int, num_segments: int, number: int) -> range:
-    """tensor_split's rule: the first num_tokens % num_segments are one token longer."""
+    """Cut as tensor_split does: the first num_tokens % num_segments are one token longer."""
     shortest, num_longer = divmod(num_tokens, num_segments)
     start = number * shortest + min(number, num_longer)
     return range(start, start + shortest + (number < num_longer))
@@ -100,7 +98,7 @@ class Cut:
 
 
 def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | None) -> Cut:
-    """How the sequence is cut of which this rank holds `num_own` tokens.
+    """Return the cut of the sequence of which this rank holds `num_own` tokens.
 
     num_tokens: of the whole sequence; None: all ranks hold as many. TypeError for what is no
     placement, ValueError for a shard of another length than the placement gives this rank.
@@ -131,7 +129,7 @@ def require_placement(placement: object) -> None:
 def shard_sequence(
     x: Tensor, group: Group | None = None, placement: Placement = contiguous, dim: int = 1
 ) -> Tensor:
-    """This rank's tokens of a whole sequence that every rank has.
+    """Return this rank's tokens of a whole sequence that every rank has.
 
     x: any shape, tokens along `dim`. Returns the same shape but for that dim; one segment is a
     view of x, two are a copy. Wire: nothing. Gradients flow to this rank's x, at its own tokens.
@@ -152,7 +150,7 @@ def gather_sequence(
     *,
     num_tokens: int | None = None,
 ) -> Tensor:
-    """The whole sequence on every rank, in order, from each rank's shard.
+    """Return the whole sequence on every rank, in order, from each rank's shard.
 
     x: any shape, this rank's tokens along `dim`. num_tokens: of the whole sequence; None: all
     ranks hold as many. A gradient flows back: each rank gets the sum over ranks for its tokens.
@@ -174,7 +172,7 @@ def gather_sequence(
 
 
 def _with_dim(x: Tensor, dim: int) -> tuple[Tensor, int]:
-    """The tensor, and which dim of it counts tokens, from 0. TypeError, ValueError."""
+    """Return the tensor, and its dim that counts tokens, from 0. TypeError, ValueError."""
     if not isinstance(x, Tensor):
         raise TypeError(
             f"expected a tensor, got {x!r:.60}; give one with tokens along a dim, such as "
@@ -195,7 +193,7 @@ def checked_cut(
     placement: Placement,
     num_tokens: int | None,
 ) -> Cut:
-    """How the sequence is cut whose shard these are.
+    """Return the cut of the sequence whose shard these are.
 
     TypeError: no tensors, no real floating-point numbers, different dtypes, a `causal` that is
     neither True nor False, no placement. ValueError: shapes that do not fit each other, G heads of
@@ -237,5 +235,5 @@ def _require_fitting_shapes(q_BHtK: Tensor, k_BGtK: Tensor, v_BGtK: Tensor) -> N
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums are taken in: float32 for 16-bit numbers, else the dtype itself."""
+    """Return the dtype of sums: float32 for 16-bit numbers, otherwise the dtype itself."""
     return torch.promote_types(dtype, torch.float32)

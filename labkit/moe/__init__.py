@@ -1,19 +1,16 @@
 """Mixture of experts: every token goes through a few of many MLPs, which are sharded over ranks.
 
-routing.py    the sizes, and the choice of a router
-routing.py       what a router decides, and the letters of shapes: N, E, k, A
-router.py        tokens choose experts: softmax, the k largest, weights
-routing.py      how many choices an expert takes, and which are dropped
-router.py        balance, and logits that stay small
-router.py  balance without a loss
-router.py experts choose tokens
-moe_layer.py   the MLPs, over segments of rows
-moe_layer.py      rows to the ranks of their experts, and back
-moe_layer.py     MoE -> ExpertParallelMoE
-gpt_moe.py       MoEGPT -> ExpertParallelGPT, and the whole parameters again
-train_moe.py what is summed over which axes of the mesh; the norm of all
-train_moe.py     serial, and over dp x ep
-gpt_moe.py          who had how much to do
+Read in this order:
+
+    routing.py     what a router decides; the letters of shapes: N, E, k, A; how many choices an
+                   expert takes, and which are dropped; the sizes of a layer
+    router.py      tokens choose experts: softmax, the k largest, weights; experts choose tokens;
+                   balance by a loss, and without one
+    moe_layer.py   MoE -> ExpertParallelMoE: the MLPs over segments of rows; rows to the ranks of
+                   their experts, and back
+    gpt_moe.py     MoEGPT -> ExpertParallelGPT, and the whole parameters again; who had how much
+                   to do
+    train_moe.py   serial, and over dp x ep: what is summed over which axes of the mesh
 """
 
 from labkit.moe.gpt_moe import (

@@ -1,4 +1,4 @@
-"""The lab's GPT with experts instead of its MLPs, in every layer (as Mixtral).
+"""The lab's GPT with experts instead of its MLPs, in every layer (as Mixtral), and their load.
 
     MoEGPT               all of it in one process: the oracle
     ExpertParallelGPT    experts sharded over a group; the rest on every rank
@@ -7,10 +7,9 @@ A forward pass returns how each layer was routed beside the logits: the auxiliar
 expert load are made of it. A seed gives the same values to the same names, so a rank's experts
 begin as they do in the whole.
 
-Expert load: how many tokens each expert, and so each rank, had to compute.
-
-The rank with most decides when the combine can be sent, and the others wait for it: with experts
-sharded over ranks, an uneven router makes a straggler. How much that costs is `imbalance`.
+ExpertLoad: how many tokens each expert, and so each rank, computed. The rank with most decides
+when the combine can be sent, and the others wait for it: with experts sharded over ranks, an uneven
+router makes a straggler. How much that costs is `imbalance`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ASKED = (
 
 
 class MoEOutput(NamedTuple):
-    """What a forward pass returns."""
+    """The result of a forward pass."""
 
     logits_BTV: Tensor
     routings: list[Routing]
@@ -139,7 +138,7 @@ class ExpertParallelGPT(MoEGPT):
 
 @torch.no_grad()
 def gather_parameters(model: ExpertParallelGPT, world: Group | None = None) -> dict[str, Tensor]:
-    """All parameters by their names in MoEGPT, detached copies on the CPU. Every rank calls it.
+    """Gather all parameters by their names in MoEGPT, as copies on the CPU. All ranks call it.
 
     world: the ranks that must have the same, all of the mesh: RuntimeError, on every one, that
     names parameters whose copies differ. None: this is not looked at.
@@ -243,7 +242,7 @@ class ExpertLoad:
 
 
 def expert_load(routing: Routing, group: Group | None = None) -> ExpertLoad:
-    """The load of a layer whose experts are sharded over `group`, on every rank.
+    """Return the load of a layer whose experts are sharded over `group`, on every rank.
 
     routing: of this rank's tokens, as a layer returns it. Every rank calls it.
     Wire: an all-gather of 2 E counts.

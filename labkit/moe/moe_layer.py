@@ -4,35 +4,27 @@
     ExpertParallelMoE    the experts sharded over a group, tokens travelling to them and back
 
 Both have one router (replicated), and the parameters of the second are the first's, under the same
-names; of the experts each rank has some.
+names: of `mlp.experts.3.up.weight` and so on each rank has some. Capacities and expert choice look
+at a group of tokens (routing.py). In ExpertParallelMoE that is the rank's; MoE gets the number of
+groups, and routes as so many ranks would.
 
-Who routes what together: capacities and expert choice look at a group of tokens (routing.py). In
-ExpertParallelMoE that is the rank's. MoE is told, so that it routes as so many ranks would.
-Paper: GShard, arXiv:2006.16668.
-
-Experts: some of the E MLPs of a layer, over rows that come sorted by expert.
+Experts computes rows that come sorted by expert:
 
     rows_RD    expert 0 | expert 0 | expert 2 | expert 2 | expert 2       counts 2, 0, 3
                `-- one product --'   `------- one product -------'
 
-A segment of rows is one matrix product, as long as the expert's tokens are many: nothing is padded
-to the busiest expert, and nothing is dropped to make segments equal (what MegaBlocks does in one
-kernel over all experts, for GPUs, where many small products leave the device idle).
+No segment is padded to the busiest expert, and none is cut to make segments equal. (MegaBlocks
+does this in one kernel, for GPUs, where many small products leave the device idle.)
 
-The experts keep their numbers in the layer, whichever rank they are on, so parameters have the
-names and the values that they have in the whole: `mlp.experts.3.up.weight`.
-Paper: MegaBlocks, arXiv:2211.15841, section 3.
-
-Dispatch and combine: rows to the ranks of their experts, and back.
-
-Rank 0 has tokens a b c and expert 0; rank 1 has d e and expert 1. Each token has two choices, of
-which b and c have lost one; | divides experts:
+Dispatch and combine carry rows to the ranks of their experts, and back. Rank 0 has tokens a b c and
+expert 0; rank 1 has d e and expert 1. Each token has two choices, of which b and c have lost one;
+| divides experts:
 
               by expert      with the expert     back again     sums by token
     rank 0    a b | a c      a b d e             a b | a c      a b c
     rank 1    d e | d e      a c d e             d e | d e      d e
 
-1. Each rank sorts its assignments by expert, so that what goes to one rank lies together.
+1. Each rank sorts its assignments by expert, so that all rows for one rank lie together.
 2. The ranks tell each other how many rows they will send: an all-to-all of counts. It has to be
    waited for before the rows can be received, and on a GPU the host waits for the device there,
    once in a layer; a router with a capacity makes it wait once more, for what it has dropped.
@@ -45,13 +37,12 @@ The two are transposed to each other, where combine weighs every row 1: <dispatc
 
 Layout: x_ND, a rank's own tokens; rows_RD, all ranks' rows for its experts.
 Wire, per rank: counts, 8 bytes for each expert of other ranks. Rows: forward, those whose expert
-is elsewhere, then the answers to those of other ranks, each row D numbers; backward as much. No
-row is padded: what an all-to-all of equal blocks, E * capacity rows, would send in vain is saved.
-On a GPU two runs may differ in the last digits: rows of a token are added up in any order by
-`index_add`, in combine and in dispatch's backward, and in the rows' own dtype. After
+is elsewhere, then the answers to those of other ranks, each row D numbers; backward as much. No row
+is padded, as in an all-to-all of equal blocks of E * capacity rows. The library's all-to-all sends
+the bytes of `pairwise_all_to_all`, with all messages under way at once instead of in n - 1 steps.
+On a GPU two runs may differ in the last digits: `index_add` adds up the rows of a token in any
+order, in combine and in dispatch's backward, in the rows' own dtype. After
 torch.use_deterministic_algorithms(True) they are added up in one order, more slowly.
-The library's all-to-all: the bytes of `pairwise_all_to_all`, in one operation of which all
-messages are under way at once, where the other takes n - 1 steps one after the other.
 
 Papers: GShard, arXiv:2006.16668, section 3.2; MegaBlocks, arXiv:2211.15841, section 3.
 """
@@ -73,6 +64,69 @@ from labkit.moe.router import BiasBalancedRouter, ExpertChoiceRouter, Router, To
 from labkit.moe.routing import MoEConfig, Routing, counts_of
 
 
+class MoE(nn.Module):
+    """Every expert in turn computes the tokens that chose it; their weighted answers add up."""
+
+    def __init__(self, config: GPTConfig, moe: MoEConfig) -> None:
+        super().__init__()
+        self.router = make_router(config, moe)
+        self.experts = Experts(moe.of_expert(config), range(moe.num_experts))
+
+    def forward(
+        self, x_BTD: Tensor, group_tokens: Sequence[int] | None = None
+    ) -> tuple[Tensor, Routing]:
+        """group_tokens: how many tokens are routed together, in order; None: all are."""
+        x_ND = x_BTD.flatten(0, 1)
+        routing: Routing = self.router(x_ND, group_tokens)
+        y_ND = x_ND.new_zeros(x_ND.shape)
+        for number, mlp in enumerate(self.experts.values()):
+            mine = routing.expert_A == number
+            token, weight = routing.token_A[mine], routing.weight_A[mine]
+            y_ND = y_ND.index_add(0, token, mlp(x_ND[token]) * weight[:, None])
+        return y_ND.view_as(x_BTD), routing
+
+
+class ExpertParallelMoE(nn.Module):
+    """The same over a group, mesh.ep: a rank has its own tokens and `held[group.rank]` experts.
+
+    Layout: x_BTD, each rank's own batch, of any number of tokens, 0 too; router replicated: seed it
+    or broadcast it, which is not checked; experts dealt out in order, see `held_by_ranks` (they
+    need not divide).
+    Wire: an all-to-all of counts; forward two all-to-alls of rows, backward two. moe_layer.py.
+    Every rank calls it, and backward too: x needs a gradient on every rank or on none.
+    """
+
+    def __init__(self, config: GPTConfig, moe: MoEConfig, group: Group | None = None) -> None:
+        super().__init__()
+        self.group = chosen(group)
+        self.held = held_by_ranks(moe.num_experts, self.group.size)
+        self.router = make_router(config, moe)
+        self.experts = Experts(moe.of_expert(config), self.held[self.group.rank])
+
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Routing]:
+        """The answers to this rank's tokens, and their routing."""
+        x_ND = x_BTD.flatten(0, 1)
+        routing: Routing = self.router(x_ND)
+        plan = make_plan(routing.token_A, routing.expert_A, len(x_ND), self.held, self.group)
+        rows_RD = self.experts(dispatch(x_ND, plan), plan.expert_rows)
+        y_ND = combine(rows_RD, plan, routing.weight_A)
+        return y_ND.view_as(x_BTD), routing
+
+
+def make_router(config: GPTConfig, moe: MoEConfig) -> Router:
+    """Return the router that `moe` names."""
+    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
+    arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
+    if moe.router == "expert_choice":
+        return ExpertChoiceRouter(config.hidden, moe.num_experts, moe.top_k)
+    sizes = (config.hidden, moe.num_experts, moe.top_k)
+    weights, factor = moe.weights, moe.capacity_factor
+    if moe.router == "bias_balanced":
+        rate = moe.bias_rate
+        return BiasBalancedRouter(*sizes, rate=rate, weights=weights, capacity_factor=factor)
+    return TopKRouter(*sizes, weights=weights, capacity_factor=factor)
+
+
 class Experts(nn.ModuleDict):
     """The MLPs of these numbers: rows_RD, sorted by expert -> rows_RD."""
 
@@ -92,7 +146,7 @@ class Experts(nn.ModuleDict):
 
 
 def held_by_ranks(num_experts: int, num_ranks: int) -> tuple[range, ...]:
-    """The experts of each rank, in order; the first E % n ranks hold one more.
+    """Return the experts of each rank, in order. The first E % n ranks hold one more.
 
     held_by_ranks(5, 3) == (range(0, 2), range(2, 4), range(4, 5)). Ranks beyond E hold none.
     """
@@ -104,7 +158,7 @@ def held_by_ranks(num_experts: int, num_ranks: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which rows go where, as one rank sees it. Made by `make_plan`, used by both ways."""
+    """The rows and where they go, as one rank sees it. Made by `make_plan`, used by both ways."""
 
     group: Group
     num_tokens: int
@@ -160,7 +214,7 @@ def make_plan(
 
 
 def dispatch(x_ND: Tensor, plan: Plan) -> Tensor:
-    """rows_RD for this rank's experts, expert by expert. Adjoint: combine.
+    """Return rows_RD for this rank's experts, expert by expert. Adjoint: combine.
 
     Wire: one all-to-all forward, one backward.
     """
@@ -173,7 +227,7 @@ def dispatch(x_ND: Tensor, plan: Plan) -> Tensor:
 
 
 def combine(rows_RD: Tensor, plan: Plan, weight_A: Tensor | None = None) -> Tensor:
-    """y_ND: for each token the sum of its rows, times their weights. Adjoint: dispatch.
+    """Return y_ND: for each token the sum of its rows, times their weights. Adjoint: dispatch.
 
     weight_A: in the order of the assignments that the plan was made from; None: 1 each. They are
     multiplied where the token is, so neither they nor their gradients travel.
@@ -188,66 +242,3 @@ def combine(rows_RD: Tensor, plan: Plan, weight_A: Tensor | None = None) -> Tens
         rows_AD = rows_AD * weight_A[plan.by_expert_A][:, None]
     y_ND = rows_AD.new_zeros(plan.num_tokens, rows_AD.shape[1])
     return y_ND.index_add(0, plan.token_A, rows_AD)
-
-
-class MoE(nn.Module):
-    """Every expert in turn computes the tokens that chose it; their weighted answers add up."""
-
-    def __init__(self, config: GPTConfig, moe: MoEConfig) -> None:
-        super().__init__()
-        self.router = make_router(config, moe)
-        self.experts = Experts(moe.of_expert(config), range(moe.num_experts))
-
-    def forward(
-        self, x_BTD: Tensor, group_tokens: Sequence[int] | None = None
-    ) -> tuple[Tensor, Routing]:
-        """group_tokens: how many tokens are routed together, in order; None: all are."""
-        x_ND = x_BTD.flatten(0, 1)
-        routing: Routing = self.router(x_ND, group_tokens)
-        y_ND = x_ND.new_zeros(x_ND.shape)
-        for number, mlp in enumerate(self.experts.values()):
-            mine = routing.expert_A == number
-            token, weight = routing.token_A[mine], routing.weight_A[mine]
-            y_ND = y_ND.index_add(0, token, mlp(x_ND[token]) * weight[:, None])
-        return y_ND.view_as(x_BTD), routing
-
-
-class ExpertParallelMoE(nn.Module):
-    """The same over a group, mesh.ep: a rank has its own tokens and `held[group.rank]` experts.
-
-    Layout: x_BTD, each rank's own batch, of any number of tokens, 0 too; router replicated: seed it
-    or broadcast it, which is not checked; experts dealt out in order, see `held_by_ranks` (they
-    need not divide).
-    Wire: an all-to-all of counts; forward two all-to-alls of rows, backward two. moe_layer.py.
-    Every rank calls it, and backward too: x needs a gradient on every rank or on none.
-    """
-
-    def __init__(self, config: GPTConfig, moe: MoEConfig, group: Group | None = None) -> None:
-        super().__init__()
-        self.group = chosen(group)
-        self.held = held_by_ranks(moe.num_experts, self.group.size)
-        self.router = make_router(config, moe)
-        self.experts = Experts(moe.of_expert(config), self.held[self.group.rank])
-
-    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Routing]:
-        """The answers to this rank's tokens, and their routing."""
-        x_ND = x_BTD.flatten(0, 1)
-        routing: Routing = self.router(x_ND)
-        plan = make_plan(routing.token_A, routing.expert_A, len(x_ND), self.held, self.group)
-        rows_RD = self.experts(dispatch(x_ND, plan), plan.expert_rows)
-        y_ND = combine(rows_RD, plan, routing.weight_A)
-        return y_ND.view_as(x_BTD), routing
-
-
-def make_router(config: GPTConfig, moe: MoEConfig) -> Router:
-    """The router that `moe` names."""
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
-    if moe.router == "expert_choice":
-        return ExpertChoiceRouter(config.hidden, moe.num_experts, moe.top_k)
-    sizes = (config.hidden, moe.num_experts, moe.top_k)
-    weights, factor = moe.weights, moe.capacity_factor
-    if moe.router == "bias_balanced":
-        rate = moe.bias_rate
-        return BiasBalancedRouter(*sizes, rate=rate, weights=weights, capacity_factor=factor)
-    return TopKRouter(*sizes, weights=weights, capacity_factor=factor)

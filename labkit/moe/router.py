@@ -1,4 +1,6 @@
-"""TopKRouter: every token chooses its k experts.
+"""Routers: tokens choose experts, or experts choose tokens; and what keeps the load even.
+
+TopKRouter: every token chooses its k experts.
 
     x_ND -> logits_NE -> softmax over E -> the k largest -> weights -> those that fit
 
@@ -10,62 +12,53 @@ The weights, a named choice:
                    a softmax over the k chosen logits.
 
 A dropped choice keeps its weight to itself: the others are not made larger, and the token gets
-that much less.
+that much less. Choosing has no gradient: the router learns through the weights. With k = 1 and
+"of_chosen" the only weight is 1, and it learns nothing: refused. Logits and softmax are computed in
+float32 at least, whatever the model's dtype: exp turns a small rounding error of a logit into a
+large one of a weight (Switch, section 2.4).
 
-Choosing has no gradient. What the router learns, it learns through the weights; with k = 1 and
-"of_chosen" the only weight is 1, and it learns nothing: refused.
-
-Logits and softmax are computed in float32 at least, whatever the model's dtype: exp turns a small
-rounding error of a logit into a large one of a weight (Switch, section 2.4).
-Papers: Switch, arXiv:2101.03961; GShard, arXiv:2006.16668; Mixtral, arXiv:2401.04088, section 2.1.
-
-Expert choice: every expert takes the tokens that suit it best.
+ExpertChoiceRouter: every expert takes the tokens that suit it best.
 
     TopKRouter            each row of p_NE chooses k columns      experts may be uneven, tokens not
     ExpertChoiceRouter    each column chooses k N/E rows          tokens may be uneven, experts not
 
 Balanced by construction: no loss, no capacity, no straggler. A token may be taken by many experts,
-or by none.
+or by none. Whether a token is taken depends on all tokens of its group, also on later ones of its
+own sequence. A causal model trained like this has seen what it will not have when it generates word
+by word, and its loss is that much too good. It suits encoders. The group is a rank's tokens, as for
+capacities (routing.py). The paper's capacity factor c is top_k here: experts per token, on average.
 
-It looks at the future: whether a token is taken depends on all tokens of its group, also on later
-ones of its own sequence. A causal model trained like this has seen what it will not have when it
-generates word by word, and its loss is that much too good. It suits encoders.
-
-The group that an expert chooses from is a rank's tokens, as for capacities (routing.py).
-Paper: Zhou et al., "Mixture-of-Experts with Expert Choice Routing", arXiv:2202.09368, section 3.2,
-whose capacity factor c is top_k here: experts per token, on average.
-
-Balance without a loss: a bias that makes a busy expert less likely to be chosen.
+BiasBalancedRouter: a bias that makes a busy expert less likely to be chosen.
 
     chosen by     p_e + b_e                                 no gradient flows here anyway
-    weighed by    p_e                                       the answer does not know of b
+    weighed by    p_e                                       the answer does not depend on b
     after a step  b_e += rate * sign(mean load - load_e)    each by the same amount, however uneven
 
-An auxiliary loss pulls at the weights of the router, against what the task wants of them. The bias
-changes who is chosen and leaves every gradient to the task. The load is that of the whole batch,
-over all ranks, so that b is the same everywhere: it is a buffer, and travels in the state_dict.
+The load is that of the whole batch, over all ranks, so that b is the same everywhere: it is a
+buffer, and travels in the state_dict.
 
-Papers: Wang et al., "Auxiliary-Loss-Free Load Balancing", arXiv:2408.15664; DeepSeek-V3,
-arXiv:2412.19437, section 2.1.2, where p is a sigmoid of each logit; here it is the softmax.
-
-Auxiliary losses of a router: balance, and logits that stay small.
+Auxiliary losses balance instead by a gradient on the router's weights, against the task's own:
 
     balance    E * sum over e of f_e P_e      f_e: share of the choices that went to expert e
                                               P_e: mean probability of expert e
-    z          mean over tokens of (log sum over e of exp(logit_e))^2
+    z          mean over tokens of (log sum over e of exp(logit_e))^2     keeps logits small
 
 Balanced, f_e = P_e = 1/E, the first is 1, whatever E and k (where f counts choices per token it is
 k: Mixtral's library code); all tokens to one expert, with certainty: E. It counts choices before
 any is dropped. f has no gradient, so the loss pushes each P_e down in proportion to f_e.
 
-Over ranks: the loss is not a mean over tokens, since f and P are multiplied. The mean of the ranks'
-own losses demands balance within each rank; the loss of the whole batch demands it of the batch
-only, and a rank may be uneven (its texts are of one kind, say). Given f, the loss is linear in P:
-so each rank takes f of all ranks, an all-reduce of E counts, and the sum of its own p over all
-ranks' tokens. These parts add up to the loss of the whole batch, gradients included.
+Over ranks the balance loss is not a mean over tokens, since f and P are multiplied. The mean of the
+ranks' own losses demands balance within each rank; the loss of the whole batch demands it of the
+batch only. Given f, the loss is linear in P: so each rank takes f of all ranks, an all-reduce of E
+counts, and the sum of its own p over all ranks' tokens. These parts add up to the loss of the whole
+batch, gradients included.
 
-Papers: Switch, arXiv:2101.03961, equations 4-6; ST-MoE, arXiv:2202.08906, equation 5; on the
-batch that f is taken over: Qiu et al., arXiv:2501.11873.
+Papers: Switch, arXiv:2101.03961, equations 4-6; GShard, arXiv:2006.16668; Mixtral,
+arXiv:2401.04088, section 2.1; Zhou et al., "Mixture-of-Experts with Expert Choice Routing",
+arXiv:2202.09368, section 3.2; Wang et al., "Auxiliary-Loss-Free Load Balancing", arXiv:2408.15664,
+and DeepSeek-V3, arXiv:2412.19437, section 2.1.2, where p is a sigmoid of each logit (here it is the
+softmax); ST-MoE, arXiv:2202.08906, equation 5; on the batch that f is taken over: Qiu et al.,
+arXiv:2501.11873.
 """
 
 from __future__ import annotations
@@ -173,7 +166,7 @@ class TopKRouter(Router):
 
 
 def chosen_experts(preference_NE: Tensor, top_k: int) -> Tensor:
-    """experts_Nk, the most preferred first; of equals the one with the lower number.
+    """Return experts_Nk, the most preferred first; of equals the one with the lower number.
 
     torch.topk leaves it open which of equals it takes, and ranks could part there.
     """
@@ -183,7 +176,7 @@ def chosen_experts(preference_NE: Tensor, top_k: int) -> Tensor:
 def chosen_weights(
     logits_NE: Tensor, probs_NE: Tensor, experts_Nk: Tensor, weights: Weights
 ) -> Tensor:
-    """weights_Nk of the chosen experts, by one of the two conventions above."""
+    """Return weights_Nk of the chosen experts, by one of the two conventions above."""
     if weights == "of_all":
         return probs_NE.gather(1, experts_Nk)
     return logits_NE.gather(1, experts_Nk).softmax(dim=1)
@@ -270,7 +263,7 @@ class BiasBalancedRouter(TopKRouter):
 def load_balancing_loss(
     routing: Routing, chosen_E: Tensor | None = None, num_tokens: int | None = None
 ) -> Tensor:
-    """E * sum f_e P_e of these tokens, (); or their part of it in a larger batch.
+    """Return E * sum f_e P_e of these tokens, (); or their part of it in a larger batch.
 
     chosen_E: choices of each expert in the whole batch; num_tokens: its tokens. None: these are
     all. Without tokens: 0.
@@ -283,7 +276,7 @@ def load_balancing_loss(
 
 
 def z_loss(routing: Routing, num_tokens: int | None = None) -> Tensor:
-    """Mean of the squared log-sum-exp of these tokens, (); or their part of it in a larger batch.
+    """Return the mean squared log-sum-exp of these tokens, (); or their part in a larger batch.
 
     It keeps logits small, whose rounding errors grow with them. num_tokens: as above.
     """

@@ -1,4 +1,4 @@
-"""Routing: which token goes to which expert, and how much its answer counts.
+"""Routing: which token goes to which expert, the answer's weight, and which choices are dropped.
 
 Shapes, beside the legend in model.py:
 
@@ -9,24 +9,23 @@ Shapes, beside the legend in model.py:
     expert_A   2    0    2    3    0
     weight_A  .7   .3   .6   .4   .8
 
-Capacity: how many choices an expert takes, and who is turned away.
+MoEConfig has the sizes of a layer of experts, and the choice of a router.
+
+Capacity: how many choices an expert takes.
 
     capacity = ceil(factor * k * N / E)       N tokens of a group, of which balance gives k N/E
 
-Static shapes want it: a buffer of so many rows for each expert, whatever the router says. The
+Static shapes want it: a buffer of so many rows for each expert, whatever the router chooses. The
 price is choices dropped where the router is uneven, and rows of padding where it is too.
 
 The group: each rank counts its own tokens and enforces the capacity before anything is sent, so
 the limit of an expert is per source rank (GShard's local groups). Whether a token is dropped
-depends on its rank's other tokens only, and other ranks are not asked. Over one group of all
-tokens other choices would be dropped.
+depends on its rank's other tokens only. One group of all tokens would drop other choices.
 
 The order, GShard's: first choices of all tokens before second choices of any, and among equals
-earlier tokens first. So what comes last in a batch is dropped first.
+earlier tokens first. So the tokens that come last in a batch are dropped first.
 
 Papers: GShard, arXiv:2006.16668, section 2.2, algorithm 1; Switch, arXiv:2101.03961, section 2.2.
-
-The sizes of a mixture of experts, and how its tokens are routed.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from labkit.gpt_config import GPTConfig
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """What a router has decided on N tokens. Gradients flow through logits, probs and weights."""
+    """A router's decision on N tokens. Gradients flow through logits, probs and weights."""
 
     logits_NE: Tensor = field(repr=False)
     probs_NE: Tensor = field(repr=False)
@@ -84,7 +83,7 @@ class Routing:
 
 
 def counts_of(experts: Tensor, num_experts: int) -> Tensor:
-    """How often each of 0 to num_experts - 1 appears, (E,) int64; `experts`: any shape.
+    """Return how often each of 0 to num_experts - 1 appears, (E,) int64; `experts`: any shape.
 
     As torch.bincount, which on a GPU makes the host wait: it asks for the largest.
     """
@@ -144,14 +143,14 @@ class MoEConfig:
 
 
 def check_choices(num_experts: int, top_k: int) -> None:
-    """TypeError or ValueError unless a token can choose so many of so many experts."""
+    """Raise TypeError or ValueError unless a token can choose so many of so many experts."""
     arguments.whole("num_experts", num_experts, "1 or more")
     allowed = f"1 to num_experts={num_experts}, the experts of a token"
     arguments.whole("top_k", top_k, allowed, most=num_experts)
 
 
 def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
-    """ValueError where a token's weight is 1 whatever the router says: no gradient comes of it."""
+    """Raise ValueError where a token's weight is always 1: the router gets no gradient."""
     if weights == "of_chosen" and top_k == 1 < num_experts:
         raise ValueError(
             "top_k=1 with weights='of_chosen': the only weight is 1, whatever the router says, "
@@ -160,14 +159,14 @@ def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
 
 
 def check_factor(capacity_factor: float | None) -> None:
-    """TypeError or ValueError for what is no capacity factor; None is one: nothing is dropped."""
+    """Raise TypeError or ValueError for what is no capacity factor. None drops no choice."""
     if capacity_factor is not None:
         allowed = "above 0, such as 1.25; None drops nothing"
         arguments.number("capacity_factor", capacity_factor, allowed, above=0, below=math.inf)
 
 
 def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float) -> int:
-    """Choices that an expert takes from a group of `num_tokens`.
+    """Return how many choices an expert takes from a group of `num_tokens`.
 
     TypeError or ValueError for counts that cannot be, and a factor that is not above 0.
     """
@@ -179,7 +178,7 @@ def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float
 
 
 def within_capacity(experts_Nk: Tensor, num_experts: int, capacity: int) -> Tensor:
-    """kept_Nk (bool): which choices of one group of tokens fit. experts_Nk[:, 0]: first choices."""
+    """Return kept_Nk (bool): which choices of one group fit. experts_Nk[:, 0]: first choices."""
     arguments.whole("capacity", capacity, "choices that an expert takes, 0 or more", least=0)
     in_order = experts_Nk.T.flatten()  # all first choices, then all second ones
     by_expert = in_order.argsort(stable=True)
@@ -211,7 +210,7 @@ def within_group_capacities(
 
 
 def checked_groups(group_tokens: Sequence[int] | None, num_tokens: int) -> list[int]:
-    """Tokens of each group; None: all in one. ValueError where they are not all tokens."""
+    """Return the tokens of each group; None: all in one. ValueError: they are not all tokens."""
     asked = "give the number of tokens of each rank, in order"
     if group_tokens is not None:
         arguments.instance("group_tokens", group_tokens, Sequence, asked)

@@ -1,26 +1,24 @@
 """Pipeline parallelism: the model cut by layers, the batch by sequences, the order as data.
 
-op             Op(kind, stage, microbatch), Schedule, plan
-schedules      naive, gpipe, one_f_one_b, interleaved; zero_bubble: zero_bubble_h1
-               and zero_bubble_h2; zero_bubble_v: two stages per rank, in a V
-validate       is it a step, and can it be performed? An error marks the cell
-simulate       when does everything run; timing: makespan, idle time, the bubble
-occupancy      microbatches in flight, and their memory
-text           a schedule as text, and back; in_time: its times as text, a column per unit
-balance        which layers go to which stage
+Read in this order:
 
-execute        Pipeline: the list performed by real stages on real ranks
-work           what each kind of operation computes; deferred: I and W, a backward in two halves
-wires          its messages, in the order of their sender; tied: one weight on two stages
-emulated       operations that take a given time, by sleeping: schedules measured on few cores
-pipedream      updates without a flush, with stashed versions
-gpt_pp         the lab's GPT cut into stages; train_pp: and trained
+    op.py           Op(kind, stage, microbatch), Schedule, plan; a schedule as text, and back
+    schedules.py    naive, gpipe, one_f_one_b, interleaved; zero bubble: H1, H2 and V
+    validate.py     is it a step, and can it be performed? An error marks the cell
+    simulation.py   when everything runs: makespan, idle time, the bubble; microbatches in flight
 
-messages       a schedule as receive, compute, send; rendezvous: with sends that block, does it end?
+    executor.py     Pipeline: the list performed by real stages on real ranks; one weight on two
+                    stages; pipeline_checks.py has its arguments, deferred.py a backward in halves
+    wires.py        its messages, in the order of their sender
+    gpt_pp.py       the lab's GPT cut into stages, which layers go where, and its training
+    emulated.py     operations that take a given time, by sleeping: schedules measured on few cores
+    pipedream.py    updates without a flush, with stashed versions
 
-schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
-simulate(schedule).bubble()         # 0.2727..., 3/11
-in_flight(schedule)                 # [4, 3, 2, 1]
+    messages.py     a schedule as receive, compute, send; with sends that block, does it end?
+
+    schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
+    simulate(schedule).bubble()         # 0.2727..., 3/11
+    in_flight(schedule)                 # [4, 3, 2, 1]
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The lab's GPT cut by layers into the stages of a pipeline.
+"""The lab's GPT cut by layers into the stages of a pipeline, and its training there.
 
     layer 0       1 ... L           L + 1
     embedding     blocks 0 .. L-1   norm and head
@@ -9,12 +9,9 @@ last stage are on two ranks, each has a copy, and their gradients are added up (
 
 Layout: each parameter on one rank, whole; the tied one on one or two.
 
-A small GPT on real text, trained in a pipeline: `labkit.train.train_serial` on many ranks.
-
-Which layers go to which stage: the cut that makes the slowest stage as fast as can be.
-
-A pipeline goes at the pace of its slowest stage, and layers are not alike: a head over a large
-vocabulary costs as much as several blocks, an embedding almost nothing.
+`balance` chooses the layers of each stage. A pipeline goes at the pace of its slowest stage, and
+layers are not alike: a head over a large vocabulary costs as much as several blocks, an embedding
+almost nothing.
 
     costs 1 4 4 4 4 9, 3 stages     even  [1 4] [4 4] [4 9]   13      best  [1 4 4] [4 4] [9]   9
 
@@ -46,99 +43,12 @@ from labkit.pipeline.schedules import one_f_one_b
 from labkit.pipeline.simulation import plain
 from labkit.train import TrainConfig, Trained, fit
 
-
-def balance(costs: Sequence[float], num_stages: int) -> list[range]:
-    """By stage, its layers: neighbours, at least one, and the slowest stage as fast as possible.
-
-    costs: of each layer, with embedding and head, in any unit. Of cuts that are as good it is the
-    one whose stages are most alike: the least sum of squares. Time: 2 num_stages * layers**2.
-    balance([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
-    ValueError: more stages than layers; a cost below 0. TypeError: no numbers.
-    """
-    costs = _numbers(costs)
-    _check(costs, num_stages)
-    slowest, _ = _best_cut(costs, num_stages, max)
-
-    def sum_of_squares(before: float, cost: float) -> float:
-        return before + cost * cost if cost <= slowest else inf
-
-    _, stages = _best_cut(costs, num_stages, sum_of_squares)
-    return stages
-
-
-def _best_cut(
-    costs: Sequence[float], num_stages: int, add: Callable[[float, float], float]
-) -> tuple[float, list[range]]:
-    """The cut whose stages' costs, taken together by `add` one after the other, come to least."""
-    num_layers = len(costs)
-    upto = [0.0, *accumulate(float(cost) for cost in costs)]
-    # best[n]: of the first n layers on k stages. starts[k - 1][n]: where the last of them begins.
-    best = [0.0] + [inf] * num_layers
-    starts: list[list[int]] = []
-    for k in range(1, num_stages + 1):
-        before, best, start = best, [inf] * (num_layers + 1), [k - 1] * (num_layers + 1)
-        for n in range(k, num_layers + 1):
-            for i in range(k - 1, n):
-                together = add(before[i], upto[n] - upto[i])
-                if together < best[n]:
-                    best[n], start[n] = together, i
-        starts.append(start)
-    ends = [num_layers]
-    for start in reversed(starts):
-        ends.append(start[ends[-1]])
-    return best[num_layers], [range(a, b) for a, b in pairwise(reversed(ends))]
-
-
-def even(num_layers: int, num_stages: int) -> list[range]:
-    """By stage, its layers by number alone; the first stages hold one more where it must be.
-
-    ValueError, TypeError: counts under 1, no whole numbers, more stages than layers.
-    """
-    arguments.whole("num_layers", num_layers, "1 or more")
-    arguments.whole("num_stages", num_stages, f"1 to num_layers={num_layers}", most=num_layers)
-    share, rest = divmod(num_layers, num_stages)
-    starts = [stage * share + min(stage, rest) for stage in range(num_stages + 1)]
-    return [range(start, stop) for start, stop in pairwise(starts)]
-
-
-def stage_costs(costs: Sequence[float], stages: Sequence[range]) -> list[float]:
-    """By stage, what its layers cost together. ValueError: a layer that has no cost."""
-    costs = _numbers(costs)
-    for stage, layers in enumerate(stages):
-        for layer in layers:
-            if not 0 <= layer < len(costs):
-                raise ValueError(
-                    f"stage {stage} has layer {layer}, and costs has {len(costs)} numbers: give "
-                    "one for each layer, and stages that hold these layers"
-                )
-    return [sum(costs[layer] for layer in layers) for layers in stages]
-
-
-def _numbers(costs: Any) -> tuple[float, ...]:
-    given = plain(costs)
-    if not isinstance(given, tuple) or any(isinstance(each, list | tuple) for each in given):
-        shown = " ".join(repr(costs).split())[:80]
-        raise TypeError(f"costs={shown}: give a list of numbers, one for each layer")
-    for layer, cost in enumerate(given):
-        arguments.number(f"costs[{layer}]", cost, "0 or more", least=0)
-    return given
-
-
-def _check(costs: Sequence[float], num_stages: int) -> None:
-    arguments.whole("num_stages", num_stages, "1 or more")
-    if num_stages > len(costs):
-        raise ValueError(
-            f"num_stages={num_stages} for {len(costs)} layers: a stage needs a layer; try "
-            f"{len(costs)} or fewer"
-        )
-
-
 TIED = "embedding.token.weight"
 """The name in GPT of the weight that embedding and head share."""
 
 
 class Layered(Protocol):
-    """What can be cut into stages: a GPT, or another form of it under the same names."""
+    """A model that can be cut into stages: a GPT, or another form of it under the same names."""
 
     config: GPTConfig
     embedding: Any
@@ -248,7 +158,7 @@ class PipelineGPT(nn.Module):
 
 
 def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[str, Tensor]:
-    """The whole parameters, on every rank, by GPT's names. Every rank of the pipeline calls it.
+    """Gather the whole parameters on every rank, by GPT's names. All ranks call it.
 
     Wire: a broadcast of each parameter by the rank that holds it.
     """
@@ -260,18 +170,6 @@ def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[st
         mine = own[name].detach() if group.rank == root else empty
         state[name] = group.broadcast(mine, root)
     return state
-
-
-def layer_costs(config: GPTConfig) -> list[float]:
-    """FLOPs of a forward per token: of the embedding, of each block, of norm and head.
-
-    A product with a weight of n numbers takes 2 n. Attention's two products with T keys of D
-    features take 4 T D, of which the mask leaves a half. To look a row up takes none.
-    """
-    D, F, T = config.hidden, config.ffn_hidden, config.context
-    kv_hidden = config.kv_heads * config.head_dim
-    block = 2.0 * (2 * D * D + 2 * D * kv_hidden + 2 * D * F) + 2.0 * T * D
-    return [0.0, *[block] * config.num_layers, 2.0 * D * config.vocab]
 
 
 def _require_layers(layers: Sequence[range], config: GPTConfig, schedule: Schedule) -> None:
@@ -316,7 +214,7 @@ def train(
 
 
 def train_step(pipeline: Pipeline, optimizer: Optimizer, batch: Batch) -> float | None:
-    """One step on a batch, the same on every rank; the loss before it, where the last stage is.
+    """Take one step on a batch, the same on every rank. The last stage's rank gets the loss.
 
     The timeline names the phases.
     """
@@ -328,21 +226,119 @@ def train_step(pipeline: Pipeline, optimizer: Optimizer, batch: Batch) -> float 
 
 
 def losses_everywhere(losses: Sequence[float | None], schedule: Schedule, group: Group) -> Tensor:
-    """The losses of the last stage, float64, on every rank. Wire: a broadcast."""
+    """Return the losses of the last stage, float64, on every rank. Wire: a broadcast."""
     known = torch.tensor([each or 0.0 for each in losses], dtype=torch.float64)
     return group.broadcast(known.to(group.device), schedule.rank_of[schedule.num_stages - 1])
 
 
 def _mean_over_tokens(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """The mean cross-entropy of the next token, in nats: one number; 0 where no target counts."""
+    """Return the mean cross-entropy of the next token, in nats, or 0 if no target counts."""
     total = F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), reduction="sum")
     return total / counted(targets_BT).sum().clamp(min=1)
 
 
 def num_counted(targets_BT: Tensor) -> int:
-    """How many targets are not IGNORED: the weight of a microbatch."""
+    """Return how many targets are not IGNORED: the weight of a microbatch."""
     return int(counted(targets_BT).sum())
 
 
 token_loss = WeightedLoss(_mean_over_tokens, num_counted)
 """The mean cross-entropy of the next token over the targets of a batch that are not IGNORED."""
+
+
+def layer_costs(config: GPTConfig) -> list[float]:
+    """Return the FLOPs of a forward per token: of the embedding, each block, norm and head.
+
+    A product with a weight of n numbers takes 2 n. Attention's two products with T keys of D
+    features take 4 T D, of which the mask leaves a half. To look a row up takes none.
+    """
+    D, F, T = config.hidden, config.ffn_hidden, config.context
+    kv_hidden = config.kv_heads * config.head_dim
+    block = 2.0 * (2 * D * D + 2 * D * kv_hidden + 2 * D * F) + 2.0 * T * D
+    return [0.0, *[block] * config.num_layers, 2.0 * D * config.vocab]
+
+
+def balance(costs: Sequence[float], num_stages: int) -> list[range]:
+    """Return the layers of each stage so that the slowest stage is as fast as possible.
+
+    costs: of each layer, with embedding and head, in any unit. Of cuts that are as good it is the
+    one whose stages are most alike: the least sum of squares. Time: 2 num_stages * layers**2.
+    balance([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
+    ValueError: more stages than layers; a cost below 0. TypeError: no numbers.
+    """
+    costs = _numbers(costs)
+    _check(costs, num_stages)
+    slowest, _ = _best_cut(costs, num_stages, max)
+
+    def sum_of_squares(before: float, cost: float) -> float:
+        return before + cost * cost if cost <= slowest else inf
+
+    _, stages = _best_cut(costs, num_stages, sum_of_squares)
+    return stages
+
+
+def _best_cut(
+    costs: Sequence[float], num_stages: int, add: Callable[[float, float], float]
+) -> tuple[float, list[range]]:
+    """Return the cut into stages whose costs, combined by `add`, come to least."""
+    num_layers = len(costs)
+    upto = [0.0, *accumulate(float(cost) for cost in costs)]
+    # best[n]: of the first n layers on k stages. starts[k - 1][n]: where the last of them begins.
+    best = [0.0] + [inf] * num_layers
+    starts: list[list[int]] = []
+    for k in range(1, num_stages + 1):
+        before, best, start = best, [inf] * (num_layers + 1), [k - 1] * (num_layers + 1)
+        for n in range(k, num_layers + 1):
+            for i in range(k - 1, n):
+                together = add(before[i], upto[n] - upto[i])
+                if together < best[n]:
+                    best[n], start[n] = together, i
+        starts.append(start)
+    ends = [num_layers]
+    for start in reversed(starts):
+        ends.append(start[ends[-1]])
+    return best[num_layers], [range(a, b) for a, b in pairwise(reversed(ends))]
+
+
+def even(num_layers: int, num_stages: int) -> list[range]:
+    """Return the layers of each stage by number alone. First stages hold one more if need be.
+
+    ValueError, TypeError: counts under 1, no whole numbers, more stages than layers.
+    """
+    arguments.whole("num_layers", num_layers, "1 or more")
+    arguments.whole("num_stages", num_stages, f"1 to num_layers={num_layers}", most=num_layers)
+    share, rest = divmod(num_layers, num_stages)
+    starts = [stage * share + min(stage, rest) for stage in range(num_stages + 1)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
+
+
+def stage_costs(costs: Sequence[float], stages: Sequence[range]) -> list[float]:
+    """Return by stage the cost of its layers together. ValueError: a layer that has no cost."""
+    costs = _numbers(costs)
+    for stage, layers in enumerate(stages):
+        for layer in layers:
+            if not 0 <= layer < len(costs):
+                raise ValueError(
+                    f"stage {stage} has layer {layer}, and costs has {len(costs)} numbers: give "
+                    "one for each layer, and stages that hold these layers"
+                )
+    return [sum(costs[layer] for layer in layers) for layers in stages]
+
+
+def _numbers(costs: Any) -> tuple[float, ...]:
+    given = plain(costs)
+    if not isinstance(given, tuple) or any(isinstance(each, list | tuple) for each in given):
+        shown = " ".join(repr(costs).split())[:80]
+        raise TypeError(f"costs={shown}: give a list of numbers, one for each layer")
+    for layer, cost in enumerate(given):
+        arguments.number(f"costs[{layer}]", cost, "0 or more", least=0)
+    return given
+
+
+def _check(costs: Sequence[float], num_stages: int) -> None:
+    arguments.whole("num_stages", num_stages, "1 or more")
+    if num_stages > len(costs):
+        raise ValueError(
+            f"num_stages={num_stages} for {len(costs)} layers: a stage needs a layer; try "
+            f"{len(costs)} or fewer"
+        )

@@ -5,18 +5,18 @@
                                                               >F1+<B0  posted together
 
 A Send or a Recv stands alone where it blocks: the rank goes on when the other side has taken part.
-What is in one Together has been posted without blocking, and the rank waits for all of it at its
-end (torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
+A Together has messages that are posted without blocking; the rank waits for all of them at its end
+(torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
 
-`actions` gives the plain order, which deadlocks for 1F1B: above, both ranks end up in a send.
-Do rows of actions come to their end, if a send ends only when it has been received?
+`actions` gives the plain order, which deadlocks for 1F1B. `require_end` tells whether rows of
+actions come to their end, if a send ends only when it has been received:
 
     rank 0   ... F1 >F1 <B0 ...     both are in a send, and neither comes to its receive:
     rank 1   ... B0 >B0 <F1 ...     a deadlock; it ends if one of them receives first
 
-Nothing is kept on the way: a message is complete when both sides have posted it. gloo works like
-that, and NCCL for messages beyond its small buffers. The verdict does not depend on the ranks'
-pace: what one rank posts never takes from another what it could have done.
+No message is kept on the way: it is complete when both sides have posted it. gloo works like that,
+and NCCL for messages beyond its small buffers. The verdict does not depend on the ranks' pace:
+what one rank posts never takes from another what it could have done.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MessageError(ValueError):
 
 
 def actions(schedule: Schedule) -> tuple[tuple[Action, ...], ...]:
-    """By rank, the plain order: receive what an operation needs, compute, send at once."""
+    """Return by rank the plain order: receive what an operation needs, compute, send at once."""
     return tuple(tuple(_plain(schedule, rank)) for rank in range(schedule.num_ranks))
 
 
@@ -94,7 +94,7 @@ def _plain(schedule: Schedule, rank: int) -> Iterator[Action]:
 
 
 def source(op: Op, schedule: Schedule) -> Recv | None:
-    """The message that an operation needs; None: nothing from another rank."""
+    """Return the message that an operation needs, or None if it needs none from another rank."""
     need, rank_of = op.needs(schedule.num_stages), schedule.rank_of
     if need is None or rank_of[need[1]] == rank_of[op.stage]:
         return None
@@ -102,7 +102,7 @@ def source(op: Op, schedule: Schedule) -> Recv | None:
 
 
 def destination(op: Op, schedule: Schedule) -> Send | None:
-    """The message that an operation's product leaves in; None: no other rank waits for it."""
+    """Return the message of an operation's product, or None if no other rank waits for it."""
     there, rank_of = consumer(op.product, schedule.num_stages), schedule.rank_of
     if there is None or rank_of[there] == rank_of[op.stage]:
         return None
@@ -110,14 +110,14 @@ def destination(op: Op, schedule: Schedule) -> Send | None:
 
 
 def messages_of(action: Action) -> tuple[Send | Recv, ...]:
-    """What an action posts; nothing, where it computes."""
+    """Return the messages that an action posts, or none where it computes."""
     if isinstance(action, Together):
         return action.messages
     return () if isinstance(action, Op) else (action,)
 
 
 def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
-    """Raises MessageError where rows do not carry out the schedule, on any wire.
+    """Raise MessageError where rows do not carry out the schedule, on any wire.
 
     rule "stranger": a message that is not the schedule's, or goes elsewhere; looked for first.
     "order": another order of operations. "need": one begins before its message arrived. "early": a
@@ -186,7 +186,7 @@ def _wrong_message(message: Send | Recv, done: set[Action | Product]) -> tuple[s
 
 
 def shown(action: Action) -> str:
-    """`F0`, `>F0` for a send, `<B0` for a receive, and `>F1+<B0` for both at once."""
+    """Write an action: `F0`, `>F0` for a send, `<B0` for a receive, `>F1+<B0` for both at once."""
     if isinstance(action, Op):
         return str(action)
     if isinstance(action, Together):
@@ -203,7 +203,7 @@ Link = tuple[int, int]  # from rank, to rank
 
 
 class _Wires:
-    """What has been posted so far: by link, the products of both ends, in order."""
+    """The messages that have been posted: by link, the products of both ends, in order."""
 
     def __init__(self) -> None:
         self.sent: dict[Link, list[Product]] = defaultdict(list)
@@ -223,7 +223,7 @@ class _Wires:
 
 
 def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
-    """(rank, action) as they end, every rank in its order.
+    """Return (rank, action) as they end, every rank in its order.
 
     Raises MessageError when no rank can go on. rule "deadlock": ranks wait for each other in a
     cycle. "ended": a rank waits for one that has come to its end. "pair": the two ends of a
@@ -253,7 +253,7 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
 
 
 def require_end(rows: Sequence[Row]) -> None:
-    """Raises MessageError where the rows do not come to their end: see order_of_completion."""
+    """Raise MessageError where the rows do not come to their end: see order_of_completion."""
     for _ in order_of_completion(rows):
         pass
 
@@ -293,7 +293,7 @@ def _blocked(
     wires: _Wires,
     under_way: list[list[tuple[Link, int]] | None],
 ) -> MessageError:
-    """Names the ranks that wait for each other in a cycle, or for one that has ended."""
+    """Name the ranks that wait for each other in a cycle, or for one that has ended."""
     waits: dict[int, int] = {}  # rank -> the rank that it waits for
     for rank, posted in enumerate(under_way):
         for link, number in posted or ():

@@ -12,15 +12,14 @@ operation runs follows from the order, from what it needs, and from how long eac
     I   the gradient of the stage's input alone         the same
     W   the gradients of the stage's weights            needs I
 
-Only F and the gradient of the input (B or I) leave a stage; nobody waits for a W. That freedom is
-what zero-bubble schedules live on (Qi et al., arXiv:2401.10241).
+Only F and the gradient of the input (B or I) leave a stage; no rank waits for a W. Zero-bubble
+schedules use that freedom (Qi et al., arXiv:2401.10241).
 
-A schedule as text, a line per rank, and back.
+`text` writes a schedule, a line per rank, and `parse` reads it. A stage is written where a rank
+holds several: `F0@2` is the forward of microbatch 0 on stage 2.
 
     F0 F1 B0 F2 B1 B2
     F0 B0 F1 B1 F2 B2
-
-A stage is written where a rank holds several: `F0@2` is the forward of microbatch 0 on stage 2.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from labkit import arguments
 
 
 class Kind(StrEnum):
-    """What an operation computes."""
+    """The computation of an operation."""
 
     F = "F"
     B = "B"
@@ -79,7 +78,7 @@ class Op(NamedTuple):
 
 
 def consumer(product: Product, num_stages: int) -> int | None:
-    """The stage that waits for a product; None: nobody but the stage that made it."""
+    """Return the stage that waits for a product, or None if only its own stage does."""
     kind, stage, _ = product
     if kind is Kind.W:
         return None
@@ -123,7 +122,7 @@ class Schedule:
 
 
 def malformed(rows: object) -> str | None:
-    """Why these are no rows of operations, in words; None where they are."""
+    """Return why these are no rows of operations, in words, or None."""
     if not isinstance(rows, tuple | list):
         return f"rows are a {type(rows).__name__}: give a tuple of rows, each a tuple of Op"
     if not rows:
@@ -151,7 +150,7 @@ def _is_sound(op: Op) -> bool:
 
 
 def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Schedule:
-    """The schedule whose rank r performs `row(r, num_ranks, num_microbatches, **choices)`.
+    """Return the schedule whose ranks perform `row(r, num_ranks, num_microbatches, **choices)`.
 
     plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2); a functools.partial is a row, too.
     ValueError, TypeError: counts under 1 or no whole numbers, a row that yields no operations or
@@ -185,13 +184,13 @@ _CELL = re.compile(r"([FBIW])(\d+)(?:@(\d+))?")
 
 
 def lines(schedule: Schedule) -> list[list[str]]:
-    """The cells of each rank as text."""
+    """Write the cells of each rank as text."""
     written = cell_of(schedule)
     return [[written(op) for op in row] for row in schedule.rows]
 
 
 def cell_of(schedule: Schedule) -> Callable[[Op], str]:
-    """How its operations are written: `F0`, or `F0@2` where a rank has another stage than its own.
+    """Write an operation: `F0`, or `F0@2` where a rank has another stage than its own.
 
     So in all that is said of a schedule an operation looks as it does in the rows.
     """
@@ -200,12 +199,12 @@ def cell_of(schedule: Schedule) -> Callable[[Op], str]:
 
 
 def text(schedule: Schedule) -> str:
-    """The schedule as text: a line per rank, without times. `parse` reads it again."""
+    """Write the schedule as text: a line per rank, without times. `parse` reads it again."""
     return "\n".join(" ".join(row) for row in lines(schedule))
 
 
 def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
-    """A schedule from its text, or from its lines. Cells without a stage are of the rank's own.
+    """Read a schedule from its text or its lines. Cells without a stage are of the rank's own.
 
     ValueError for a cell that is no operation, TypeError for what is no text. What is
     missing or out of order `validate` tells.
@@ -256,7 +255,7 @@ def around(schedule: Schedule, marks: dict[int, int], most: int = 12) -> str:
 
 
 def marked(rows: Sequence[Sequence[str]], marks: dict[int, int], most: int = 12) -> str:
-    """As `around`, of the cells of each rank."""
+    """Write as `around` does, for the cells of each rank."""
     centre = next(iter(marks.values()), 0)
     start = max(0, min(centre - most // 2, max(map(len, rows)) - most))
     shown = []

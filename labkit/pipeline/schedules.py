@@ -1,39 +1,36 @@
 """Synchronous schedules: all microbatches of a step, then one update. p ranks, m microbatches.
 
-                 bubble, of ideal time    held at once by rank r      messages per rank
-    naive        p - 1                    1                           2 m
-    gpipe        (p - 1) / m              m                           2 m
-    one_f_one_b  (p - 1) / m              p - r                       2 m
-    interleaved  (p - 1) / (v m)          (v-1)p + 2(p-r-1) + 1       2 m v, of stages a v-th
-                                          v-ths of a microbatch       as deep
+                   bubble, of ideal time    held at once by rank r      messages per rank
+    naive          p - 1                    1                           2 m
+    gpipe          (p - 1) / m              m                           2 m
+    one_f_one_b    (p - 1) / m              p - r                       2 m
+    interleaved    (p - 1) / (v m)          (v-1)p + 2(p-r-1) + 1       2 m v, of stages a v-th
+                                            v-ths of a microbatch       as deep
 
 Each yields what one rank does. Compute them side by side with `plan`.
 
-ZB-H1 and ZB-H2: the weights' gradients wait until the rank would otherwise be idle.
+The zero-bubble schedules split every backward, which is two products of about a forward's cost
+each: the gradient of the input (I), for which the rank before waits, and that of the weights (W),
+for which no rank waits. The W is done when the rank would otherwise be idle.
 
-    B is two products of about a forward's cost each: the gradient of the input (I), for which the
-    rank before waits, and that of the weights (W), for which no rank waits.
-
-Both are 1F1B with every backward split. They differ in how many forwards come before the first I,
-and in how many weight gradients a rank is behind:
+ZB-H1 and ZB-H2 are 1F1B with every backward split. They differ in how many forwards come before the
+first I, and in how many weight gradients a rank is behind:
 
                       forwards before the first I    behind by    held by every rank
     zero_bubble_h1    p - r                          r            p, as 1F1B's first rank
     zero_bubble_h2    2 (p - r) - 1                  2 r          2 p - 1, about twice as much
 
-Paper: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, section 2.
-
-ZB-V: two stages on each rank, down the ranks and up again, so that both ends are on rank 0.
+ZB-V has two stages on each rank, down the ranks and up again, so that both ends are on rank 0:
 
     stage     0  1  2  3          rank r holds the stages r and 2p - 1 - r. The last rank's two are
     rank      0  1  2  3          neighbours; rank 0 has the model's first stage and its last, and
     stage     7  6  5  4          so the loss, and a weight that embedding and head share.
 
-A microbatch that has come back up can go down again in backward at once, on rank 0 first: nobody
+A microbatch that has come back up can go down again in backward at once, on rank 0 first: no rank
 waits for the far end of a pipeline.
 
-Paper: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, section 6; "Pipeline
-parallelism with controllable memory", arXiv:2405.15362.
+Papers: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, sections 2 and 6;
+"Pipeline parallelism with controllable memory", arXiv:2405.15362.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741
 
 
 def naive(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
-    """One microbatch after another, each forward and back: of p ranks one works at a time.
+    """One microbatch after another, each forward and back: one of p ranks works at a time.
 
     rank 0   F0          B0 F1          B1
     rank 1      F0    B0       F1    B1
@@ -150,7 +147,7 @@ def zero_bubble_h1(rank: int, num_ranks: int, num_microbatches: int) -> Iterator
 
 
 def zero_bubble_h2(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
-    """Twice the forwards of ZB-H1 before the first I: from its first operation no rank waits.
+    """Twice the forwards of ZB-H1 before the first I: no rank waits after its first operation.
 
     p = 3, m = 5, all of equal cost
     rank 0   F0 F1 F2 F3 F4 I0 W0 I1 W1 I2 W2 I3 W3 I4 W4

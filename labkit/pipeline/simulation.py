@@ -1,16 +1,16 @@
-"""When does every operation run? An event simulation of a schedule, in any unit of time.
+"""An event simulation of a schedule: when each operation runs, the bubble, the memory held.
 
 A rank performs its row in order. An operation starts when its rank is free and what it needs has
-arrived; a message arrives `send` after its operation has ended, and keeps nobody busy meanwhile
-(two messages over one link do not slow each other: a link with a queue is `throttling`'s subject).
+arrived. A message arrives `send` after its operation has ended, and keeps no rank busy meanwhile.
+(Two messages over one link do not slow each other: comm/throttle.py has links with queues.) Times
+are in any unit.
 
-A schedule with its times, simulated or measured: makespan, idle time, the bubble.
+A Timing is a schedule with its times, simulated or measured. It has the makespan, the idle time and
+the bubble, which is a share of the ranks' time by two conventions: relative to the TOTAL, of all
+the time that the ranks spend on a step; relative to the IDEAL, of the time in which they work. 1F1B
+with 4 stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of work.
 
-Both conventions of the bubble are shares of the ranks' time: relative to the TOTAL, of all the time
-that the ranks spend on a step; relative to the IDEAL, of the time in which they work. 1F1B with 4
-stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of work.
-
-What a rank holds during a step: microbatches in flight, and the memory of their activations.
+`in_flight` and `peak_memory` tell what a rank holds during a step:
 
     rank 0 of 4, 1F1B    F0 F1 F2 F3 B0 F4 B1 ...
     in flight            1  2  3  4  3  4  3          peak 4; GPipe's is m
@@ -18,14 +18,11 @@ What a rank holds during a step: microbatches in flight, and the memory of their
 This follows from the order alone: no times are needed. A microbatch is in flight on a stage from
 its F to its B; where B is split, to its W, since the inputs of the weights are needed until then.
 
-One number for all stages or ranks, or one for each: in whatever kind of list these come.
-
-A schedule in time as text, a column per unit: where the bubble is can be seen.
+`in_time` writes a schedule in time as text, a column per unit, for times that are whole numbers of
+a unit:
 
     rank 0  F0 F1 F2 .  .  B0 B0 B1 B1 B2 B2
     rank 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .          a B of two units, a rank that waits: "."
-
-For times that are whole numbers of a unit, as simulated ones are for whole costs.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """A schedule with its times, in seconds where they were measured, else in the costs' unit.
+    """A schedule with its times: seconds where they were measured, otherwise the costs' unit.
 
     rows[rank]: its operations, in the order in which it performs them. send: the cost of a message
     over the boundary between the stages s and s + 1; None: the messages' times are not known.
@@ -107,7 +104,7 @@ class Timing:
 
 
 def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
-    """What the ranks have measured (`Step.spans`, by rank) as one Timing, which begins at 0.
+    """Return the ranks' measurements (`Step.spans`, by rank) as one Timing, which begins at 0.
 
     Ranks of one machine share its clock. ValueError: spans of another number of ranks, of other
     operations than the schedule's, or that overlap.
@@ -139,7 +136,7 @@ def _require_spans_of(row: Sequence[Op], spans: Sequence[Span], rank: int) -> No
 
 
 def plain(given: Any) -> Any:
-    """A list, tuple, range, numpy array or tensor as a tuple; all else, such as a number, as it is.
+    """Return a list, tuple, range, numpy array or tensor as a tuple, and other values unchanged.
 
     An array without dims is the number in it. The numbers in it are not checked.
     """
@@ -157,7 +154,7 @@ PerStage = float | Sequence[float]
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """How long an operation takes, in any unit: one number for all stages, or one per stage.
+    """How long each kind of operation takes, in any unit: for all stages, or for each.
 
     A whole backward, B, takes input_gradient + weight_gradient. send: of one message between
     neighbouring stages on different ranks; a sequence has one per boundary, num_stages - 1.
@@ -195,7 +192,7 @@ def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
 
 
 def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
-    """The times of every operation and message. Raises ScheduleError for what is no step.
+    """Return the times of every operation and message. Raises ScheduleError for what is no step.
 
     ValueError, TypeError: costs that cannot be, or add up to more than a float holds; what is no
     Schedule (see `validate`).
@@ -226,7 +223,7 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
 
 
 def in_flight(schedule: Schedule) -> list[int]:
-    """By rank, how many microbatches it holds at most; on several stages a microbatch counts each.
+    """Return by rank the most microbatches that it holds. On several stages, each counts.
 
     in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. Raises ScheduleError for what is no step.
     """
@@ -238,7 +235,7 @@ def peak_memory(
     activation: float | Sequence[float] = 1.0,
     kept_for_weights: float = 1.0,
 ) -> list[float]:
-    """By rank, the largest memory that activations take, in the unit of `activation`.
+    """Return by rank the largest memory that activations take, in the unit of `activation`.
 
     activation: of one microbatch on one stage, one number or one per stage, in a list, an array or
     a tensor. kept_for_weights: the share of it that an I leaves for its W (the inputs of the
@@ -273,7 +270,7 @@ _ROUNDING = 1e-6  # of a unit
 
 
 def in_time(timing: Timing, unit: float = 1.0, most: int = 40) -> str:
-    """A line per rank from the first start on; what comes after `most` columns is "...".
+    """Write a line per rank from the first start on. What comes after `most` columns is "...".
 
     unit: the time of a column. ValueError for an operation that does not begin and end on a
     column's edge, or takes no time.

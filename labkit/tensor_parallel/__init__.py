@@ -1,17 +1,19 @@
 """Tensor parallelism: every rank has a part of every layer, and all of every token's result.
 
-activation_layout.py  how ranks hold features between layers; the pairs f and g: enter, leave
-linear.py       ColumnLinear and RowLinear, as the paper has them
-fused.py        the same, with communication that backward hides; one gather for three weights
-linear.py     features that are cut, and whole ones: where the order of layers needs it
-attention.py        which rank has which heads, also with fewer key-value heads than ranks
-attention.py    the two halves of a block
-vocab.py        embedding and cross-entropy over a vocabulary that is cut
-gradients.py parameters that all ranks hold, and use for different tokens or heads; the norm
-gpt_tp.py       parallelize: the lab's GPT in this form
-gradients.py   and back
-gpt_tp.py     the serial step on many ranks
-linear.py          how a tensor is cut; collectives/wire.py: who performs the collectives
+Read in this order:
+
+    activation_layout.py   how ranks hold features between layers; the pairs f and g: enter, leave
+    linear.py              ColumnLinear and RowLinear, as the paper has them; how a tensor is cut
+    attention.py           the two halves of a block; which rank has which heads, also with fewer
+                           key-value heads than ranks
+    vocab.py               embedding and cross-entropy over a vocabulary that is cut
+    gpt_tp.py              parallelize: the lab's GPT in this form, and its training
+    gradients.py           the whole model again; parameters that all ranks hold, and use for
+                           different tokens or heads; the norm
+    fused.py               linear.py with communication that backward hides; one gather for three
+                           weights
+
+collectives/wire.py: who performs the collectives.
 """
 
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire

@@ -1,4 +1,4 @@
-"""The lab's GPT in its tensor-parallel form.
+"""The lab's GPT in its tensor-parallel form, and its training: `train_serial` on many ranks.
 
     tokens_BT -> embedding (v of V rows) -> blocks (heads and MLP features of this rank)
               -> norm -> head (the embedding's rows again) -> logits_BTv -> loss
@@ -9,16 +9,13 @@ Parameters keep their names, so a rank's state_dict looks like GPT's, with small
     out, down                                       Shard(1)
     norms, embedding.position.weight                replicated; rotary positions have no weight
 
-sequence_parallel: between the layers a rank holds an nth of the tokens, see
-activation_layout.py. Norms and
-positions then see this rank's tokens only, and their gradients are added up in backward.
+sequence_parallel: between the layers a rank holds an nth of the tokens (activation_layout.py).
+Norms and positions then see this rank's tokens only, and backward sums their gradients.
 
 Wire of a step, in sums of B*T*D numbers: forward 1 for the embedding and 2 for each block; backward
 2 for each block and 1 for the head; the loss adds 3 numbers for each token. With sequence_parallel
 a sum is two halves, and backward gathers the input of each column layer once more, half a sum each.
 Papers: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
-
-A small GPT on real text, trained tensor-parallel: `labkit.train.train_serial` on many ranks.
 """
 
 from __future__ import annotations
@@ -182,7 +179,7 @@ class ParallelBlock(nn.Module):
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, float]:
-    """Of all numbers, and of them weighted by their place: those of other rows differ, too."""
+    """Return the sum of the numbers, and one weighted by place, which swapped rows would change."""
     numbers = torch.nan_to_num(parameter.double().flatten())  # nan is unlike itself
     return numbers.sum().item(), (numbers @ torch.linspace(1, 2, len(numbers)).to(numbers)).item()
 

@@ -1,16 +1,13 @@
-"""Gradients of parameters that several ranks hold and use for something else; the norm of all.
+"""Whole models from the ranks' shares, and back; gradients of parameters that several ranks hold.
 
-Two kinds of parameters: norms (and positions) under sequence parallelism, which see only this
-rank's tokens, and copies of key-value heads, which serve only this rank's query heads. A rank's own
-gradient is then a part of the truth, and the copies drift apart unless the parts are added up.
+Gathering works on any module built of this package's layers, which say in `cuts` how each of their
+parameters is cut. All other parameters count as replicated.
 
+Two kinds of parameters have a part of their gradient on each rank: norms (and positions) under
+sequence parallelism, which see only this rank's tokens, and copies of key-value heads, which serve
+only this rank's query heads. `summed_over` adds up the parts; without it the copies drift apart.
 Without sequence parallelism a norm sees all tokens on every rank, and has the whole gradient
 everywhere: adding those up would make it n times too large.
-
-From shares to the whole model and back: parameters, gradients, anything of their shapes.
-
-Works on whatever `parallelize` returns, and on any module built of this package's layers: those
-say in `cuts` how each of their parameters is cut; all other parameters count as replicated.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from labkit.tensor_parallel.linear import REPLICATED, Cut
 
 
 def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
-    """The whole parameters, on every rank, under the names that they have in state_dict().
+    """Gather the whole parameters on every rank, under the names that they have in state_dict().
 
     group: None takes the model's own. GPT(config).load_state_dict(...) takes the result. Every rank
     calls it. Wire: an all-gather of each sharded parameter, shares filled up to the longest.
@@ -45,7 +42,7 @@ def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str,
 
 
 def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
-    """The whole gradients, on every rank, by named_parameters()'s names, without those of None.
+    """Gather the whole gradients on every rank, by parameter name, without those of None.
 
     Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
     """
@@ -57,7 +54,7 @@ def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[
 def gather_full(
     model: nn.Module, shares: Mapping[str, Tensor], group: Group | None = None
 ) -> dict[str, Tensor]:
-    """Whole tensors, on every rank, from tensors of the shapes of this rank's parameters.
+    """Gather whole tensors on every rank from tensors of the shapes of its parameters.
 
     shares: by the names of parameters; gradients, or an optimizer's moments. Every rank gives the
     same names. ValueError for a name or a shape of none. Wire: an all-gather of each sharded one.
@@ -103,7 +100,7 @@ def load_full_state(
 
 
 def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
-    """Every parameter under every name that it has, and how it is cut."""
+    """Return every parameter under every name that it has, and how it is cut."""
     for path, module in model.named_modules(remove_duplicate=False):
         cuts: Mapping[str, Cut] = getattr(module, "cuts", {})
         for name, parameter in module.named_parameters(recurse=False):
@@ -111,14 +108,14 @@ def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
 
 
 def group_of(model: nn.Module, group: Group | None) -> Group:
-    """`group`, or the model's own, or the default one. TypeError for what is no module."""
+    """Return `group`, or the model's own, or the default one. TypeError for what is no module."""
     instead = "give what parallelize returned, or a module of this package's layers"
     arguments.instance("model", model, nn.Module, instead)
     return chosen(getattr(model, "group", None) if group is None else group)
 
 
 def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
-    """The same tensors, whose gradients are added up over the ranks of `group` in backward.
+    """Return the same tensors, whose gradients backward adds up over the ranks of `group`.
 
     Hand all that a model has to one call before they are used: autograd calls its backward once,
     when the last of their gradients is there, and one all-reduce takes them all. Nothing has to be

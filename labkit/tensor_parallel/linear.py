@@ -1,39 +1,27 @@
-"""Two linear layers whose weights are cut over the ranks, and need no word between them.
+"""ColumnLinear and RowLinear: weights cut over the ranks, with no communication between the two.
 
     y_BTf = x_BTD w_fD^T     ColumnLinear: a rank holds some rows of w_FD, that is, some of the
                              features that come out (columns of the paper's A = w^T)
     z_BTD = y_BTf w_Df^T     RowLinear: a rank holds the columns of w_DF that belong to its features
                              y_BTf, and computes a part of the sum over f; the parts are added up
 
-What a column layer puts out, cut by features, is what a row layer takes in, and anything that works
+A column layer's output, cut by features, is a row layer's input, and any function that works
 feature by feature (GELU) fits in between. In the other order, a row layer's sum would have to be
-completed, and a column layer's features gathered: twice the talk.
-
-F need not divide by n: shares differ by one feature, as torch.tensor_split cuts.
-
-Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halves):
-    ColumnLinear    forward nothing, backward one all-reduce of x's gradient (f)
-    RowLinear       forward one all-reduce of the output, backward nothing (g)
-Paper: Megatron-LM, arXiv:1909.08053, section 3.
-
-Features that are cut over the ranks, and features that all ranks hold: how to change over.
+completed, and a column layer's features gathered: twice the communication. Only there, or where
+something needs all features (logits, a norm over features), these two are needed:
 
                       forward                      backward
     share_features    take this rank's features    all-gather
     gather_features   all-gather                   take this rank's features
 
-A column layer's output has to be gathered only where something needs all of it (its logits, a norm
-over features), and a row layer's input has to be cut only where nobody has cut it before. Between
-the two, in that order, neither is needed: that is the point of the order.
+F need not divide by n: shares differ by one feature, as torch.tensor_split cuts. A `Cut` is the
+whole layout of one parameter: it cuts a rank's share out of the whole tensor, and puts the shares
+together again. Several ranks may hold the same rows (key-value heads with more ranks than heads).
 
-The convention is that of activation_layout.py: what is whole, all ranks hold and use alike.
-Paper: Megatron-LM's `gather_output` and `input_is_parallel`, arXiv:1909.08053.
-
-How a tensor is cut over the ranks: which rows (or columns) of it each rank holds.
-
-A `Cut` is the whole layout of one parameter, so that the same object cuts a rank's share out of the
-whole tensor, and puts the shares together again. Rows may be held by several ranks (key-value heads
-with more ranks than heads); then the shares must be equal, and any of them is taken.
+Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halves):
+    ColumnLinear    forward nothing, backward one all-reduce of x's gradient (f)
+    RowLinear       forward one all-reduce of the output, backward nothing (g)
+Paper: Megatron-LM, arXiv:1909.08053, section 3, and its `gather_output` and `input_is_parallel`.
 """
 
 from __future__ import annotations
@@ -136,7 +124,7 @@ class ShardedWeight(nn.Module):
 
 
 def even_cut(length: int, dim: int, num_ranks: int) -> Cut:
-    """As torch.tensor_split cuts: the first `length % n` ranks hold one row more.
+    """Cut as torch.tensor_split does: the first `length % n` ranks hold one row more.
 
     TypeError or ValueError for a length below 0, or no ranks.
     """
@@ -148,7 +136,7 @@ def even_cut(length: int, dim: int, num_ranks: int) -> Cut:
 
 
 def head_cut(heads: Sequence[range], head_dim: int, dim: int) -> Cut:
-    """Rank r holds all features of the heads `heads[r]`."""
+    """Cut by heads: rank r holds all features of the heads `heads[r]`."""
     held = (range(part.start * head_dim, part.stop * head_dim) for part in heads)
     return Cut(dim, tuple(held))
 
