@@ -12,24 +12,22 @@ D beta. It is not written out here.) Rings and trees are used all the same, for 
 model leaves out: links are shared. A ring's messages go to the next rank, a tree's mostly near, and
 those of halving-doubling to another rank in each step, far away.
 
-Where two models of seconds by bytes change places.
+`crossover_bytes` is the size at which two of them change places:
 
-seconds  |  ring           ring
-         |- - - - - - - x      below x the tree is faster, above it the ring
-         |  tree     .     tree
-         +----------------------- bytes
+    seconds  |  ring           ring
+             |- - - - - - - x      below x the tree is faster, above it the ring
+             |  tree     .     tree
+             +----------------------- bytes
 
-Bandwidths of a collective that was timed: algorithm bandwidth, and what each link reached.
+`algbw` and `busbw` are bandwidths of a collective that was timed: D bytes over n ranks in t
+seconds. For all_gather and reduce_scatter D is the whole tensor:
 
-D bytes over n ranks in t seconds. The factors are those of nccl-tests; for all_gather and
-reduce_scatter D is the whole tensor:
-
-    algbw    D / t
-    busbw    D / t * 2(n-1)/n    all_reduce
+    algbw    D / t                               what the caller gets
+    busbw    D / t * 2(n-1)/n    all_reduce      what each link reached
                      (n-1)/n     reduce_scatter, all_gather, all_to_all
                      1           broadcast
 
-Source: nccl-tests, doc/PERFORMANCE.md.
+Source of the factors: nccl-tests, doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def predicted_crossing(
     second: Callable[[float], float],
     largest_bytes: float = LARGEST_BYTES,
 ) -> Crossing | None:
-    """The smallest size from 1 byte to `largest_bytes` at which they do; None: nowhere."""
+    """Return the smallest size up to `largest_bytes` at which two curves cross, or None."""
     doublings = math.log2(largest_bytes / SMALLEST_BYTES)
     num_samples = math.ceil(doublings * _SAMPLES_PER_DOUBLING)
 
@@ -83,7 +81,7 @@ def predicted_crossing(
 
 
 def _bisected(lead: Callable[[float], float], low: float, high: float) -> float:
-    """Where `lead` changes its sign between two sizes, by their geometric mean."""
+    """Return the size at which `lead` changes its sign, by geometric means."""
     is_above = lead(low) > 0
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
@@ -100,7 +98,7 @@ _LARGEST_BYTES = 2**60
 
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """What each all-reduce would take, for one size on one link."""
+    """The predicted seconds of each all-reduce, for one size on one link."""
 
     n: int
     nbytes: float
@@ -124,7 +122,7 @@ class Choice:
 
 
 def choose_algorithm(n: int, nbytes: float, alpha: float, beta: float) -> Choice:
-    """The predicted seconds of every all-reduce of `nbytes` over n ranks, and the fastest.
+    """Predict the seconds of every all-reduce of `nbytes` over n ranks, and choose the fastest.
 
     alpha: seconds per message. beta: seconds per byte.
     choose_algorithm(n=8, nbytes=1e9, alpha=5e-6, beta=1 / 360e9).fastest == "halving_doubling"
@@ -134,7 +132,7 @@ def choose_algorithm(n: int, nbytes: float, alpha: float, beta: float) -> Choice
 
 
 def crossover_bytes(first: str, second: str, n: int, alpha: float, beta: float) -> Result | None:
-    """The size at which two all-reduces take the same time; None: one is ahead at every size.
+    """Return the size at which two all-reduces take the same time, or None.
 
     Below it the one with fewer latencies is faster, above it the one with fewer bytes.
     ValueError for a name that is not in `choose_algorithm`.

@@ -1,4 +1,4 @@
-"""Floating-point operations of a token, and of training.
+"""Floating-point operations of a token, how long training takes, and how well the machine is used.
 
 Each weight of a matrix takes a multiplication and an addition for each token: 2 forward, and twice
 that backward (for the inputs and for the weights): 6 N. Attention's scores multiply no weights:
@@ -11,22 +11,16 @@ attention 2 H(K+R) and 2 HV: HK stands for their mean), so
 Which N? The embedding is looked up and multiplies nothing, the head does; a tied table is both.
 Tools differ: "all" (PaLM's and most), "non_embedding" (Kaplan et al.), "matmul" (all that is
 multiplied: no tables of embeddings and positions, but the head; norms and biases, a thousandth,
-stay in). Of a mixture of experts, N is what a token goes through.
-
-Papers: Kaplan et al., arXiv:2001.08361, section 2.1; Chowdhery et al., PaLM, arXiv:2204.02311,
-appendix B; Narayanan et al., arXiv:2104.04473, section 5.1.
-
-How well the machine is used, and how long training takes on it.
+stay in). For a mixture of experts, N is what a token goes through.
 
     MFU    tokens/s * model FLOPs per token / (devices * peak)          no recomputation counted
     HFU    the same with all that was computed, recomputation too
     days   6 T P / (n X)    T tokens, P parameters, n devices, X FLOP/s that each achieves
 
 8, not 6, where activations are recomputed in full: forward twice.
-Papers: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B (MFU); Narayanan et al.,
-arXiv:2104.04473, equation 4 (days).
 
-Arithmetic: how much a token costs, and how long training takes.
+Papers: Kaplan et al., arXiv:2001.08361, section 2.1; Chowdhery et al., PaLM, arXiv:2204.02311,
+appendix B (MFU); Narayanan et al., arXiv:2104.04473, section 5.1, and equation 4 (days).
 """
 
 from __future__ import annotations
@@ -53,7 +47,7 @@ def flops_per_token(
     training: bool = True,
     recompute: str = "none",
 ) -> Result:
-    """Operations that one token takes, forward and backward; training=False: forward only.
+    """Count operations of one token, forward and backward; training=False: forward only.
 
     attention: whether scores are counted; causal: only those that a mask leaves. sequence: tokens
     that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
@@ -89,7 +83,7 @@ def flops_per_token(
 
 
 def training_flops(num_params: float | Result, tokens: float, recompute: str = "none") -> Result:
-    """6 N D: operations of training on `tokens`, without attention; recompute="full": 8 N D.
+    """Count operations of training on `tokens`, less attention: 6 N D; recompute="full": 8 N D.
 
     training_flops(174.6e9, 300e9)    3.143e+23 FLOP, GPT-3's
     TypeError and ValueError for what is no number of parameters or tokens, above 0.
@@ -118,7 +112,7 @@ def _check_recompute(recompute: object) -> None:
 def _by_part(
     num: int, per_pair: int, config: ModelConfig, length: int, passes: int
 ) -> dict[str, Result]:
-    """Of the weights, and of the scores where a pair takes any."""
+    """Return operations of the weights, and of the scores where a pair takes any."""
     parts: dict[str, tuple[float, str]] = {
         "parameters": (2 * passes * num, f"{2 * passes} * {num:,}")
     }
@@ -162,7 +156,7 @@ def mfu(
     num_devices: int,
     peak_flops_per_s: float,
 ) -> Result:
-    """Model FLOPs utilisation: the share of what all devices could compute at their peak.
+    """Return model FLOPs utilisation: the share of what all devices could compute at their peak.
 
     flops_per_token: of the model, see `flops_per_token`; or 6 * parameters, as a plain number. Of
     flops_per_token(..., recompute="full") the result is the hardware's utilisation, and called HFU.
@@ -194,7 +188,7 @@ def mfu(
 
 
 def _operations(flops_per_token: float | Result) -> tuple[float, bool]:
-    """Of a token, and whether some of them are recomputed ones."""
+    """Return a token's operations, and whether some of them are recomputed ones."""
     if not isinstance(flops_per_token, Result):
         return number_of(flops_per_token, "flops_per_token", "FLOP"), False
     if flops_per_token.dimension == "parameters":
@@ -214,7 +208,7 @@ def training_days(
     achieved_flops_per_s: float,
     recompute: str = "none",
 ) -> Result:
-    """Time of training: 6 T P / (n X); recompute="full": 8 T P / (n X), as published.
+    """Return the time of training: 6 T P / (n X); recompute="full": 8 T P / (n X), as published.
 
     achieved_flops_per_s: of one device, as measured, recomputation counted in where there is one.
     round(training_days(300e9, 175e9, 1024, 140e12, "full").to("days"), 1) == 33.9

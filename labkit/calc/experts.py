@@ -1,16 +1,13 @@
-"""What fits into an expert's buffer, and what is dropped.
+"""A layer of experts: what fits into an expert's buffer, and what sharded experts send.
 
     capacity = ceil(factor k N / E)       dropped = sum over experts of max(load - capacity, 0)
 
-N tokens of a group, k choices of each, E experts. A choice that does not fit is dropped: places
-that are free at other experts do not help it.
-Papers: GShard, arXiv:2006.16668, section 2.2; Switch, arXiv:2101.03961, section 2.2.
+N tokens of a group, k choices of each, E experts. A choice that does not fit is dropped: free
+places at other experts do not help it.
 
-What a layer of experts that are sharded over n ranks sends.
-
-routed[r][e] is how many choices of rank r's tokens expert e computes; o of the E experts are this
-rank's; a row is D numbers of b bytes. M rows of this rank go to experts elsewhere, and rows of
-others come to its own, which are R:
+Experts sharded over n ranks: routed[r][e] is how many choices of rank r's tokens expert e computes;
+o of the E experts are this rank's; a row is D numbers of b bytes. M rows of this rank go to experts
+elsewhere, and R rows of others come to its own:
 
     per rank       sent, bytes         what
     forward        8 (E - o)           counts, so that the others know how many rows will come
@@ -23,7 +20,8 @@ Balanced, and for n dividing E, M = R = (n-1)/n of the N k choices of a rank: a 
 times for each choice, whatever n. Where every expert has a buffer of C = factor k N/E rows instead,
 filled or not, M = R = (n-1)/n of E C: `factor` times as much, and no counts.
 
-Papers: GShard, arXiv:2006.16668, section 3.2; MegaBlocks, arXiv:2211.15841, section 3.
+Papers: GShard, arXiv:2006.16668, sections 2.2 and 3.2; Switch, arXiv:2101.03961, section 2.2;
+MegaBlocks, arXiv:2211.15841, section 3.
 """
 
 from __future__ import annotations
@@ -45,11 +43,11 @@ from labkit.calc.checked_numbers import (
 from labkit.calc.result import Result, total_bytes
 from labkit.calc.traffic.cost import chunk_numels
 
-_SOURCE = "GShard, arXiv:2006.16668, section 2.2"
+_CAPACITY_SOURCE = "GShard, arXiv:2006.16668, section 2.2"
 
 
 def expert_capacity(num_tokens: float, num_experts: int, top_k: int, factor: float) -> Result:
-    """Choices that an expert takes from a group of `num_tokens`, a whole number.
+    """Return how many choices an expert takes from a group of `num_tokens`.
 
     expert_capacity(1000, 16, 2, 1.25) == 157. ValueError for counts that are none, and for a factor
     that is not above 0.
@@ -65,12 +63,12 @@ def expert_capacity(num_tokens: float, num_experts: int, top_k: int, factor: flo
         "capacity of an expert",
         "ceil(factor k N / E)",
         f"ceil({factor:g} * {k} * {num_tokens:,} / {experts})",
-        source=_SOURCE,
+        source=_CAPACITY_SOURCE,
     )
 
 
 def dropped_choices(loads: Sequence[int], capacity: float | Result) -> Result:
-    """Choices that do not fit. loads: how many fell on each expert."""
+    """Return how many choices do not fit. loads: how many fell on each expert."""
     room = float(capacity)
     check_not_negative(room, "capacity")
     for load in loads:
@@ -82,7 +80,7 @@ def dropped_choices(loads: Sequence[int], capacity: float | Result) -> Result:
         "dropped choices",
         "sum of max(load - capacity, 0)",
         " + ".join(f"{each:g}" for each in over) or "0",
-        source=_SOURCE,
+        source=_CAPACITY_SOURCE,
     )
 
 
@@ -91,7 +89,7 @@ _TRAFFIC_SOURCE = "GShard, arXiv:2006.16668, section 3.2"
 
 
 def expert_rows(routed: Sequence[Sequence[int]]) -> list[list[int]]:
-    """rows[r][s]: what rank r has for the experts of rank s, dealt out in order and evenly.
+    """Return rows[r][s]: rank r's rows for the experts of rank s, dealt out in order and evenly.
 
     expert_rows([[4, 1, 0], [2, 0, 3]]) == [[5, 0], [2, 3]], of ranks with 2 experts and 1.
     TypeError or ValueError for what is no row of whole numbers for every rank.
@@ -105,7 +103,7 @@ def expert_rows(routed: Sequence[Sequence[int]]) -> list[list[int]]:
 def expert_parallel_traffic_bytes(
     routed: Sequence[Sequence[int]], rank: int, *, hidden: int, itemsize: int = 2
 ) -> Result:
-    """Exact bytes that `rank` sends for one layer, forward and backward, by part.
+    """Return the exact bytes that `rank` sends for one layer, by part.
 
     routed: a row for each rank, a number for each expert; choices that were dropped do not count.
     """
@@ -181,7 +179,7 @@ _WAYS = ("forward, dispatch", "forward, combine", "backward, combine", "backward
 
 
 def _check_routed(routed: Sequence[Sequence[int]]) -> int:
-    """The number of experts."""
+    """Check the table, and return the number of experts."""
     _check_list(routed, "routed", "a row of counts for each rank")
     for rank, row in enumerate(routed):
         _check_list(row, f"routed[{rank}]", "a count for each expert")

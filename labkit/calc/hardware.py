@@ -1,4 +1,4 @@
-"""Clusters: equal nodes of equal GPUs, fast links inside a node and slow ones between nodes.
+"""Hardware for training: GPUs by their data sheets, and clusters of equal nodes of them.
 
         node 0                      node 1
     GPU 0  1  ...  7           GPU 8  9  ...  15
@@ -8,15 +8,11 @@
 A bandwidth is what one GPU can send, while it receives as much: half of what NVLink's data sheet
 prints, which adds both directions. GPUs are numbered node by node.
 
-Accelerators: what one holds and computes, by its data sheet.
-
 calc.GPUS["h100"].flops_per_s        989e12, dense bfloat16: twice as many with sparsity, as printed
 
-Peaks are dense and of bfloat16 (float16 on V100). What is achieved is less, see the planner.
+Peaks are dense and of bfloat16 (float16 on V100). Programs achieve less, see the planner.
 Sources: NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200), but for H200 and B200
 the memory that CUDA shows, less than is sold; Jouppi et al., arXiv:2304.01433, table 4 (TPU v4).
-
-What training runs on: GPUs, the links between them, and clusters of both.
 """
 
 from __future__ import annotations
@@ -100,7 +96,7 @@ GPUS: Mapping[str, GPU] = MappingProxyType(
 
 
 def gpu(which: GPU | str) -> GPU:
-    """An accelerator, given itself or by its name in GPUS. ValueError names those there are."""
+    """Return an accelerator, given itself or by its name in GPUS. ValueError lists the names."""
     if isinstance(which, GPU):
         return which
     if isinstance(which, str) and which in GPUS:
@@ -222,7 +218,7 @@ CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
 
 
 def cluster(which: Cluster | str, num_gpus: int | None = None) -> Cluster:
-    """A cluster, given itself or by its name in CLUSTERS, of another size where one is given.
+    """Return a cluster, given itself or by its name in CLUSTERS, resized if a size is given.
 
     ValueError names those there are.
     """

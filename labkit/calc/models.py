@@ -1,36 +1,11 @@
-"""What of a model decides its size: the numbers that its configuration file holds.
+"""Models by their configuration, and how many parameters they have, tensor by tensor.
 
-calc.MODELS["llama3-8b"]
-dataclasses.replace(calc.MODELS["llama3-8b"], layers=16)
+    calc.MODELS["llama3-8b"]
+    dataclasses.replace(calc.MODELS["llama3-8b"], layers=16)
 
-Published models. Every number is from the model's own configuration file or its paper.
-
-Of sequences the paper's number counts, where there is one: files hold what a model can be served
-with, after stages that make its context longer.
-
-Sources: Radford et al. 2019 (GPT-2); Brown et al., arXiv:2005.14165, table 2.1 (GPT-3); Touvron et
-al., arXiv:2302.13971 and arXiv:2307.09288 (LLaMA, Llama 2); Grattafiori et al., arXiv:2407.21783
-(Llama 3); Qwen2.5, arXiv:2412.15115; Jiang et al., arXiv:2401.04088 (Mixtral); DeepSeek-V3,
-arXiv:2412.19437; Narayanan et al., arXiv:2104.04473, table 1; Korthikanti et al.,
-arXiv:2205.05198, table 3.
-
-How many tokens a sequence has: those given, or the model's context; of a table, no more than it.
-
-Rotations have an angle for every position; of learned positions there is a row for each of the
-first `context`, and no more.
-
-Low-rank adapters: what is trained beside weights that stay as they are.
-
-    y = W x + (alpha / r) B A x        W (out, in) frozen, A (r, in) and B (out, r) trained
-
-so an adapted matrix trains r (in + out) parameters. With D hidden features, H heads and G
-key-value heads of K features, and F inside the MLP:
-
-    query D -> HK    key, value D -> GK    out HK -> D    gate, up D -> F    down F -> D
-
-Paper: Hu et al., LoRA, arXiv:2106.09685, section 4.
-
-How many parameters a model has, tensor by tensor, and how many a token goes through.
+Every number of a published model is from its own configuration file or its paper. For the context
+the paper's number counts, where there is one: files hold what a model can be served with, after
+stages that make its context longer.
 
 Per layer, with D hidden features, H heads and G key-value heads of K features, F inside the MLP:
 
@@ -43,8 +18,22 @@ Per layer, with D hidden features, H heads and G key-value heads of K features, 
     experts       E MLPs of F_e features, S shared ones, and a router D*E
 
 Embedding V*D, positions T*D where they are learned, a last norm, and a head V*D that is not tied.
+Rotations have an angle for every position; learned positions have a row for each of the first
+`context`, and no more.
 
-Models by their configuration, and how many parameters they have.
+Low-rank adapters are trained beside weights that stay as they are:
+
+    y = W x + (alpha / r) B A x        W (out, in) frozen, A (r, in) and B (out, r) trained
+
+so an adapted matrix trains r (in + out) parameters:
+
+    query D -> HK    key, value D -> GK    out HK -> D    gate, up D -> F    down F -> D
+
+Sources: Radford et al. 2019 (GPT-2); Brown et al., arXiv:2005.14165, table 2.1 (GPT-3); Touvron et
+al., arXiv:2302.13971 and arXiv:2307.09288 (LLaMA, Llama 2); Grattafiori et al., arXiv:2407.21783
+(Llama 3); Qwen2.5, arXiv:2412.15115; Jiang et al., arXiv:2401.04088 (Mixtral); DeepSeek-V3,
+arXiv:2412.19437; Narayanan et al., arXiv:2104.04473, table 1; Korthikanti et al.,
+arXiv:2205.05198, table 3; Hu et al., LoRA, arXiv:2106.09685, section 4.
 """
 
 from __future__ import annotations
@@ -244,7 +233,7 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
 
 
 def model(config: ModelConfig | str) -> ModelConfig:
-    """A configuration, given itself or by its name in MODELS. ValueError names those there are."""
+    """Return a configuration, given itself or by its name in MODELS. ValueError lists the names."""
     if isinstance(config, ModelConfig):
         return config
     if isinstance(config, str) and config in MODELS:
@@ -253,7 +242,7 @@ def model(config: ModelConfig | str) -> ModelConfig:
 
 
 def sequence_length(config: ModelConfig, sequence: int | None) -> int:
-    """Tokens of a sequence; None: the model's context. ValueError for positions it has not."""
+    """Return the tokens of a sequence; None: the model's context. ValueError: too long."""
     if sequence is None:
         return config.context
     length = check_ranks(sequence, "sequence")
@@ -266,53 +255,8 @@ def sequence_length(config: ModelConfig, sequence: int | None) -> int:
     return length
 
 
-def lora_parameters(
-    config: ModelConfig | str, rank: int, targets: Iterable[str] = ("query", "value")
-) -> Result:
-    """Parameters of the adapters of all layers, by target; the paper adapts query and value.
-
-    rank: r. lora_parameters("llama2-7b", 8) == 4_194_304
-    ValueError for a target that the model does not have, and for experts and latent attention.
-    """
-    config, r = model(config), check_ranks(rank, "rank")
-    features = _features(config)
-    parts = {}
-    for target in targets:
-        if target not in features:
-            raise ValueError(f"target {shown(target)}: give some of {', '.join(features)}")
-        into, out = features[target]
-        parts[target] = Result(
-            config.layers * r * (into + out),
-            "parameters",
-            target,
-            substitution=f"{config.layers} * {r} * ({into:,} + {out:,})",
-        )
-    return total(
-        f"adapters of rank {r}",
-        parts,
-        formula="L r (in + out), by target",
-        convention="the same in every layer; the frozen weights are not counted",
-        source="Hu et al., arXiv:2106.09685, section 4",
-    )
-
-
-def _features(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Features in and out of each matrix of a layer."""
-    if config.is_latent or config.num_experts:
-        raise ValueError(
-            "latent attention and experts have other matrices; give a dense model such as llama3-8b"
-        )
-    D, K, F = config.hidden, config.features_per_head, config.mlp_features
-    query, key = config.heads * K, config.num_kv_heads * K
-    features = {
-        "query": (D, query), "key": (D, key), "value": (D, key), "out": (query, D),
-        "up": (D, F), "down": (F, D),
-    }  # fmt: skip
-    return features | ({"gate": (D, F)} if config.gated else {})
-
-
 def num_parameters(config: ModelConfig | str) -> Result:
-    """All parameters of the model. `config`: a ModelConfig or a name in MODELS.
+    """Count all parameters of the model. `config`: a ModelConfig or a name in MODELS.
 
     num_parameters("gpt2") == 124_439_808
     """
@@ -320,7 +264,7 @@ def num_parameters(config: ModelConfig | str) -> Result:
 
 
 def active_parameters(config: ModelConfig | str) -> Result:
-    """Those that one token goes through: of the routed experts, top_k. Dense models: all.
+    """Count those that one token goes through: top_k of the routed experts.
 
     active_parameters("mixtral-8x7b") == 12_879_925_248
     """
@@ -329,7 +273,7 @@ def active_parameters(config: ModelConfig | str) -> Result:
 
 
 def attention_parameters(config: ModelConfig) -> int:
-    """Of one layer, biases included."""
+    """Count one layer's attention, biases included."""
     D, H = config.hidden, config.heads
     if config.is_latent:
         return _latent_attention(config)
@@ -339,30 +283,30 @@ def attention_parameters(config: ModelConfig) -> int:
 
 
 def mlp_parameters(config: ModelConfig, features: int) -> int:
-    """Of one MLP, biases included."""
+    """Count one MLP, biases included."""
     num_inner = 2 if config.gated else 1
     biases = num_inner * features + config.hidden if config.biases else 0
     return (num_inner + 1) * config.hidden * features + biases
 
 
 def norm_parameters(config: ModelConfig) -> int:
-    """Of one norm, bias included."""
+    """Count one norm, bias included."""
     return config.hidden * (2 if config.biases else 1)
 
 
 def layer_parameters(config: ModelConfig) -> int:
-    """Of one dense layer: attention, MLP and two norms."""
+    """Count one dense layer: attention, MLP and two norms."""
     mlp = mlp_parameters(config, config.mlp_features)
     return attention_parameters(config) + mlp + 2 * norm_parameters(config)
 
 
 def router_parameters(config: ModelConfig) -> int:
-    """Of one layer with experts: a score of each expert for a token."""
+    """Count one layer's router: a score of each expert for a token."""
     return config.hidden * config.num_experts + config.num_experts * config.router_bias
 
 
 def end_parameters(config: ModelConfig, is_first: bool, is_last: bool) -> int:
-    """Of a stage of a pipeline, what is in none of its layers.
+    """Count a pipeline stage's parameters that are in none of its layers.
 
     Embedding and learned positions are on the first stage, last norm and head on the last. A tied
     head is the embedding: where it is on another stage, that has a copy.
@@ -415,3 +359,48 @@ def _counted(config: ModelConfig, name: str, experts_per_token: int | None) -> R
 
 def _per_layer(layers: int, count: int) -> tuple[int, str]:
     return layers * count, f"{layers} layers * {count:,}"
+
+
+def lora_parameters(
+    config: ModelConfig | str, rank: int, targets: Iterable[str] = ("query", "value")
+) -> Result:
+    """Count the adapters' parameters of all layers, by target; the paper adapts query and value.
+
+    rank: r. lora_parameters("llama2-7b", 8) == 4_194_304
+    ValueError for a target that the model does not have, and for experts and latent attention.
+    """
+    config, r = model(config), check_ranks(rank, "rank")
+    features = _features(config)
+    parts = {}
+    for target in targets:
+        if target not in features:
+            raise ValueError(f"target {shown(target)}: give some of {', '.join(features)}")
+        into, out = features[target]
+        parts[target] = Result(
+            config.layers * r * (into + out),
+            "parameters",
+            target,
+            substitution=f"{config.layers} * {r} * ({into:,} + {out:,})",
+        )
+    return total(
+        f"adapters of rank {r}",
+        parts,
+        formula="L r (in + out), by target",
+        convention="the same in every layer; the frozen weights are not counted",
+        source="Hu et al., arXiv:2106.09685, section 4",
+    )
+
+
+def _features(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return features in and out of each matrix of a layer."""
+    if config.is_latent or config.num_experts:
+        raise ValueError(
+            "latent attention and experts have other matrices; give a dense model such as llama3-8b"
+        )
+    D, K, F = config.hidden, config.features_per_head, config.mlp_features
+    query, key = config.heads * K, config.num_kv_heads * K
+    features = {
+        "query": (D, query), "key": (D, key), "value": (D, key), "out": (query, D),
+        "up": (D, F), "down": (F, D),
+    }  # fmt: skip
+    return features | ({"gate": (D, F)} if config.gated else {})

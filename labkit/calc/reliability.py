@@ -1,4 +1,6 @@
-"""How often to write a checkpoint: seldom enough to work, often enough to lose little.
+"""Failures and slow ranks: how often to write a checkpoint, what an outage costs, who holds copies.
+
+Checkpoints, seldom enough to work, and often enough to lose little:
 
     lost per second  =  write / interval  +  (interval / 2 + restart) / MTBF         to first order
                      =  1 - T / (M e^(R/M) (e^((T + W)/M) - 1))                      exactly
@@ -7,29 +9,27 @@
     daly    sqrt(2 W M) (1 + sqrt(W/(2M))/3 + W/(18M)) - W      of the second, up to W = 2 M
 
 T seconds of work between checkpoints, W to write one, R to restart, M mean time between
-interruptions. Papers: Young, "A first order approximation to the optimum checkpoint interval", CACM
-17(9), 1974; Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
-FGCS 22(3), 2006.
+interruptions.
 
-What an outage costs: every GPU is paid for, whether it computes or is idle.
+An outage: every GPU is paid for, whether it computes or is idle. Seconds, GPU-hours.
 
-    lost time = until somebody notices + until it runs again + all since the last checkpoint
+    lost time = until the failure is detected + until the job runs again + all since the checkpoint
 
-Units: seconds, GPU-hours.
+Unequal ranks, when all wait for the slowest, or for some of them. B samples in a rank's batch, t
+seconds that a rank needs for it; communication is free:
 
-What a group of unequal ranks gets done, when all wait for the slowest, or for some of them.
-
-    synchronous               n B / max(t)             everyone waits for everyone
+    synchronous               n B / max(t)             every rank waits for every other
     the first k of n count    k B / (k-th least t)     the others' batches are thrown away
-    asynchronous              sum of B / t             nobody waits
+    asynchronous              sum of B / t             no rank waits
 
-B samples in a rank's batch, t seconds that a rank needs for it; communication is free.
-Paper: Chen et al., "Revisiting distributed synchronous SGD", arXiv:1604.00981 (backup workers).
+Copies of a host's state on other hosts, and how often failures take all of them:
 
-Which hosts hold copies of a host's state, and how often failures take all of them.
+    ring(4, 2)      [[1], [2], [3], [0]]: each host, and the others that hold its state
+    groups(4, 2)    [[1], [0], [3], [2]]
 
-ring(4, 2)      [[1], [2], [3], [0]]: each host, and the others that hold its state
-groups(4, 2)    [[1], [0], [3], [2]]
+Papers: Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974;
+Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3),
+2006; Chen et al., "Revisiting distributed synchronous SGD", arXiv:1604.00981 (backup workers).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OUT_OF_RANGE = (
 
 
 def mean_time_between_interruptions(interruptions: float, hours: float) -> Result:
-    """MTBF as seen: how long a job ran, over how often it was interrupted.
+    """Return how long a job ran over how often it was interrupted.
 
     round(mean_time_between_interruptions(419, 54 * 24).to("h"), 2) == 3.09, of Llama 3's training
     """
@@ -76,7 +76,7 @@ def mean_time_between_interruptions(interruptions: float, hours: float) -> Resul
 def checkpoint_interval(
     write_s: float | Result, mtbf_s: float | Result, method: str = "young"
 ) -> Result:
-    """Seconds of work between the end of one checkpoint and the next.
+    """Return the seconds of work between the end of one checkpoint and the next.
 
     write_s: for which training is idle. mtbf_s: of the whole job, seconds. Where Young's
     interval would lose all time, the convention says so.
@@ -113,7 +113,7 @@ def lost_share(
     restart_s: float | Result = 0.0,
     method: str = "young",
 ) -> Result:
-    """The share of all time that goes into writing, and into what interruptions undo.
+    """Return the share of all time that goes into writing, and into what interruptions undo.
 
     method: "young", the first order; ValueError where that is more than all time, since it is for
     times well below the MTBF. "daly": the exact mean where interruptions are exponential.
@@ -181,7 +181,7 @@ def lost_gpu_hours(
     restart_s: float = 0.0,
     since_checkpoint_s: float = 0.0,
 ) -> Result:
-    """GPU-hours that a job loses by one outage.
+    """Return the GPU-hours that a job loses by one outage.
 
     until_noticed_s: from the fault to the end of the job, such as torch's timeout. restart_s: from
     there to the first step. since_checkpoint_s: work that must be done again; half of the interval
@@ -212,7 +212,7 @@ _SOURCE = "Chen et al., arXiv:1604.00981"
 def synchronous_samples_per_s(
     seconds_by_rank: Sequence[float], batch: int, wait_for: int | None = None
 ) -> Result:
-    """Samples per second of ranks that step together. wait_for: how many count; None: all.
+    """Return samples per second of ranks that step together. wait_for: how many; None: all.
 
     synchronous_samples_per_s([0.4, 0.4, 0.5], batch=32) == 192
     ValueError for no rank, for times that are not above 0, and for more ranks than there are.
@@ -234,7 +234,7 @@ def synchronous_samples_per_s(
 
 
 def asynchronous_samples_per_s(seconds_by_rank: Sequence[float], batch: int) -> Result:
-    """Samples per second of ranks that never wait. Errors as above."""
+    """Return samples per second of ranks that never wait. Errors as above."""
     times, batch = _checked_ranks(seconds_by_rank), check_ranks(batch, "batch")
     return Result(
         sum(batch / each for each in times),
@@ -259,17 +259,17 @@ Holders = Sequence[Sequence[int]]
 
 
 def ring(n: int, m: int) -> Holders:
-    """Each host's state is with the next ones."""
+    """Place each host's state on the next ones."""
     return [[(host + step) % n for step in range(1, m)] for host in range(n)]
 
 
 def groups(n: int, m: int) -> Holders:
-    """Hosts of a group hold each other's states."""
+    """Place each host's state on the others of its group."""
     return [[o for o in range(h - h % m, h - h % m + m) if o != h] for h in range(n)]
 
 
 def fatal_share(holders: Holders, k: int) -> float:
-    """Which part of all sets of k failures has all hosts of a state, by sets as bits."""
+    """Return the part of all sets of k failures that has all hosts of a state, by sets as bits."""
     fatal = {sum(1 << each for each in {host, *its}) for host, its in enumerate(holders)}
     failed = [bits for bits in range(1 << len(holders)) if bits.bit_count() == k]
     return sum(any(bits & its == its for its in fatal) for bits in failed) / len(failed)

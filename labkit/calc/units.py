@@ -1,28 +1,17 @@
-"""Bytes and seconds, typed and printed: GB is 1e9, GiB is 2**30, always.
+"""Quantities, typed and printed: bytes, seconds, counts. GB is 1e9, GiB is 2**30, always.
 
-parse_quantity("1.5 MB")  -> Quantity(value=1500000.0, dimension="bytes")
-parse_quantity("2/3")     -> Quantity(value=0.666..., dimension="")
-bytes_text(1.5e6)         -> "1.5 MB"
-size_text(2**20)          -> "1 MiB"
-seconds_text(0.00493)     -> "4.93 ms"
+parse_quantity("1.5 MB")      Quantity(value=1500000.0, dimension="bytes")
+parse_quantity("2/3")         Quantity(value=0.666..., dimension="")
+read("6.74B", "billion")      6.74e9: in answer to a question in billions; B is bytes elsewhere
+in_unit("4900 us", "ms")      the same as in_unit(4.9, "ms")
+plain("≈ 1.5 × 10^9 bytes.")  "1.5e9 bytes": typed text, before it is parsed
+plain("1,5 GB")               "1.5 GB"; "1,500 GB" stays: there the comma groups digits
 
-What a person typed, made plain before it is read as a number.
-
-plain("≈ 1.5 × 10^9   bytes.")    "1.5e9 bytes"
-plain("1,5 GB")                   "1.5 GB"; "1,500 GB" stays: there the comma groups digits
-plain("12 percent")               "12%"
-
-What a result may measure, in which units it is read, and how it is written.
-
-to("GiB")     one of the units of its dimension, by UNITS
-31.4 GB       `text`: three digits, for people
-31,406,250,000 B      `exact_text`: every one of a count
-
-A number that a person typed, in the unit that was asked for, and how far it is off.
-
-in_unit("4900 us", "ms") == in_unit(4.9, "ms")       seconds
-read("6.74B", "billion").quantity.value              6.74e9: B is bytes elsewhere
-usual_mistake(8.0)                                   "A factor of eight: bits or bytes?"
+bytes_text(1.5e6)             "1.5 MB"
+size_text(2**20)              "1 MiB"
+seconds_text(0.00493)         "4.93 ms"
+text(31_406_250_000, "bytes") "31.4 GB": three digits; `exact_text` has every digit of a count
+usual_mistake(8.0)            "A factor of eight: bits or bytes?"
 """
 
 import math
@@ -39,7 +28,7 @@ _DECIMAL_COMMA = re.compile(r"(?<![\d.,_])(0(?=,\d)|\d+(?=,(?!\d{3}(?!\d)))),(\d
 
 
 def plain(text: str) -> str:
-    """The text as the parser knows it. TypeError for no text, ValueError for a long one."""
+    """Rewrite typed text for the parser. TypeError for no text, ValueError for a long one."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r:.60} is no text; write the number with its unit, '1.5 MB'")
     text = " ".join(text.split())
@@ -137,7 +126,7 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def parse_typed(text: str) -> Typed:
-    """The same, with the unit in which it was typed. Errors as of `parse_quantity`."""
+    """Parse a number with the unit in which it was typed. Errors as of `parse_quantity`."""
     match = _QUANTITY.fullmatch(plain(text))
     if match is None:
         raise ValueError(
@@ -181,13 +170,13 @@ def _unit(unit: str) -> tuple[float, str]:
 
 
 def counted(unit: str) -> str:
-    """What a unit counts: "step" for "Steps"; "" for a unit that measures."""
+    """Return the noun that a unit counts: "step" for "Steps"; "" for a unit that measures."""
     singular = unit.lower().removesuffix("es" if unit.lower() == "microbatches" else "s")
     return singular if singular in _COUNTED else ""
 
 
 def quantity_text(value: float, dimension: str = "") -> str:
-    """`value` as a person reads it: "1.5 MB" for "bytes", "4.93 ms" for "seconds", "14" for ""."""
+    """Write a value as a person reads it: "1.5 MB" for "bytes", "4.93 ms" for "seconds"."""
     writers = {"bytes": bytes_text, "seconds": seconds_text, "": number_text}
     if dimension.endswith("/s") and dimension[:-2] in _PER_SECOND:
         return f"{quantity_text(value, dimension[:-2])}/s"
@@ -202,12 +191,12 @@ def quantity_text(value: float, dimension: str = "") -> str:
 
 
 def bytes_text(nbytes: float) -> str:
-    """Bytes with a decimal prefix and at most three digits after scaling: "8 B", "1.75 GB"."""
+    """Write bytes with a decimal prefix and at most three digits: "8 B", "1.75 GB"."""
     return _scaled(nbytes, (("TB", TB), ("GB", GB), ("MB", MB), ("KB", KB), ("B", 1)))
 
 
 def size_text(nbytes: float) -> str:
-    """Bytes as their size was chosen: "64 KiB" for a whole number of those, else as bytes_text."""
+    """Write bytes as their size was chosen: "64 KiB" for a whole number of those."""
     for name, size in (("TiB", TiB), ("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
         if nbytes >= size and nbytes % size == 0:
             return f"{int(nbytes // size):,} {name}"
@@ -215,26 +204,26 @@ def size_text(nbytes: float) -> str:
 
 
 def exact_bytes_text(nbytes: float) -> str:
-    """Every byte below 10 MB ("12,288 B"): rounding would hide that some are missing."""
+    """Write every byte below 10 MB ("12,288 B"): rounding would hide that some are missing."""
     if abs(nbytes) < 10 * MB and float(nbytes).is_integer():
         return f"{int(nbytes):,} B"
     return bytes_text(nbytes)
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds with a prefix: "12.3 us", "4.93 ms", "2 s"."""
+    """Write seconds with a prefix: "12.3 us", "4.93 ms", "2 s"."""
     return _scaled(seconds, (("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)))
 
 
 def number_text(value: float) -> str:
-    """A bare number: integers in full with thousands separators, others to four digits."""
+    """Write a bare number: integers in full with thousands separators, others to four digits."""
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4g}"
 
 
 def count_text(count: float) -> str:
-    """A large count as people say it: "350M", "7B", "1.3T"; below a million in full."""
+    """Write a large count as people say it: "350M", "7B", "1.3T"; below a million in full."""
     if abs(count) < 1e6 or not math.isfinite(count):
         return number_text(count)
     return _scaled(count, (("T", 1e12), ("B", 1e9), ("M", 1e6))).replace(" ", "")
@@ -281,7 +270,7 @@ def text(value: float, dimension: str) -> str:
 
 
 def exact_text(value: float, dimension: str) -> str:
-    """Every one of a count of parameters or bytes: rounding would hide that some are missing."""
+    """Write every digit of a count of parameters or bytes: rounding would hide missing ones."""
     if dimension in ("parameters", "bytes") and float(value).is_integer():
         return f"{int(value):,} {'B' if dimension == 'bytes' else dimension}"
     return text(value, dimension)
@@ -350,14 +339,14 @@ def in_unit(number: float | str, unit: str) -> Quantity:
 
 
 def text_of(quantity: Quantity) -> str:
-    """A quantity as a reader sees it; bytes exactly, as far as that is readable."""
+    """Write a quantity as a reader sees it; bytes exactly, as far as that is readable."""
     if quantity.dimension == "bytes":
         return exact_bytes_text(quantity.value)
     return quantity_text(quantity.value, quantity.dimension)
 
 
 def usual_mistake(ratio: float) -> str:
-    """The usual reason for a number that is off by a well-known factor, as a question; or ""."""
+    """Return the usual reason for a number that is off by a well-known factor, as a question."""
     factor = ratio if ratio > 1 else 1 / ratio
     usual = {
         2.0: "A factor of two: one phase or both, one direction or both?",

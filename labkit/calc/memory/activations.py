@@ -1,4 +1,4 @@
-"""Activations that a rank keeps from forward to backward, by tensor.
+"""Activations that a rank keeps from forward to backward: of its layers, of the head and the loss.
 
 Per layer and per token of a microbatch, in bytes, for 2-byte numbers, D hidden features, t ranks of
 tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
@@ -18,13 +18,8 @@ Context parallelism cuts s. The second row is cut as the paper does it: a rank k
 gathers the whole once more in backward. recompute="selective" keeps nothing of softmax and its
 neighbours, and recompute="full" only each layer's input, 2D.
 
-Wire: nothing. Paper: Korthikanti et al., "Reducing activation recomputation in large transformer
-models", arXiv:2205.05198.
-
-What the last stage holds for its head and the loss, besides its layers.
-
-Per token of a microbatch, in bytes, for V tokens in the vocabulary, D hidden features, b bytes of
-an activation, t ranks of tensor parallelism:
+The last stage holds more for its head and the loss. Per token of a microbatch, in bytes, for V
+tokens in the vocabulary, b bytes of an activation:
 
     from forward to backward   inputs of the last norm, of the head   b D + b D      whole, or / t
                                                                      with sequence parallelism
@@ -33,9 +28,10 @@ an activation, t ranks of tensor parallelism:
     as backward begins         gradients of log-softmax, of logits    4 V + 4 V      / t
 
 That is torch's cross_entropy on logits in float32: both gradients are alive at once, beside all
-that is kept. A fused loss, or one that goes through the tokens piece by piece, has less.
+that is kept. A fused loss, or one that goes through the tokens chunk by chunk, has less.
 
-Wire: nothing. Paper: Korthikanti et al., arXiv:2205.05198, section 4.3, for what is kept.
+Wire: nothing. Paper: Korthikanti et al., "Reducing activation recomputation in large transformer
+models", arXiv:2205.05198; section 4.3 for the head.
 """
 
 from __future__ import annotations
@@ -56,7 +52,7 @@ from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
 RECOMPUTE = ("none", "selective", "full")
-_SOURCE = "Korthikanti et al., arXiv:2205.05198, equations 1 to 6"
+_LAYERS_SOURCE = "Korthikanti et al., arXiv:2205.05198, equations 1 to 6"
 
 
 def activation_bytes(
@@ -73,7 +69,7 @@ def activation_bytes(
     dropout: bool = True,
     fused: bool = False,
 ) -> Result:
-    """Bytes that one rank keeps for one microbatch of all layers, by tensor.
+    """Return the bytes that one rank keeps for one microbatch of all layers, by tensor.
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. dropout: whether masks are kept, one byte per number. flash: attention that never
@@ -107,12 +103,12 @@ def activation_bytes(
         + ") B",
         convention=f"{itemsize} B numbers, recompute={recompute!r}, flash={flash}, "
         f"dropout={dropout}, sequence_parallel={sequence_parallel}; without logits and loss",
-        source=_SOURCE,
+        source=_LAYERS_SOURCE,
     )
 
 
 class _Kept(NamedTuple):
-    """Of one tensor, for one token in one layer."""
+    """Bytes of one tensor, for one token in one layer."""
 
     size: float
     """Bytes of all ranks together."""
@@ -188,7 +184,7 @@ def _over_all_layers(per_token: Mapping[str, _Kept], layers: int, tokens: int) -
 
 
 def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompute: str) -> None:
-    """Whether these are layers that the formula is for, cut as it cuts them."""
+    """Check that these are layers that the formula is for, cut as it cuts them."""
     tp = check_ranks(tp, "tp")
     check_flag(sequence_parallel, "sequence_parallel")
     if recompute not in RECOMPUTE:
@@ -212,7 +208,7 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
 def tokens_of_a_rank(
     config: ModelConfig, sequence: int | None, microbatch: int, cp: int = 1, cut_by: int = 1
 ) -> int:
-    """Tokens of a microbatch on one rank; sequence parallelism cuts them further by `cut_by`."""
+    """Return a microbatch's tokens on one rank; sequence parallelism cuts them by `cut_by`."""
     cp, microbatch = check_ranks(cp, "cp"), check_ranks(microbatch, "microbatch")
     length = sequence_length(config, sequence)
     if length % (cp * cut_by):
@@ -239,7 +235,7 @@ def head_input_bytes(
     sequence: int | None = None,
     itemsize: int = 2,
 ) -> Result:
-    """2 b D per token: inputs of the last norm and of the head, kept for one microbatch.
+    """Return 2 b D per token: inputs of the last norm and of the head, for one microbatch.
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. Cut like the inputs of the layers' norms. ValueError for tokens that ranks cut
@@ -270,7 +266,7 @@ def logits_bytes(
     itemsize: int = 2,
     loss_itemsize: int = 4,
 ) -> Result:
-    """Logits, and what the loss keeps of them for backward: of one microbatch, on the last stage.
+    """Return logits, and what the loss keeps of them for backward, of one microbatch.
 
     The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
     over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
@@ -301,7 +297,7 @@ def loss_gradient_bytes(
     sequence: int | None = None,
     loss_itemsize: int = 4,
 ) -> Result:
-    """Gradients of the log-softmax and of the logits, alive together as backward begins.
+    """Return gradients of the log-softmax and of the logits, alive together.
 
     Arguments and errors as of `logits_bytes`, beside which this stands: 2 + 4 bytes of each logit
     are kept, and 4 + 4 come for a moment.

@@ -1,13 +1,15 @@
-"""What one GPU holds while it trains: model states, activations, logits, and what passes through.
+"""Bytes of one GPU while it trains: model states, activations, logits, and what passes through.
 
-    states        (K_p + K_g + K_o) N / (t p), sharded over d c as zero says       model_state.py
-    activations   L/p layers, of each microbatch in flight: p on the first stage, 1 on the last,
-                  more where stages are virtual, fewer where there are fewer microbatches
-    recomputed    the rest of one layer, while backward goes through it
-    whole units   zero 2 and 3: what is whole before it is reduced, or gathered    footprint.py
-    casts         16-bit copies, where the recipe keeps float32 parameters
-    head inputs   of the last norm and the head, on the last stage                        activations.py
-    logits        and the loss, and as backward begins their gradients: on the last stage
+    states        (K_p + K_g + K_o) N / (t p), sharded over d c as zero says        model_state.py
+    activations   L/p layers, of each microbatch in flight: p on the first stage,
+                  1 on the last, more where stages are virtual, fewer where there
+                  are fewer microbatches                                            activations.py
+    recomputed    the rest of one layer, while backward goes through it             activations.py
+    whole units   zero 2 and 3: whole before it is reduced, or gathered             here
+    casts         16-bit copies, where the recipe keeps float32 parameters          model_state.py
+    head inputs   of the last norm and the head, on the last stage                  activations.py
+    logits        and the loss, and as backward begins their gradients: on the
+                  last stage                                                        activations.py
 
 c ranks of context parallelism cut the tokens, and share the states as d ranks of data parallelism
 do. t ranks of tensor parallelism cut every parameter, and p stages of a pipeline have equally many:
@@ -15,23 +17,21 @@ N/(t p) on every GPU. That is a convention: embeddings make the first and the la
 norms are not cut. Parts that are largest at different moments are added. Not in it: CUDA's own
 memory, the communication library's buffers, workspaces, and what fragmentation leaves unusable.
 
-Wire: nothing. Papers: Rajbhandari et al., arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198;
-Narayanan et al., arXiv:2104.04473, for what 1F1B keeps in flight.
-
-What is whole for a moment where all the rest is shards: the most that one rank has of it.
+Whole units are whole for a moment where all the rest is shards. The most that one rank has of them,
+with K bytes of a parameter as it is computed with, and of a gradient, by recipe:
 
     zero 2    K_g max(layer, table)                      a gradient, before it is reduced
-    zero 3    (K_p + K_g) rest + 2 (K_p + K_g) layer     the rest throughout, two layers in turn
+    zero 3    (K_p + K_g) root + 2 (K_p + K_g) layer     the root unit, and two layers in turn
 
-A layer is an attention, an MLP and two norms. The rest is what belongs to no layer: embedding and
+A layer is an attention, an MLP and two norms. The root unit belongs to no layer: embedding and
 positions on the first stage, last norm and head on the last; on one stage a tied head is the
 embedding, and counts once. Zero 3 gathers it for a whole pass, gathers the next layer while one
 computes, and reduces the gradient of one while the next arises. An upper bound: not all of that is
-there at once.
+there at once. Tensor parallelism cuts all of it by t.
 
-K bytes of a parameter as it is computed with, and of a gradient, by recipe. Tensor parallelism cuts
-all of it by t. Papers: Rajbhandari et al., arXiv:1910.02054, section 5; Zhao et al., "PyTorch
-FSDP", arXiv:2304.11277, section 3.2.1, for units.
+Wire: nothing. Papers: Rajbhandari et al., arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198;
+Narayanan et al., arXiv:2104.04473, for what 1F1B keeps in flight; Zhao et al., "PyTorch FSDP",
+arXiv:2304.11277, section 3.2.1, for units.
 """
 
 from __future__ import annotations
@@ -51,31 +51,6 @@ from labkit.calc.models import ModelConfig, end_parameters, layer_parameters, mo
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.cost import chunk_numels
 from labkit.calc.units import number_text
-
-
-def whole_unit_bytes(
-    config: ModelConfig, recipe: Recipe, zero: int, tp: int, pp: int, stage: int
-) -> Result:
-    """Of one rank of a stage, for zero 2 and 3 over several ranks; 0 bytes for the levels below.
-
-    zero: the level. tp, pp: ranks that cut every parameter, and stages. stage: from 0.
-    """
-    layer = -(-layer_parameters(config) // tp)
-    gathered = recipe.cast_bytes or recipe.parameter_bytes
-    if zero == 3:
-        rest = -(-end_parameters(config, stage == 0, stage == pp - 1) // tp)
-        size = gathered + recipe.gradient_bytes
-        num_layers = min(2, chunk_numels(config.layers, pp)[stage])
-        number = rest + num_layers * layer
-        how = f"{number_text(size)} B * ({rest:,} + {num_layers} * {layer:,})"
-        return Result(size * number, "bytes", "whole units", substitution=how)
-    size = recipe.gradient_bytes if zero == 2 else 0
-    has_table = stage in (0, pp - 1)
-    unit = max(layer, -(-config.vocab * config.hidden // tp) if has_table else 0)
-    return Result(
-        size * unit, "bytes", "whole units", substitution=f"{number_text(size)} B * {unit:,}"
-    )
-
 
 _MAY_BE_NONE = ("sequence", "num_microbatches")
 
@@ -139,7 +114,7 @@ class TrainingSetup:
 
 
 def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
-    """Bytes of one GPU, by part. stage: of the pipeline; None: the one that holds most.
+    """Return the bytes of one GPU, by part. stage: of the pipeline; None: the fullest one.
 
     footprint(TrainingSetup(model="llama2-7b", recompute="full"))["moments"]    53.9 GB
     ValueError for what its parts have no formula for, such as experts, for uneven cuts, and for
@@ -166,7 +141,7 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
 
 
 def footprints(setup: TrainingSetup) -> list[Result]:
-    """One for each stage of the pipeline; errors as of `footprint`."""
+    """Return a footprint for each stage of the pipeline; errors as of `footprint`."""
     check_setup(setup)
     return [footprint(setup, stage) for stage in range(setup.pp)]
 
@@ -225,7 +200,7 @@ def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
 
 
 def _in_flight(setup: TrainingSetup, stage: int) -> float:
-    """Microbatches of all layers of a rank: of virtual stages each counts as a v-th."""
+    """Return a rank's microbatches of all its layers; virtual stages count a v-th each."""
     p, v = setup.pp, setup.virtual
     num = setup.num_microbatches or max(p, 2 * p * (v > 1))
     schedule = "interleaved" if v > 1 else "1f1b"
@@ -263,3 +238,27 @@ def _activations(setup: TrainingSetup, layers: int, recompute: str) -> Result:
 
 def _bytes(name: str, nbytes: float, how: str) -> Result:
     return Result(nbytes, "bytes", name, substitution=how)
+
+
+def whole_unit_bytes(
+    config: ModelConfig, recipe: Recipe, zero: int, tp: int, pp: int, stage: int
+) -> Result:
+    """Return whole units on one rank of a stage, for zero 2 and 3; 0 bytes for the levels below.
+
+    zero: the level. tp, pp: ranks that cut every parameter, and stages. stage: from 0.
+    """
+    layer = -(-layer_parameters(config) // tp)
+    gathered = recipe.cast_bytes or recipe.parameter_bytes
+    if zero == 3:
+        rest = -(-end_parameters(config, stage == 0, stage == pp - 1) // tp)
+        size = gathered + recipe.gradient_bytes
+        num_layers = min(2, chunk_numels(config.layers, pp)[stage])
+        number = rest + num_layers * layer
+        how = f"{number_text(size)} B * ({rest:,} + {num_layers} * {layer:,})"
+        return Result(size * number, "bytes", "whole units", substitution=how)
+    size = recipe.gradient_bytes if zero == 2 else 0
+    has_table = stage in (0, pp - 1)
+    unit = max(layer, -(-config.vocab * config.hidden // tp) if has_table else 0)
+    return Result(
+        size * unit, "bytes", "whole units", substitution=f"{number_text(size)} B * {unit:,}"
+    )

@@ -1,16 +1,13 @@
-"""Model states of one rank: parameters, gradients, and what the optimizer keeps.
+"""Model states of one rank: parameters, gradients, the optimizer's states, and recipes of them.
 
     zero 0   (K_p + K_g + K_o) N            every rank holds all
     zero 1   (K_p + K_g) N + K_o N/d        optimizer states sharded over d ranks
     zero 2   K_p N + (K_g + K_o) N/d        gradients too
     zero 3   (K_p + K_g + K_o) N/d          parameters too
 
-N parameters, K bytes each by kind (model_state.py). What a step needs besides is not in it: activations,
-units that zero 3 has gathered (footprint.py), buckets, casts.
-Paper: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
-arXiv:1910.02054, figure 1 and table 1.
-
-What training holds for each parameter: which copies, of how many bytes, and for how long.
+N parameters, K bytes each by kind. Not in it: activations, units that zero 3 has gathered
+(footprint.py), buckets, casts. A recipe says which copies training holds for each parameter, of how
+many bytes:
 
                     parameter  gradient  master  moments      B per parameter, sharded over d
     zero_paper          2          2        4     4 + 4       16      2 + 2 + 12/d
@@ -24,21 +21,20 @@ What training holds for each parameter: which copies, of how many bytes, and for
 
 Master copy and moments are the optimizer's: zero 1 shards them, zero 2 gradients too, zero 3 all.
 
-Sources: Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 3.1, for zero_paper; Megatron-LM's
-docs/dist_optimizer.md for megatron_bf16 and fp32; Dettmers et al., "8-bit optimizers via block-wise
-quantization", arXiv:2110.02861; torch.amp keeps float32 parameters and casts them as they are used.
-
-What travels in a step when optimizer states are kept elsewhere, and how fast it must.
+Traffic of a step when optimizer states are kept elsewhere. K_o = K_master + K_m; the bandwidth that
+hides it depends on the seconds of a step:
 
     to="cpu"     gradient down, updated parameter up     (K_g + K_p) N/d    states never move
                  down after each of k microbatches       (k K_g + K_p) N/d  and added up there
     to="disk"    masters and moments read, and written   2 K_o N/d          as in ZeRO-Infinity
                  moments alone: masters_stay=True        2 K_m N/d          as labkit.zero.on_disk
 
-N parameters over d ranks, K bytes each by kind (model_state.py), K_o = K_master + K_m; what
-bandwidth that takes depends on the seconds of a step in which it should be hidden.
-Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840, section 3; Rajbhandari et al.,
-"ZeRO-Infinity", arXiv:2104.07857, section 4.
+Sources: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
+arXiv:1910.02054, section 3.1, figure 1 and table 1; Megatron-LM's docs/dist_optimizer.md for
+megatron_bf16 and fp32; Dettmers et al., "8-bit optimizers via block-wise quantization",
+arXiv:2110.02861; torch.amp keeps float32 parameters and casts them as they are used; Ren et al.,
+"ZeRO-Offload", arXiv:2101.06840, section 3; Rajbhandari et al., "ZeRO-Infinity", arXiv:2104.07857,
+section 4.
 """
 
 from __future__ import annotations
@@ -164,7 +160,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def recipe_of(recipe: Recipe | str) -> Recipe:
-    """A recipe, given itself or by its name in RECIPES. ValueError names those there are."""
+    """Return a recipe, given itself or by its name in RECIPES. ValueError names those there are."""
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, str) and recipe in RECIPES:
@@ -180,7 +176,7 @@ _LEVELS = (0, 1, 2, 3)
 def model_state_bytes(
     num_params: float | Result, recipe: Recipe | str, zero: int = 0, dp: int = 1
 ) -> Result:
-    """Bytes of one rank, by part: parameters, gradients, master, moments.
+    """Return the bytes of one rank, by part: parameters, gradients, master, moments.
 
     num_params: of the model, or of the share of it that tensor and pipeline parallelism leave here.
     dp: ranks over which zero shards; the largest shard counts, which has N/d rounded up.
@@ -221,7 +217,7 @@ _FORMULAS = (
 
 
 def _casts(recipe: Recipe) -> str:
-    """What a step needs besides; for a moment only, so it is in no sum of what stays."""
+    """Return the casts of a step. They are there for a moment, so they are in no sum of what stays."""
     size = recipe.cast_bytes
     return f", nor casts, {number_text(size)} B per parameter within a step" if size else ""
 
@@ -248,7 +244,7 @@ def offload_traffic_bytes(
     masters_stay: bool = False,
     microbatches: int = 1,
 ) -> Result:
-    """Bytes that one rank moves in an optimizer step, both ways together, by part.
+    """Return the bytes that one rank moves in a step, both ways together, by part.
 
     microbatches: after each of which gradients go down to the CPU, to be added up there; 1 where
     they are added up on the GPU. To disk go states only, once in a step.
@@ -306,7 +302,7 @@ def offload_bandwidth(
     *,
     masters_stay: bool = False,
 ) -> Result:
-    """Bytes per second that hide the traffic behind a step of `step_s` seconds, of each rank.
+    """Return bytes per second that hide a rank's traffic behind a step of `step_s` seconds.
 
     ValueError for a time that is not above 0; arguments and other errors as of
     `offload_traffic_bytes`.

@@ -1,4 +1,6 @@
-"""What data parallelism sends in one optimizer step, in times the parameters.
+"""Bytes that a rank sends in an optimizer step: data parallelism, a pipeline, and 3D training.
+
+Data parallelism, in times the parameters:
 
                       one microbatch                       k microbatches
     ddp               all-reduce                     2     2         reduced once
@@ -9,36 +11,32 @@
 
 A ring's share is (n-1)/n of each, per rank. zero2 keeps only its shard of the gradients from one
 microbatch to the next, so it must reduce each; zero1 may add them up first.
-Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
 
-What a rank sends in a step of 3D training, by axis: each axis sends what it would send alone,
-of a smaller thing.
+A pipeline sends outputs forward, and their gradients back, over each boundary:
 
-    axis      of what                                                       how often
+    stage s --- B*T*D numbers ---> stage s + 1        over all microbatches, whatever their number
+    stage s <-- B*T*D numbers ---- stage s + 1
+
+Cut finer, the same bytes go in more messages. With v virtual stages per rank, dealt round, there
+are v p - 1 boundaries instead of p - 1, and a tied embedding goes once each way between the first
+rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r: 2p - 2 boundaries, for the
+two in the middle are on one rank, and so are both ends of a tied embedding.
+
+In 3D training each axis sends what it would send alone, of a smaller thing:
+
+    axis      tensors                                                       how often
     tp        the sums of this stage's layers, over this replica's rows     each microbatch
     pp        x_BTD of this replica's rows, whole on each tp rank;          each microbatch
               and this tp rank's rows of the tied embedding                 once
     dp        this rank's parameters: a stage's share                       once: ZeRO-1
     norm      one number, over all ranks, where gradients are clipped       once
 
-So tp divides what dp sends, pp divides what tp and dp send, and dp divides what tp and pp send; but
-tp does not divide what pp sends: its ranks hold the same x_BTD.
-
-Composed of tensor.py, step.py and collective.py. Exact for the lab's GPT: whatever the sizes
+So tp divides dp's bytes, pp divides those of dp and tp, and dp divides those of tp and pp; but tp
+does not divide pp's: its ranks hold the same x_BTD. Exact for the lab's GPT: whatever the sizes
 over dp and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
-Paper: Narayanan et al., arXiv:2104.04473, section 3.
 
-What a pipeline sends in a step: outputs forward, their gradients back, over each boundary.
-
-    stage s --- B*T*D numbers ---> stage s + 1        over all microbatches, whatever their number
-    stage s <-- B*T*D numbers ---- stage s + 1
-
-Cut finer, the same bytes go in more messages. With v virtual stages per rank, dealt round, there
-are v p - 1 boundaries instead of p - 1, and a tied embedding goes once each way between the
-first rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r: 2p - 2 boundaries,
-for the two in the middle are on one rank, and so are both ends of a tied embedding.
-
-Paper: Narayanan et al., arXiv:2104.04473, sections 2.2 and 3.
+Papers: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch; Narayanan et al.,
+arXiv:2104.04473, sections 2.2 and 3.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ def step_traffic_bytes(
     itemsize: int = 2,
     gradient_itemsize: int | None = None,
 ) -> Result:
-    """Bytes that one rank sends in one optimizer step, by collective.
+    """Return the bytes that one rank sends in one optimizer step, by collective.
 
     strategy: "ddp", "zero1", "zero2" or "zero3". itemsize: bytes of a parameter on the wire, and
     of a gradient where gradient_itemsize says nothing else.
@@ -145,7 +143,7 @@ def pipeline_traffic_bytes(
     placement: str = "round",
     tied_vocab: float = 0,
 ) -> Result:
-    """Bytes that a rank of the pipeline puts on the wire in a step, with their parts.
+    """Return the bytes that a rank of the pipeline sends in a step, with their parts.
 
     tokens: of the whole batch, B * T. stages: ranks, p. virtual: stages per rank. placement:
     "round", as interleaved deals them, or "v", two per rank. tied_vocab: the rows of an embedding
@@ -194,7 +192,7 @@ def _check_count(count: float, name: str, least: int) -> None:
         raise ValueError(f"{name}={shown(count)}: give a whole number, {least} or more")
 
 
-_SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
+_COMBINED_SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
 _NORM_ITEMSIZE = 8  # added up in float64
 
 
@@ -253,12 +251,12 @@ def combined_traffic_bytes(
         f"sent by the rank at {', '.join(f'{axis} {where}' for axis, where in place.items())}",
         parts,
         convention="rings; sent bytes of a step; x_BTD between stages whole on every tp rank",
-        source=_SOURCE,
+        source=_COMBINED_SOURCE,
     )
 
 
 def rank_parameters(config: ModelConfig, mine: Sequence[int], tp: int, tp_rank: int) -> int:
-    """How many parameters a rank holds: its tp share of these layers. A tied weight counts once.
+    """Return the parameters of a rank: its tp share of these layers. A tied weight counts once.
 
     Uneven shares as torch.tensor_split cuts: the first ones are a row longer.
     """
@@ -283,7 +281,7 @@ def _over_tp(
     itemsize: int,
     microbatches: int,
 ) -> Result:
-    """Sums grow with the tokens, however they are cut; gradients of copied heads go each time."""
+    """Return tp's bytes: sums grow with the tokens, however they are cut."""
     last = config.layers + 1
     blocks = sum(0 < layer < last for layer in mine)
     alone = replace(config, layers=max(1, blocks))
@@ -340,7 +338,7 @@ def _place(at: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
 def _own_layers(
     config: ModelConfig, layers: Sequence[Sequence[int]], pp: int, rank: int
 ) -> list[int]:
-    """Those of the stages that the rank holds."""
+    """Return the layers of the stages that the rank holds."""
     found = [layer for each in layers for layer in each]
     if found != list(range(config.layers + 2)) or not layers or len(layers) % pp:
         raise ValueError(
