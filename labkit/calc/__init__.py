@@ -1,18 +1,14 @@
 """Formulas that predict what a run will measure, imported by no strategy and importing none.
 
-from labkit import calc
-calc.collective("all_reduce", "ring", 4, 40, rank=0).sent_bytes                # 56, exactly
-calc.collective("all_reduce", "ring", 8, 1e9).seconds(5e-6, 1 / 360e9)         # 4.93 ms
-calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)                     # 31.4 GB
-calc.num_parameters("llama3-8b").explain()                                     # tensor by tensor
-
-plan        the planner: layouts of a job on a cluster that fit, ranked
-simulate    a training step, and weeks of them, with slow ranks and failures
-units       how numbers are read and written: parse_quantity("1.5 MB"), GB, GiB
-
-Formulas return typed results. A `Result` is one quantity: it knows its unit and its parts, and
-explains itself. Where there are several, a small class has them as numbers in bytes and seconds:
-Collective, Choice, Estimate, SimulatedStep. What there is one of for each rank or stage is a list.
+units.py         quantities, typed and printed; result.py: a number with its parts and formula
+traffic/         bytes, messages, steps and seconds of collectives; choice.py: which is fastest
+models.py        configurations and parameters; hardware.py: GPUs and clusters
+compute.py       FLOPs, MFU and days; bubble.py: pipelines; experts.py: mixtures of experts
+memory/          bytes of a rank while it trains
+inference.py     decoding; reliability.py: checkpoints, outages, slow ranks
+layout.py        how many ranks along each axis; pieces.py: the seconds of a step's parts
+plan/            of all layouts of a job, those that fit, ranked
+simulate/        a step, and weeks of them, simulated
 """
 
 from labkit.calc import plan, simulate, units

@@ -217,7 +217,7 @@ _FORMULAS = (
 
 
 def _casts(recipe: Recipe) -> str:
-    """Return the casts of a step. They are there for a moment, so they are in no sum of what stays."""
+    """Return the casts of a step. They are there for a moment, so no sum of what stays has them."""
     size = recipe.cast_bytes
     return f", nor casts, {number_text(size)} B per parameter within a step" if size else ""
 

@@ -1,9 +1,15 @@
-"""What a layout gives: seconds of a step, MFU, tokens per second, days and dollars.
+"""An estimate of one layout: whether it fits, seconds of a step, MFU, tokens per second, days.
 
     step       compute + exposed tp, cp, ep, pp, dp + bubble + optimizer      planned_step.py
     MFU        tokens/s * model FLOPs of a token / (GPUs * peak); HFU with recomputation
     goodput    1 - what checkpoints and interruptions take (calc.lost_share, Daly's interval)
     days       tokens / (tokens/s * goodput); dollars: GPU-hours of these days, at their price
+
+A Verdict says whether a layout fits, and if not which term broke it, by how many bytes:
+
+    refused    a rule says that such a layout does not exist                 layout_rules.py
+    too large  the fullest GPU needs more than it has; the largest part of it is named, and where
+               parameters and gradients alone are too many already, they are
 
 Against what was published. `efficiency` is fitted to the row marked *, and to no other.
 
@@ -25,21 +31,14 @@ Against what was published. `efficiency` is fitted to the row marked *, and to n
 
 The first ten with what Megatron-LM of 2021 did, for all of them alike: no flash attention, no
 sequence parallelism, full recomputation, nothing of dp overlapped. Microbatches and virtual stages
-are those of the authors' script, examples/sc21/run_table_1.sh in Megatron-LM. It has none of the
-latter for the trillion; with two, of which the paper speaks, that row would be at -2%. Llama 3
-with zero 2 and virtual 8, nothing recomputed, keys and values gathered. Its largest residual may be
-that of attention: it is 40% of the operations at 131,072 tokens, and no kernel for it is as fast as
-a product of matrices.
-Stragglers, and steps that wait for the network's congestion, are in the published numbers too.
-The rule that zero 2 reduces once a round (seconds.py) was written with Llama 3's rows in view, so
-these are no blind test of it: reduced in every microbatch, the second would have about a third.
-Papers: arXiv:2104.04473, table 1; arXiv:2407.21783, table 4.
-
-Whether a layout fits, and if not which term broke it: by how many bytes, and what would help.
-
-refused    a rule says that such a layout does not exist                 layout_rules.py
-too large  the fullest GPU needs more than it has; the largest part of it is named, and where
-           parameters and gradients alone are too many already, they are
+are those of the authors' script, examples/sc21/run_table_1.sh in Megatron-LM. It has no virtual
+stages for the trillion; with two, which the paper mentions, that row would be at -2%. Llama 3 with
+zero 2 and virtual 8, nothing recomputed, keys and values gathered. Its largest residual may be that
+of attention: it is 40% of the operations at 131,072 tokens, and no kernel for it is as fast as a
+product of matrices. Stragglers, and steps that wait for the network's congestion, are in the
+published numbers too. The rule that zero 2 reduces once a round (seconds.py) was written with
+Llama 3's rows in view, so these are no blind test of it: reduced in every microbatch, the second
+would have about a third. Papers: arXiv:2104.04473, table 1; arXiv:2407.21783, table 4.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one layout that works; whether it fits says `memory`."""
+    """An estimate of one layout that works; whether it fits says `memory`."""
 
     job: Job
     layout: Layout
@@ -192,7 +191,7 @@ class Estimate:
 
 
 def estimate(job: Job, layout: Layout) -> Estimate:
-    """Seconds of a step and what follows. ValueError for a layout that a rule refuses, with why."""
+    """Return seconds of a step and what follows. ValueError for a layout that a rule refuses."""
     require_works(job, layout)
     parts = step_parts(job, layout)
     a, num = job.assumptions, layout.num_microbatches(job.global_batch)
@@ -216,7 +215,7 @@ _OF_STATES = ("parameters", "gradients")
 
 @dataclass(frozen=True)
 class Verdict:
-    """About one layout. True where it fits."""
+    """A verdict about one layout. True where it fits."""
 
     job: Job
     layout: Layout
@@ -280,7 +279,7 @@ class Verdict:
 
 
 def verdict(job: Job, layout: Layout) -> Verdict:
-    """Whether it works and fits, and what to think of besides."""
+    """Judge whether a layout works and fits, with warnings."""
     refused = refusal(job, layout)
     if refused is not None:
         return Verdict(job, layout, refused)

@@ -3,22 +3,28 @@
 As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
 equally many layers.
 
-    states        of the rank's parameters (gpu_memory.py): over d c ranks, experts over
-                  d c / e
+    states        of the rank's parameters: over d c ranks, experts over d c / e
     activations   what is kept of a microbatch by each layer of the rank, times those in flight
     dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
     whole units   as footprint.py; zero 2 with virtual stages: a whole stage, whose gradients are
                   reduced after a round of p microbatches
 
 Unlike calc.footprint, whose states are N / (t p), an average over the stages. All experts get
-equally many tokens. Layers with experts and latent attention keep what a dense layer keeps that is
-like them: gpu_memory.py.
+equally many tokens. Ranks that can be fullest: 0 (most in flight, embedding), the first whose
+layers are no fewer (1), the first ones that have experts, and the last (head and loss). In flight
+never rises along the pipeline, and ranks between hold the same otherwise, so no other can.
 
-Ranks that can be fullest: 0 (most in flight, embedding), the first whose layers are no fewer (1),
-the first ones that have experts, and the last (head and loss). In flight never rises along the
-pipeline, and ranks between hold the same otherwise, so no other can.
+Layers of each stage (`layer_counts`); stage s is on rank s % pp:
 
-How many parameters one GPU holds: of its layers, and of the pipeline's ends.
+    equal       L layers, S stages, L / S each
+    balanced    (L + 2) / S each, of which the embedding is one on the first stage, and the head one
+                on the last: these have one layer less, even none
+    uneven      the first L % S have one more; not where stages are virtual
+
+L = 126, S = 16 * 8 is balanced: the first and the last virtual stage have no layer, all others one,
+as Llama 3 405B was trained.
+
+Parameters that one GPU holds (`held_by_ranks`), of its layers and of the pipeline's ends:
 
     layer           attention, two norms, an MLP;          / t
     with experts    attention, two norms, router, shared experts, / t; its routed experts / (t e)
@@ -29,20 +35,8 @@ How many parameters one GPU holds: of its layers, and of the pipeline's ends.
 
 So the ranks at the ends hold more than those between: of llama3-8b on 8 stages 39% more than N/p.
 A t-th is rounded up. Norms are on every rank of tp, and counted as cut: 2 D of a layer.
-Paper: Narayanan et al., arXiv:2104.04473, section 2, for stages and tied embeddings.
 
-Which layers each stage of a pipeline has.
-
-    equal       L layers, S stages, L / S each
-    balanced    (L + 2) / S each, of which the embedding is one on the first stage, and the head one
-                on the last: these have one layer less, even none
-    uneven      the first L % S have one more; not where stages are virtual
-
-L = 126, S = 16 * 8 is balanced: the first and the last virtual stage have no layer, all others one,
-as Llama 3 405B was trained. Stage s is on rank s % pp.
-Paper: Llama 3, arXiv:2407.21783, section 3.3.2.
-
-Models with experts, or latent attention, as dense ones that keep as many activations.
+A model with experts, or latent attention, counts as a dense one that keeps as many activations:
 
     experts            the MLP of a token: k + shared experts, side by side
     latent attention   all heads' keys and values, expanded; a head has the mean of the sizes of its
@@ -50,6 +44,9 @@ Models with experts, or latent attention, as dense ones that keep as many activa
 
 What the formulas for dense layers then leave out (inputs of each expert, the compressed keys) is
 added where it counts.
+
+Papers: Narayanan et al., arXiv:2104.04473, section 2, for stages and tied embeddings; Llama 3,
+arXiv:2407.21783, section 3.3.2.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ from labkit.calc.units import number_text
 
 
 class StageLayers(NamedTuple):
-    """Of one stage."""
+    """The layers of one stage."""
 
     dense: int
     experts: int
@@ -99,7 +96,7 @@ class StageLayers(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, ...] | None:
-    """By stage, of which there are num_stages on all ranks together. None: they cannot be cut."""
+    """Return the layers of each of num_stages stages on all ranks. None: they cannot be cut."""
     if layers % num_stages == 0:
         return (layers // num_stages,) * num_stages
     if num_stages > 2 and (layers + 2) % num_stages == 0:
@@ -114,7 +111,7 @@ def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, .
 def stage_layers(
     config: ModelConfig, num_stages: int, virtual: int
 ) -> tuple[StageLayers, ...] | None:
-    """By stage, in the order of the model: its first layers have no experts."""
+    """Return layers by stage, in the order of the model: its first layers have no experts."""
     counts = layer_counts(config.layers, num_stages, virtual)
     if counts is None:
         return None
@@ -129,7 +126,7 @@ def stage_layers(
 
 @lru_cache(maxsize=1 << 14)
 def layers_of_rank(config: ModelConfig, pp: int, virtual: int, rank: int) -> StageLayers:
-    """Of all its stages together."""
+    """Return the layers of all of a rank's stages together."""
     stages = stage_layers(config, pp * virtual, virtual)
     assert stages is not None, "a rule refuses such layouts"
     mine = stages[rank::pp]
@@ -151,12 +148,12 @@ class Held(NamedTuple):
 
 
 def held_by_stage(config: ModelConfig, layout: Layout) -> tuple[Held, ...]:
-    """Of each stage, in the order of the model."""
+    """Return the parameters of each stage, in the order of the model."""
     return _by_stage(config, layout.pp, layout.virtual, layout.tp, layout.ep)
 
 
 def held_by_ranks(config: ModelConfig, layout: Layout) -> tuple[Held, ...]:
-    """Of each rank of the pipeline, all its stages together."""
+    """Return the parameters of each rank of the pipeline, all its stages together."""
     return _by_rank(config, layout.pp, layout.virtual, layout.tp, layout.ep)
 
 
@@ -194,7 +191,7 @@ def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, ep: i
 
 @lru_cache(maxsize=256)
 def like_dense(config: ModelConfig, num_experts: int) -> ModelConfig:
-    """A dense model with the same attention, its MLP as wide as so many experts; 0: its own."""
+    """Return a dense model with the same attention and an MLP for so many experts; 0: its own."""
     none = {"num_experts": 0, "top_k": 0, "shared_experts": 0, "dense_layers": 0}
     changed: dict[str, Any] = none | {"expert_ffn": None, "router_bias": False}
     if num_experts:
@@ -210,7 +207,7 @@ _CACHED = 1 << 16
 
 
 def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
-    """Bytes of one GPU, by part. rank: of the pipeline; None: the fullest.
+    """Return the bytes of one GPU, by part. rank: of the pipeline; None: the fullest.
 
     ValueError for a batch that the ranks cannot share.
     """
@@ -234,13 +231,13 @@ def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
 
 
 def fullest(job: Job, layout: Layout) -> tuple[int, dict[str, Result]]:
-    """The rank of the pipeline that holds most, and what, by part."""
+    """Return the rank of the pipeline that holds most, and its bytes by part."""
     held = {rank: rank_parts(job, layout, rank) for rank in _candidates(job, layout)}
     return max(held.items(), key=lambda item: sum([part.value for part in item[1].values()]))
 
 
 def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
-    """By name."""
+    """Return the bytes of a rank, by name of the part."""
     shards = layout.dp * layout.cp
     held = held_by_ranks(job.config, layout)[rank]
     parts = dict(_states(job, held, layout.ep, layout.zero, shards))
@@ -266,7 +263,7 @@ def _layers_of(job: Job, layout: Layout, rank: int) -> StageLayers:
 
 
 def in_flight(job: Job, layout: Layout) -> tuple[float, ...]:
-    """By rank of the pipeline: microbatches, of all its layers."""
+    """Return by rank of the pipeline the microbatches, of all its layers."""
     return _in_flight(layout.pp, layout.num_microbatches(job.global_batch), layout.virtual)
 
 

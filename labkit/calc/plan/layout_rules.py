@@ -1,4 +1,4 @@
-"""Which combinations do not work, and why; and which do, at a cost that is easily overlooked.
+"""Layouts of a job: those that are worth a look, those that do not work and why, and warnings.
 
     refused    heads, key-value heads, features and tokens that ranks cut unevenly
                layers that stages cut unevenly (but see gpu_memory.py), more stages than layers
@@ -10,9 +10,7 @@
 
 A refusal has a title, by which losers are counted, and a reason with what would do.
 
-All layouts of a job that are worth a look, in a fixed order.
-
-What is tried, and nothing else is left out:
+`layouts` yields in a fixed order, and leaves out nothing else:
 
     tp          divisors of heads, key-value heads and features that are powers of 2, up to twice
                 the GPUs of a node
@@ -46,7 +44,7 @@ from labkit.calc.units import bytes_text, seconds_text
 
 
 class Refusal(NamedTuple):
-    """Why a layout does not exist for a job."""
+    """The reason why a layout does not exist for a job."""
 
     title: str
     reason: str
@@ -56,7 +54,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(job: Job, layout: Layout) -> Refusal | None:
-    """The first rule that it breaks. None: it can run, if it fits."""
+    """Return the first rule that the layout breaks. None: it can run, if it fits."""
     check_asked(job, layout)
     return (
         _of_ranks(job, layout)
@@ -69,14 +67,14 @@ def refusal(job: Job, layout: Layout) -> Refusal | None:
 
 
 def require_works(job: Job, layout: Layout) -> None:
-    """Raises ValueError for a layout that a rule refuses, with the rule."""
+    """Raise ValueError for a layout that a rule refuses, with the rule."""
     refused = refusal(job, layout)
     if refused is not None:
         raise ValueError(f"{layout}: {refused}")
 
 
 def warnings_of(job: Job, layout: Layout) -> list[str]:
-    """What it costs that is easily overlooked, in seconds and bytes of a step; [] for nothing."""
+    """Return costs that are easily overlooked, in seconds and bytes of a step, or []."""
     found = []
     num = layout.num_microbatches(job.global_batch)
     if layout.tp > 1 and not (where := span_of(job, layout, "tp")).is_in_one_node:
@@ -200,7 +198,7 @@ def _of_stages(job: Job, layout: Layout) -> Refusal | None:
 
 
 def _that_divides(job: Job, layout: Layout) -> str:
-    """What of the layout would do with this batch: fewer ranks, or smaller microbatches."""
+    """Return how the layout would fit this batch: fewer ranks, or smaller microbatches."""
     of_ranks, rest = divmod(job.global_batch, layout.microbatch)
     if rest:
         microbatch = math.gcd(job.global_batch, layout.microbatch)
@@ -234,7 +232,7 @@ LEAST_TOKENS = 2048
 
 
 def layouts(job: Job) -> Iterator[Layout]:
-    """Each once. Some of them a rule refuses, and many do not fit."""
+    """Yield each layout once. A rule refuses some of them, and many do not fit."""
     recompute = ("none", "full") if job.assumptions.flash else ("none", "selective", "full")
     microbatches = tuple(_powers(min(MOST_SEQUENCES, job.global_batch)))
     for tp, cp, pp, ep in _shapes(job):

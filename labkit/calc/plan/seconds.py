@@ -1,6 +1,8 @@
-"""Seconds of one layer for one microbatch on one GPU, by what they go into.
+"""Seconds of one layer for one microbatch on one GPU: computing, collectives, data parallelism.
 
-    computing    FLOPs / (efficiency * peak)  +  bytes to and from the GPU's own memory / bandwidth
+Computing (`layer_seconds`):
+
+    seconds      FLOPs / (efficiency * peak)  +  bytes to and from the GPU's own memory / bandwidth
 
     FLOPs        2 per weight and token; attention 4 H K s, or 2 H K s of a causal mask with flash
     bytes        forward, of numbers with b bytes, for each token of a microbatch:
@@ -14,12 +16,7 @@
 Small microbatches, and cuts by tp, lower what is achieved by the second term: weights are read for
 few tokens, and what is not cut stays. Kernels' own inefficiency at small sizes is not modelled.
 
-Collectives of tp, cp and ep: seconds.py.
-
-Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Dao, arXiv:2307.08691, for five
-products backward where forward has two.
-
-Seconds of one layer's collectives for one microbatch, (forward, backward): what is exposed.
+Collectives of a layer (`tensor_seconds` and so on), (forward, backward): what is exposed.
 
     tp           4 halves (reduce-scatter, all-gather) of B T D forward, 4 backward, exposed; the
                  two more all-gathers of sequence parallelism's backward overlap. Experts: their
@@ -30,11 +27,8 @@ Seconds of one layer's collectives for one microbatch, (forward, backward): what
     ep           2 all-to-alls forward of k B T D, 2 backward, exposed
 
 Recomputed in full: forward's once more, in backward. All experts get equally many tokens.
-Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; Llama 3,
-arXiv:2407.21783, section 3.3.2, for gathering; Lepikhin et al., GShard, arXiv:2006.16668, for
-all-to-alls.
 
-Seconds of collectives in a group whose ranks are on several nodes: L on each of H nodes.
+A collective in a group whose ranks are on several nodes, L on each of H nodes (`Span`):
 
     half         reduce-scatter or all-gather, D bytes: (L-1) (a_fast + D/L b_fast)
                                                       + (H-1) (a_slow + D/(L H) b_slow)
@@ -46,9 +40,8 @@ Seconds of collectives in a group whose ranks are on several nodes: L on each of
 a: latency of a message; b: seconds of a byte, at the share of the bandwidth that collectives reach.
 L and H come from the layout: of the group of rank 0, those that are among the first G ranks share
 its node of G GPUs. Where H nodes do not have equally many of a group, L is their mean.
-Paper: Cho et al., "BlueConnect", SysML 2019; one adapter for each GPU.
 
-What the ranks that share a model's states take of a step: reduces, gathers, the optimizer.
+Data parallelism: reduces, gathers and the optimizer of the ranks that share a model's states.
 
     zero   reduce, times K_g N    gather, times K_p N      N parameters of a stage on one GPU
     0      2, once a step         -
@@ -58,12 +51,13 @@ What the ranks that share a model's states take of a step: reduces, gathers, the
 
 An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
 zero 2 may add up the gradients of that one stage. Collectives go layer by layer, experts apart.
+Exposed: less what hides, `overlap` of it, and no more than there is to hide behind.
 
-Exposed: less what hides, `overlap` of it, and no more than there is to hide behind. What is once a
-step is after the last backward of a stage, or before its first forward: exposed_seconds. What is in
-every microbatch makes the stage's forward and backward longer, and with them the bubble:
-in_each_microbatch. optimizer: reads and writes of states, by the GPU's memory bandwidth.
-Paper: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch.
+Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Dao, arXiv:2307.08691, for five
+products backward where forward has two; Korthikanti et al., arXiv:2205.05198; Liu et al.,
+arXiv:2310.01889, for rings; Llama 3, arXiv:2407.21783, section 3.3.2, for gathering; Lepikhin et
+al., GShard, arXiv:2006.16668, for all-to-alls; Cho et al., "BlueConnect", SysML 2019; Rajbhandari
+et al., arXiv:1910.02054, section 7.
 """
 
 from __future__ import annotations
@@ -80,7 +74,7 @@ from labkit.calc.plan.job import Job
 
 
 class Span(NamedTuple):
-    """Where the ranks of a group are."""
+    """The places of a group's ranks."""
 
     inside: float
     """On each node."""
@@ -98,7 +92,7 @@ class Span(NamedTuple):
 
 
 def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
-    """Of a group, from the (ranks, stride) of each axis that it lies along."""
+    """Return the span of a group, from the (ranks, stride) of each axis that it lies along."""
     size, in_first = 1, [0]
     for num, stride in sides:
         size *= num
@@ -112,7 +106,7 @@ def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
 
 
 def span_of(job: Job, layout: Layout, *axes: str, every: int = 1, num: int | None = None) -> Span:
-    """Of the group along an axis, or along several.
+    """Return the span of the group along an axis, or along several.
 
     every: along the first of them, one rank of so many only. num: the first so many of it only.
     """
@@ -138,7 +132,7 @@ def _span_of(
 
 
 def half_seconds(job: Job, nbytes: float, where: Span) -> float:
-    """Of a reduce-scatter or an all-gather: D bytes on every rank, before or after."""
+    """Return seconds of a reduce-scatter or an all-gather of D bytes (before or after)."""
     L, H = where
     fast, slow = job.machines.fast, job.machines.slow
     inside = (L - 1) * (fast.alpha + nbytes / L * _beta(job, fast)) if L > 1 else 0.0
@@ -147,7 +141,7 @@ def half_seconds(job: Job, nbytes: float, where: Span) -> float:
 
 
 def all_to_all_seconds(job: Job, nbytes: float, where: Span) -> float:
-    """D bytes of each rank, equal blocks."""
+    """Return seconds for D bytes of each rank, in equal blocks."""
     L, H = where
     block = nbytes / (L * H)
     fast, slow = job.machines.fast, job.machines.slow
@@ -156,7 +150,7 @@ def all_to_all_seconds(job: Job, nbytes: float, where: Span) -> float:
 
 
 def message_seconds(job: Job, nbytes: float, *, crosses_nodes: bool) -> float:
-    """From one rank to another."""
+    """Return seconds of a message from one rank to another."""
     tier = job.machines.tier(crosses_nodes=crosses_nodes)
     return tier.alpha + nbytes * _beta(job, tier)
 
@@ -171,7 +165,7 @@ _FLOAT32_BYTES = 4
 def tensor_seconds(
     job: Job, tokens: int, where: Span, recompute: str, num_experts: int
 ) -> tuple[float, float]:
-    """Of tp. num_experts: that a token goes through; 0: a dense layer."""
+    """Return tp's seconds. num_experts: that a token goes through; 0: a dense layer."""
     if where.size == 1:
         return 0.0, 0.0
     nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
@@ -217,7 +211,7 @@ def expert_seconds(
     recompute: str,
     num_experts: int,
 ) -> tuple[float, float]:
-    """Of ep: tokens to their experts, and back."""
+    """Return ep's seconds: tokens to their experts, and back."""
     if where.size == 1 or not num_experts:
         return 0.0, 0.0
     own = tokens / (tp if sequence_parallel else 1)
@@ -239,7 +233,7 @@ _NONE = LayerSeconds((0.0, 0.0))
 
 
 def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]:
-    """Of (a dense layer, one with experts)."""
+    """Return seconds of (a dense layer, one with experts)."""
     tensor, ring = span_of(job, layout, "tp"), span_of(job, layout, "cp")
     experts = span_of(job, layout, "dp", num=layout.ep)
     how = (layout.sequence_parallel, layout.microbatch, layout.recompute)
@@ -247,7 +241,7 @@ def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]
 
 
 def compute_seconds(job: Job, flops: float, nbytes: float) -> float:
-    """On one GPU: products of matrices, and then what only moves bytes."""
+    """Return seconds on one GPU: products of matrices, and then what only moves bytes."""
     device = job.device
     products = flops / (job.assumptions.efficiency * device.flops_per_s)
     return products + nbytes / device.memory_bytes_per_s
@@ -296,7 +290,7 @@ def _compute(
     recompute: str,
     num_experts: int,
 ) -> tuple[float, float]:
-    """(forward, backward) seconds."""
+    """Return (forward, backward) seconds."""
     config, kept = job.config, job.kept
     used = attention_parameters(config) + 2 * norm_parameters(config)
     held = used
@@ -357,18 +351,18 @@ Pair = tuple[float, float]
 
 
 def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
-    """How often zero 2 reduces a gradient in a step."""
+    """Return how often zero 2 reduces a gradient in a step."""
     return num_microbatches // layout.pp if layout.virtual > 1 else num_microbatches
 
 
 def once_a_step(job: Job, layout: Layout) -> list[Pair]:
-    """By stage: seconds of its (reduce, gather) that are done once in a step, whole."""
+    """Return by stage seconds of its (reduce, gather) that are done once in a step, whole."""
     times = {0: (2, 0), 1: (1, 1), 2: (0, 1), 3: (0, 0)}[layout.zero]
     return [(times[0] * r, times[1] * g) for r, g in _halves(job, layout)]
 
 
 def in_each_microbatch(job: Job, layout: Layout, computing: list[Pair]) -> list[Pair]:
-    """By stage: exposed seconds of reduces and gathers in a microbatch's (forward, backward).
+    """Return by stage exposed seconds in a microbatch's (forward, backward).
 
     computing: by stage, (forward, backward) of a microbatch, behind which they may hide.
     """
@@ -389,7 +383,7 @@ def _in_one(job: Job, zero: int, every: int, halves: Pair, computing: Pair) -> P
 
 
 def exposed_seconds(job: Job, once: Pair, computing: Pair) -> float:
-    """Of (reduce, gather) once a step, of a rank with (forward, backward) of computing."""
+    """Return exposed seconds of (reduce, gather), beside (forward, backward) of computing."""
     (reduce_s, gather_s), (forward, backward) = once, computing
     overlap = job.assumptions.overlap
     left = reduce_s - min(overlap * reduce_s, backward)
@@ -409,7 +403,7 @@ def optimizer_seconds(job: Job, layout: Layout) -> float:
 
 
 def _halves(job: Job, layout: Layout) -> list[Pair]:
-    """By stage: seconds of (one reduce-scatter of its gradients, one all-gather of parameters)."""
+    """Return by stage seconds of (reduce-scatter of gradients, all-gather of parameters)."""
     stages = held_by_stage(job.config, layout)
     if layout.dp * layout.cp == 1:
         return [(0.0, 0.0)] * len(stages)

@@ -1,13 +1,15 @@
 """A training step, and weeks of them, simulated for any layout.
 
-found = simulate.step(plan.pieces(job, layout), layout, [simulate.Straggler(5, 1.5)])
-month = simulate.weeks(step_s=found.seconds, num_gpus=1024, ...)
+    found = simulate.step(plan.pieces(job, layout), layout, [simulate.Straggler(5, 1.5)])
+    month = simulate.weeks(step_s=found.seconds, num_gpus=1024, ...)
 
-orders -> graph            who does what in which order, and what each waits for
-disturbance -> behaviour   who is unlike the others: the rest is simulated once
-replica, gradient_exchange  seconds: through the pipeline, and after it
-simulate_step              a step; simulated_step: what it shows, such as what costs most
-simulate_weeks             failures, checkpoints, restarts; weeks_result: what is left
+Read in this order:
+
+    graph.py            who does what in which order, what each waits for, and when it ends
+    disturbances.py     what makes ranks unequal; ranks that are equal are simulated once
+    path.py             what follows the pipeline, and the longest path of a step
+    simulate_step.py    a step; simulated_step.py: what it shows, such as what costs most
+    simulate_weeks.py   failures, checkpoints, restarts, and what is left
 """
 
 from labkit.calc.simulate.disturbances import Disturbance, Jitter, SlowLink, SlowNode, Straggler

@@ -1,13 +1,4 @@
-"""Ranks that behave the same are simulated once: who is unlike the others, and in what.
-
-    cell      tp x cp x ep ranks of one stage and replica: collectives inside every operation keep
-              them in step, so one of them stands for all, and the slowest counts
-    replica   pp cells (with ep: of ep neighbours of dp, which are in step, too)
-
-Replicas meet only where gradients are reduced. So of 12,500 replicas those without a disturbance
-are one class; each that has one is a class with those that have the same.
-
-What makes ranks unequal: stragglers, slow nodes and links, and jitter.
+"""Disturbances that make ranks unequal, and classes of ranks that behave the same.
 
     Straggler(5, 1.5)             what rank 5 computes takes 1.5 times as long
     SlowNode(range(8, 16), 3)     messages of these ranks, and collectives over dp that they are in
@@ -18,6 +9,15 @@ Where several slow the same thing, the largest factor counts; stragglers of one 
 Collectives over dp of every microbatch, with zero 2 and 3, take longer by the same factor, as far
 as they were exposed. Those of tp, cp and ep are inside an operation and keep their time: a slow
 link between two ranks that share nothing else is refused.
+
+Ranks that behave the same are simulated once:
+
+    cell      tp x cp x ep ranks of one stage and replica: collectives inside every operation keep
+              them in step, so one of them stands for all, and the slowest counts
+    replica   pp cells (with ep: of ep neighbours of dp, which are in step, too)
+
+Replicas meet only where gradients are reduced. So of 12,500 replicas those without a disturbance
+are one class; each that has one is a class with those that have the same.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Of a replica: what is unlike the others. Two that are equal take the same time."""
+    """The differences of a replica from the others. Two that are equal take the same time."""
 
     slower: tuple[tuple[int, Factors], ...] = ()
     """(cell, factors of its ranks)."""
@@ -134,7 +134,7 @@ class Behaviour:
 
 @dataclass
 class Collective:
-    """Of the ranks of one stage and tp that reduce gradients together, over dp and cp."""
+    """Ranks of one stage and tp that reduce gradients together, over dp and cp."""
 
     link: float = 1.0
     slower: dict[int, float] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Behaviours:
-    """Of all replicas of a layout, and of all collectives over dp."""
+    """The behaviours of all replicas of a layout, and of all collectives over dp."""
 
     layout: Layout
     of_replica: dict[int, Behaviour]
@@ -201,7 +201,7 @@ class Behaviours:
 
 
 def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviours:
-    """Sorted by whom they concern: the work is that of the disturbed ranks, not of all.
+    """Sort disturbances by the ranks that they concern.
 
     TypeError for what is no disturbance, ValueError for a rank that is not there.
     """
@@ -253,7 +253,7 @@ def _require_a_link_that_is_seen(layout: Layout, link: SlowLink) -> None:
 
 
 def _cells(layout: Layout, stragglers: dict[int, float]) -> dict[int, dict[int, Factors]]:
-    """replica -> cell -> the factors of its ranks."""
+    """Return replica -> cell -> the factors of its ranks."""
     slow: dict[tuple[int, int], list[float]] = defaultdict(list)
     for rank, factor in stragglers.items():
         at = layout.coordinates(rank)
@@ -270,7 +270,7 @@ def _cells(layout: Layout, stragglers: dict[int, float]) -> dict[int, dict[int, 
 def _links(
     layout: Layout, nodes: dict[int, float], links: dict[Pair, float]
 ) -> dict[int, dict[Pair, float]]:
-    """replica -> two cells -> the factor of messages between them."""
+    """Return replica -> two cells -> the factor of messages between them."""
     found: dict[int, dict[Pair, float]] = defaultdict(dict)
 
     def slow(replica: int, one: int, other: int, factor: float) -> None:

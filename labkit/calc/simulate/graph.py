@@ -1,22 +1,12 @@
-"""A pipeline's step as a graph: what each piece of work waits for, in an order that can be run.
+"""A pipeline's step as a graph of work in an order that can be run, and a replica's times.
 
     F of stage s, microbatch i     waits for    the work before it on its rank
                                                 F of stage s - 1, i: a message
     B of stage s, i                waits for    the work before it on its rank
                                                 B of stage s + 1, i: a message; the last stage: none
 
-The same graph serves all replicas of a layout; only their seconds differ.
-
-One replica's way through the pipeline: when each piece of its work begins and ends.
-
-    begins = the later of: its cell is free; the message that it needs has come
-    ends   = begins + collectives inside it + the slowest rank's computing
-
-A message comes send_s after the work that yields it has ended, and keeps nobody busy meanwhile.
-
-The order in which each rank of a pipeline works: gpipe, 1f1b, interleaved.
-
-    all three:    some forwards ahead, then one forward and one backward in turn, then what is left
+The order of work on each rank of a pipeline is some forwards ahead, then one forward and one
+backward in turn, then what is left:
 
     schedule      ahead, on rank r of p               a rank's microbatches
     gpipe         all                                 one after the other
@@ -24,7 +14,15 @@ The order in which each rank of a pipeline works: gpipe, 1f1b, interleaved.
     interleaved   2 (p - r - 1) + (v - 1) p           p through its first stage, the same p through
                                                       its second, ...; stage s is on rank s mod p
 
-Written from the papers, and not taken from the strategies, which are held against it.
+This is written from the papers. The strategies' own schedules are tested against it.
+
+The same graph serves all replicas of a layout; only their seconds differ (`replica_times`):
+
+    begins = the later of: its cell is free; the message that it needs has come
+    ends   = begins + collectives inside it + the slowest rank's computing
+
+A message comes send_s after the work that yields it has ended, and keeps no rank busy meanwhile.
+
 Papers: Huang et al., GPipe, arXiv:1811.06965; Narayanan et al., arXiv:2006.09503 (1F1B with a
 flush) and arXiv:2104.04473, section 2.2 (interleaved).
 """
@@ -60,7 +58,7 @@ class Work(NamedTuple):
 def order(
     schedule: str, rank: int, num_ranks: int, num_microbatches: int, virtual: int = 1
 ) -> tuple[Work, ...]:
-    """All work of one rank of a pipeline in a step, first to last.
+    """Return all work of one rank of a pipeline in a step, first to last.
 
     ValueError: another schedule, several stages on a rank without interleaving, or an interleaved
     schedule whose microbatches do not come in rounds of `num_ranks`.
@@ -77,7 +75,7 @@ def order(
 
 
 def check_schedule(schedule: str, num_ranks: int, num_microbatches: int, virtual: int) -> None:
-    """Raises ValueError for a schedule that does not exist, see `order`."""
+    """Raise ValueError for a schedule that does not exist, see `order`."""
     p, m = check_ranks(num_ranks, "num_ranks"), check_ranks(num_microbatches, "num_microbatches")
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule={shown(schedule)}: give one of {', '.join(SCHEDULES)}")
@@ -93,7 +91,7 @@ def check_schedule(schedule: str, num_ranks: int, num_microbatches: int, virtual
 
 
 def _walk(kind: str, rank: int, p: int, m: int, virtual: int) -> Iterator[Work]:
-    """One direction's work: backward comes from a rank's last stage."""
+    """Return one direction's work: backward comes from a rank's last stage."""
     if virtual == 1:
         yield from (Work(kind, rank, microbatch) for microbatch in range(m))
         return
@@ -143,7 +141,7 @@ class Graph:
 
 @lru_cache(maxsize=8)
 def graph(schedule: str, num_cells: int, num_microbatches: int, virtual: int = 1) -> Graph:
-    """Of a schedule. ValueError for one that does not exist, see `orders.order`."""
+    """Return the graph of a schedule. ValueError for one that does not exist, see `order`."""
     rows = [order(schedule, n, num_cells, num_microbatches, virtual) for n in range(num_cells)]
     work, cell = _runnable(rows, num_cells * virtual)
     place = {each: n for n, each in enumerate(work)}
@@ -178,7 +176,7 @@ def _need(work: Work, num_stages: int) -> Work | None:
 
 
 def _runnable(rows: list[tuple[Work, ...]], num_stages: int) -> tuple[list[Work], list[int]]:
-    """All work, each after what it needs, and the cell of each: rows run as far as they can."""
+    """Return all work, each after what it needs, with its cell: rows run as far as they can."""
     work: list[Work] = []
     cells: list[int] = []
     done: set[Work] = set()
@@ -204,7 +202,7 @@ def _runnable(rows: list[tuple[Work, ...]], num_stages: int) -> tuple[list[Work]
 
 @dataclass(frozen=True)
 class Times:
-    """Of a replica's work, in the order of the graph, seconds from the start of the step."""
+    """Times of a replica's work, in the order of the graph, seconds from the start of the step."""
 
     starts: list[float]
     ends: list[float]
@@ -230,7 +228,7 @@ def replica_times(
     replica: int = 0,
     count: int = 1,
 ) -> Times:
-    """Of a replica with such a behaviour. rng: for jitter, a state of its own."""
+    """Return the times of a replica with such a behaviour. rng: for jitter, a state of its own."""
     seconds = _seconds(graph, pieces, behaviour, ranks_per_cell, jitter, rng)
     factors = dict(behaviour.links)
     sends = [pieces.send_s * factors.get(pair, 1.0) for pair in graph.pairs]
@@ -252,7 +250,7 @@ def replica_times(
 
 
 def computing(pieces: Pieces) -> dict[tuple[str, int], tuple[float, float]]:
-    """(kind, stage) -> (collectives inside an operation, computing), seconds."""
+    """Return (kind, stage) -> (collectives inside an operation, computing), seconds."""
     found = {}
     for stage, (forward, backward) in enumerate(zip(pieces.forward_s, pieces.backward_s)):
         whole = forward + backward
@@ -290,7 +288,7 @@ def _seconds(
 
 
 def slowest_of(factors: Factors, jitter: float, rng: random.Random) -> float:
-    """A draw of max over ranks of factor * (1 + jitter * X), X exponential; exact for any number.
+    """Draw the max over ranks of factor * (1 + jitter * X), X exponential; exact for any number.
 
     The largest of n has the distribution (1 - e^-x)^n, which one uniform number inverts.
     """
@@ -300,6 +298,6 @@ def slowest_of(factors: Factors, jitter: float, rng: random.Random) -> float:
 
 
 def largest_exponential(count: int, rng: random.Random) -> float:
-    """The largest of so many exponential numbers of mean 1, in one draw."""
+    """Draw the largest of so many exponential numbers of mean 1."""
     uniform = rng.random() or 0.5  # 0 itself, one draw of 2**53, has no logarithm
     return -math.log(-math.expm1(math.log(uniform) / count))

@@ -3,15 +3,15 @@
     end <- gather <- optimizer <- reduce <- the last backward of the slowest replica
         <- the work before it, or the message that it waited for and the work that sent it <- ...
 
-Its segments join without a gap, so their seconds add up to those of the step. What is not on it
-may take longer, and the step would be no longer.
+Its segments join without a gap, so their seconds add up to those of the step. Work that is not on
+it may take longer, and the step would be no longer.
 
-What follows the pipeline: gradients reduced over dp, the update, parameters gathered.
+A Tail follows the pipeline: gradients reduced over dp, the update, parameters gathered.
 
     last backwards      |B|B|                 reduce_s = overlap + the rest
-    reduce, overlapped      |===lane===|      begins with the last backward of a stage on the
+    reduce, overlapped      |=background=|    begins with the last backward of a stage on the
                                               slowest replica; stages follow each other
-    reduce, the rest                   |==|   begins when the slowest replica's cell is through
+    reduce, the rest                   |==|   begins when the slowest replica's cell has finished
     optimizer                              |=|
     gather, the rest                         |==|     its overlap is in the next step's forwards
 
@@ -33,7 +33,7 @@ from labkit.calc.simulate.graph import Floors, Graph, Times, computing, slowest_
 
 
 class Tail(NamedTuple):
-    """When a stage's slowest collective over dp does what; each begins where the one before ends.
+    """The times of a stage's slowest collective over dp; each begins where the one before ends.
 
     cell: of the pipeline. lane: the stage whose last backward the overlapped part of the reduce has
     followed without a pause; -1: nothing overlaps.
@@ -49,7 +49,7 @@ class Tail(NamedTuple):
 
 
 def floors(graph: Graph, pieces: Pieces, found: Behaviours) -> Floors:
-    """What the gathering of parameters allows the first forwards."""
+    """Return the earliest ends of first forwards, while parameters are gathered."""
     ends = {}
     for cell in range(graph.num_cells):
         link = max([1.0, *(c.link for (pp, _), c in found.collectives.items() if pp == cell)])
@@ -69,7 +69,7 @@ def tails(
     begun_s: Sequence[float],
     rng: random.Random,
 ) -> list[Tail]:
-    """By cell, the collective that ends last.
+    """Return by cell the collective that ends last.
 
     ready_s: by cell, when the slowest replica is through the pipeline. begun_s: by stage, when the
     slowest begins its last backward.
@@ -114,7 +114,7 @@ def _tail(
 
 
 def _slowest(found: Behaviours, collective: Collective, count: int, rng: random.Random) -> float:
-    """The factor of the slowest rank's update."""
+    """Return the factor of the slowest rank's update."""
     slower = list(collective.slower.values())
     ranks = found.layout.dp * found.layout.cp * count - len(slower)
     factors = [(factor, 1) for factor in slower] + [(1.0, ranks)] * (ranks > 0)
@@ -136,7 +136,7 @@ class Segment(NamedTuple):
 def longest_path(
     graph: Graph, pieces: Pieces, allowed: Floors, kept: Sequence[Times], tails: Sequence[Tail]
 ) -> list[Segment]:
-    """First to last."""
+    """Return the segments of the longest path, first to last."""
     tail = max(tails, key=lambda each: each.gathered_s)
     backwards = [
         Segment("dp", tail.cell, -1, tail.updated_s, tail.gathered_s),
@@ -164,14 +164,14 @@ def longest_path(
 
 
 def _cause(graph: Graph, times: Times, n: int) -> int:
-    """The work whose end (and message) work n had to wait for; -1: none."""
+    """Return the work whose end (and message) work n had to wait for, or -1."""
     before, need = graph.before[n], graph.need[n]
     free = times.ends[before] if before >= 0 else 0.0
     return before if need < 0 or free >= times.starts[n] else need
 
 
 def _before(graph: Graph, times: Times, n: int) -> Iterator[Segment]:
-    """The message, or the gathering of parameters, that ended when work n began."""
+    """Return the message, or the gathering of parameters, that ended when work n began."""
     cause, start = _cause(graph, times, n), times.starts[n]
     since = times.ends[cause] if cause >= 0 else 0.0
     if start > since:
@@ -180,7 +180,7 @@ def _before(graph: Graph, times: Times, n: int) -> Iterator[Segment]:
 
 
 def _operation(graph: Graph, pieces: Pieces, times: Times, n: int) -> Iterator[Segment]:
-    """Last to first: computing, then the collectives inside."""
+    """Return an operation's segments, last to first: computing, then the collectives inside."""
     kind, stage, _ = graph.work[n]
     inside, alone = computing(pieces)[kind, stage]
     start, end = times.starts[n], times.ends[n]

@@ -2,10 +2,14 @@
 
     |  work  |W|  work  |W|  wo X  down  |  work  |W| ...
                             ----           X: a failure; the work since the last checkpoint is lost
-    down = waited for a node + detected + restarted; a failure while it restarts begins it anew
+    down = waited for a node + detected + restarted; a failure while it restarts begins it again
 
 Failures come at random (exponential), at a rate that grows with the number of GPUs, and not while
 the job waits for a node. Goodput is the share of all time in which work was done that stayed.
+Between two failures all is arithmetic, and takes no time:
+
+    work_s     |blocked_s|     work_s     |blocked_s| ...
+                         |beside_s|                     the checkpoint counts from its end on
 
 How far the first order holds (calc.lost_share at Young's interval sqrt(2 W M), no restart), M being
 the mean time between failures:
@@ -16,13 +20,6 @@ the mean time between failures:
     0.5 M          all                      71.3%; at Daly's interval, 0.69 M, 69.8%
 
 Papers: Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006.
-
-Where the time of a run of weeks went: the parts of all time, and how often it failed.
-
-A run from failure to failure: what lies between two of them is arithmetic, and takes no time.
-
-work_s     |blocked_s|     work_s     |blocked_s| ...
-                     |beside_s|                     the checkpoint counts from its end on
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ WEEK_S = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedWeeks:
-    """Seconds; useful, writing, redone and down add up to all of it."""
+    """Seconds of a run of weeks; useful, writing, redone and down add up to all of it."""
 
     total_s: float
     useful_s: float
@@ -116,7 +113,7 @@ class Spares:
 
 
 class FailingRun:
-    """Its state: the time, and where time has gone so far.
+    """The state of a run: the time, and where time has gone so far.
 
     work_s: of a turn. blocked_s, beside_s: of a checkpoint, see above. down_s: from a failure to
     the first step after it, a node being there. mtbf_s: of the job. total_s: when it ends.
@@ -220,7 +217,7 @@ def weeks(
     blocked_share: float = 1.0,
     spares: Spares | None = None,
 ) -> SimulatedWeeks:
-    """A run of so many weeks, failure by failure.
+    """Simulate a run of so many weeks, failure by failure.
 
     interval_s: of work between checkpoints, rounded to whole steps, at least one. detect_s: from a
     failure until somebody notices; restart_s: from there to the first step. blocked_share: of a
@@ -253,7 +250,7 @@ def weeks(
 
 
 class Goodputs(NamedTuple):
-    """Of runs that differ in their failures only."""
+    """Goodputs of runs that differ in their failures only."""
 
     mean: float
     deviation: float
@@ -261,7 +258,7 @@ class Goodputs(NamedTuple):
 
 
 def goodputs(*given: Any, **options: Any) -> Goodputs:
-    """The goodput of `weeks` with these arguments, over the seeds 0 to 19."""
+    """Return the goodput of `weeks` with these arguments, over the seeds 0 to 19."""
     found = [weeks(*given, **{**options, "seed": seed}).goodput for seed in range(20)]
     return Goodputs(statistics.mean(found), statistics.stdev(found))
 
@@ -287,5 +284,5 @@ def _check(seconds: dict[str, float], weeks: float, hours: float, share: float) 
 
 
 def _whole_steps(interval_s: float, step_s: float) -> float:
-    """Seconds of work between checkpoints: the nearest number of steps, at least one."""
+    """Return seconds of work between checkpoints: the nearest number of steps, at least one."""
     return max(1, round(interval_s / step_s)) * step_s

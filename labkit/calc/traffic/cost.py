@@ -1,23 +1,23 @@
-"""What one collective costs, whatever its algorithm: the result of `calc.collective`.
+"""The cost of one collective, whatever its algorithm: the result of `calc.collective`.
 
-Each algorithm's file has a class for each of its operations. The class says what one rank sends, in
-how many messages and steps, and how long they take on a link. What all share is here.
+Each algorithm has a class for each of its operations (rings.py, trees.py). The class says what one
+rank sends, in how many messages and steps, and how long they take on a link. This file has what all
+of them share.
 
 Seconds are by the alpha-beta model: a message of m bytes takes alpha + m beta. alpha is the latency
 of one message in seconds, beta the time of one byte in seconds: 1 / (bytes per second, one
 direction) of the link that a rank sends on. Every rank sends and receives at once; links are not
 shared; arithmetic is free.
 
-Paper: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994.
-
-How a tensor is cut into one chunk per rank: torch.tensor_split's rule.
-
-A tensor in k blocks, one behind the other: their number, steps and seconds.
+A tensor is cut into one chunk per rank by torch.tensor_split's rule. A Blocked collective sends it
+in k blocks, one behind the other:
 
     steps   = first + every (k-1)         seconds = steps (alpha + D/k beta)
 
 first: steps until the first block is through, 0 if there is nowhere to go. every: steps from one
 block to the next. With more blocks the last rank starts earlier, and each costs its latency.
+
+Paper: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994.
 """
 
 from __future__ import annotations
@@ -160,34 +160,6 @@ class Collective:
         )
 
 
-def _link(alpha: float, beta: float) -> Link:
-    check_not_negative(alpha, "alpha (seconds per message)")
-    check_not_negative(beta, "beta (seconds per byte)")
-    if beta > 1:
-        # A bandwidth passed where its inverse belongs gives absurd years, silently.
-        raise ValueError(f"beta={beta} is seconds per byte: for a link of 360 GB/s pass 1 / 360e9")
-    return Link(alpha, beta)
-
-
-def _pair(links: object, name: str) -> Sequence[float]:
-    if not isinstance(links, Sequence) or isinstance(links, str) or len(links) != 2:
-        raise TypeError(
-            f"{name}={shown(links)}: give a pair, (fast, slow): one number for links within a "
-            "host, and one for those between hosts"
-        )
-    return links
-
-
-def chunk_numels(numel: int, world_size: int) -> list[int]:
-    """Elements of each of the n chunks: the first numel % n are one longer.
-
-    chunk_numels(10, 4) == [3, 3, 2, 2]
-    """
-    world_size, numel = check_ranks(world_size), check_numel(numel)
-    shortest, num_longer = divmod(numel, world_size)
-    return [shortest + (chunk < num_longer) for chunk in range(world_size)]
-
-
 class Blocked(Collective):
     """A collective in blocks of block_bytes; without them, messages and steps are of one block.
 
@@ -225,7 +197,7 @@ class Blocked(Collective):
 
 
 def num_blocks(numel: int, itemsize: int, block_bytes: int) -> int:
-    """Blocks of at most `block_bytes` that hold whole elements; no elements are one empty block.
+    """Return the blocks of at most `block_bytes` of whole elements, at least one.
 
     num_blocks(10, itemsize=4, block_bytes=15) == 4: three elements each, and the last one.
     """
@@ -234,12 +206,12 @@ def num_blocks(numel: int, itemsize: int, block_bytes: int) -> int:
 
 
 def blocked_steps(first: int, every: int, blocks: int) -> int:
-    """Steps until the last of so many blocks is through."""
+    """Return the steps until the last of so many blocks is through."""
     return first + every * (blocks - 1) if first else 0
 
 
 def best_num_blocks(nbytes: float, alpha: float, beta: float, first: int, every: int) -> int:
-    """The k of the least seconds: near sqrt((first - every) D beta / (every alpha)).
+    """Return the k of the least seconds: near sqrt((first - every) D beta / (every alpha)).
 
     At least 1, at most one per byte. first and every: from 1, first the larger one.
     """
@@ -252,3 +224,31 @@ def best_num_blocks(nbytes: float, alpha: float, beta: float, first: int, every:
         (below, min(below + 1, most)),
         key=lambda k: blocked_steps(first, every, k) * (alpha + nbytes / k * beta),
     )
+
+
+def chunk_numels(numel: int, world_size: int) -> list[int]:
+    """Return the elements of each of the n chunks: the first numel % n are one longer.
+
+    chunk_numels(10, 4) == [3, 3, 2, 2]
+    """
+    world_size, numel = check_ranks(world_size), check_numel(numel)
+    shortest, num_longer = divmod(numel, world_size)
+    return [shortest + (chunk < num_longer) for chunk in range(world_size)]
+
+
+def _link(alpha: float, beta: float) -> Link:
+    check_not_negative(alpha, "alpha (seconds per message)")
+    check_not_negative(beta, "beta (seconds per byte)")
+    if beta > 1:
+        # A bandwidth passed where its inverse belongs gives absurd years, silently.
+        raise ValueError(f"beta={beta} is seconds per byte: for a link of 360 GB/s pass 1 / 360e9")
+    return Link(alpha, beta)
+
+
+def _pair(links: object, name: str) -> Sequence[float]:
+    if not isinstance(links, Sequence) or isinstance(links, str) or len(links) != 2:
+        raise TypeError(
+            f"{name}={shown(links)}: give a pair, (fast, slow): one number for links within a "
+            "host, and one for those between hosts"
+        )
+    return links

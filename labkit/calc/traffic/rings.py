@@ -1,7 +1,7 @@
-"""Bytes, messages, steps and seconds of the ring: formulas, written apart from the code they judge.
+"""Cost of collectives without a root: rings, halving-doubling, two tiers of links, all-to-all.
 
-n ranks, D bytes. Each rank sends to its right neighbour and receives from its left one. A ring cuts
-the tensor into n chunks by torch.tensor_split's rule, so uneven sizes have exact answers too:
+A ring of n ranks, D bytes. Each rank sends to its right neighbour and receives from its left one.
+The tensor is cut into n chunks by torch.tensor_split's rule, so uneven sizes have exact answers:
 
     per rank              sent bytes      messages, steps     seconds
     reduce-scatter        (n-1)/n D       n-1                 (n-1) (alpha + D/n beta)
@@ -20,14 +20,9 @@ so that the rings leave a host by K different ranks, each with its adapter:
 That is how NCCL estimates its rings. It is an upper bound: while a link is busy with the bytes of
 one message, the latency of another passes.
 
-Papers: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-JPDC 69(2), 2009. Source: NCCL, src/graph/tuning.cc; NCCL issue 530.
-
-Bytes, messages, steps and seconds of a halving-doubling all-reduce.
-
-n = p + r ranks, p the largest power of two in n, D bytes. Of ranks 0 to 2r-1 the even ones hand
-all of their tensor to the odd ones beside them, and get the sum back. The other p are numbered in
-order. A half of an odd number of elements is one longer if it is the first, which lower numbers
+Halving-doubling: n = p + r ranks, p the largest power of two in n. Of ranks 0 to 2r-1 the even ones
+hand all of their tensor to the odd ones beside them, and get the sum back. The other p are numbered
+in order. A half of an odd number of elements is one longer if it is the first, which lower numbers
 keep: so after s halvings number i has as many elements left as there are e = i mod 2**s among 0 to
 numel - 1, as if elements were dealt out like cards.
 
@@ -37,14 +32,9 @@ numel - 1, as if elements were dealt out like cards.
     if r > 0, even ones   D, before                         1, in blocks           1
               odd ones    D, after                          1                      1
 
-What is to be added goes in blocks, but nothing waits for one: seconds and steps know none.
+Summands go in blocks, but no rank waits for one block: seconds and steps do not depend on them.
 
-Papers: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur,
-Rabenseifner and Gropp, IJHPCA 19(1), 2005.
-
-Bytes, messages, steps and seconds of an all-reduce over two tiers of links.
-
-L ranks on each of H hosts, n = L * H, D bytes. By BlueConnect's account: a reduce-scatter within
+Two tiers of links (BlueConnect): L ranks on each of H hosts, n = L * H. A reduce-scatter within
 each host leaves every rank with D/L, the ranks with the same D/L all-reduce it between the hosts,
 and an all-gather within each host ends it.
 
@@ -58,23 +48,17 @@ and an all-gather within each host ends it.
 Against one flat ring it uses L adapters instead of one. Against L rings, which is what NCCL makes,
 it saves latencies, and (H-1)/H against (n-1)/n of the bytes on an adapter; its phases, however,
 follow each other, unless the tensor goes in blocks. Where the ranks of a host share one adapter,
-all L of them send over it at once in the slow phase, each at 1/L of its speed.
-
-In k blocks, t seconds for each of the phases within hosts and x for the phase between them, the
-fast links have 2 k t to do and the slow ones k x, one phase of a block beside another of the next:
+all L of them send over it at once in the slow phase, each at 1/L of its speed. In k blocks, t
+seconds for each of the phases within hosts and x for the phase between them, the fast links have
+2 k t to do and the slow ones k x, one phase of a block beside another of the next:
 
     k = 1       2 t + x
     k > 1       2 t + 2 max(t, x) + (k-2) max(2 t, x)
 
-Paper: Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
-hierarchy", SysML 2019.
-
-Bytes, messages, steps and seconds of a pairwise all-to-all with splits of any sizes.
-
-splits[r][s] is how many elements rank r has for rank s; the diagonal stays where it is. In step k
-of n - 1, rank r sends to r + k and receives from r - k, and goes on when both are done. An empty
-split is no message. Nothing can be combined on the way, so a rank sends the rest of its row, and
-receives the rest of its column:
+A pairwise all-to-all: splits[r][s] is how many elements rank r has for rank s; the diagonal stays
+where it is. In step k of n - 1, rank r sends to r + k and receives from r - k, and goes on when
+both are done. An empty split is no message. Nothing can be combined on the way, so a rank sends the
+rest of its row, and receives the rest of its column:
 
     per rank              bytes                               messages
     sent                  sum of splits[r] but splits[r][r]   one per other split that has elements
@@ -87,7 +71,11 @@ two ranks, and in the next step those hold up theirs. (Where a sender goes on be
 arrived, uneven exchanges take a little less.) Where the ranks of a host share one link to the
 others, messages of one step that share it are done together.
 
-Paper: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+Papers: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+JPDC 69(2), 2009; NCCL, src/graph/tuning.cc; NCCL issue 530; Rabenseifner, "Optimization of
+collective reduction operations", ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005; Cho
+et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network hierarchy",
+SysML 2019; Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 message-passing systems", IEEE TPDS 8(11), 1997.
 """
 
@@ -185,7 +173,7 @@ class RingAllReduce(RingReduceScatter):
 
 
 class HalvingDoublingAllReduce(Blocked):
-    """6 steps for 8 ranks, where a ring takes 14; 6 for 7 ranks too.
+    """An all-reduce in 6 steps for 8 ranks, where a ring takes 14; 6 for 7 ranks too.
 
     10 float32 over 4 ranks: rank 0 sends 5, 2, then 3, 5 elements, 60 bytes; rank 3 sends 5, 3, 2
     and 5, which makes 60 too.
@@ -239,7 +227,7 @@ class HalvingDoublingAllReduce(Blocked):
 
 
 class HierarchicalAllReduce(Collective):
-    """10 float32 on 2 hosts of 2: every rank carries 5 elements across.
+    """An all-reduce over two tiers. 10 float32 on 2 hosts of 2: each rank carries 5 across.
 
     Rank 0 sends 5 + 5 to its neighbour and 2 + 3 to rank 2: tier_bytes == (40, 20).
     1 GB, 8 ranks, 4 per host, 300 GB/s inside and 25 GB/s across: 15 ms; shared: 45 ms; a flat
@@ -305,7 +293,7 @@ def _passed_on_twice(parts: Sequence[int], member: int) -> int:
 
 
 class PairwiseAllToAll(Collective):
-    """nbytes of each rank in equal splits, or `splits` of any sizes."""
+    """An all-to-all of nbytes of each rank in equal splits, or `splits` of any sizes."""
 
     operation, algorithm = "all_to_all", "pairwise"
     options = frozenset({"ranks_per_host", "splits"})
@@ -362,7 +350,7 @@ class PairwiseAllToAll(Collective):
 def _link_numels(
     sent: Sequence[dict[int, int]], step: int, hosts: Sequence[int], shared: bool
 ) -> list[int]:
-    """By rank: the elements that its link carries before its message of this step is through."""
+    """Return by rank the elements that its link carries before its message has arrived."""
     n = len(sent)
     peers = [(rank + step) % n for rank in range(n)]
     own = [sent[rank].get(peer, 0) for rank, peer in enumerate(peers)]

@@ -1,7 +1,7 @@
-"""Bytes, messages, steps and seconds of reduces and broadcasts along a binary tree, and a chain.
+"""Cost of collectives on trees: reduces and broadcasts, double trees, gather and scatter at a root.
 
-n ranks, D bytes, k blocks. Ranks are counted from the root; the children of v are 2v+1 and 2v+2. D
-goes once along each edge, up or down:
+Along a binary tree, and a chain: n ranks, D bytes, k blocks. Ranks are counted from the root; the
+children of v are 2v+1 and 2v+2. D goes once along each edge, up or down:
 
     per rank        sent bytes                            messages
     reduce          D, the root none                      k
@@ -21,14 +21,9 @@ and every step brings one more:
     steps       n - 1 + k - 1
     seconds     (n + k - 2) (alpha + D/k beta)          least for k = sqrt((n-2) D beta / alpha)
 
-Papers: Sanders and Sibeyn, IPL 86(1), 2003; van de Geijn and Watts, "SUMMA: scalable universal
-matrix multiplication algorithm", Concurrency: Practice and Experience 9(4), 1997.
-
-Bytes, messages, steps and seconds of a double-tree all-reduce.
-
-n ranks in order, D bytes. Each half of the tensor, the first of an odd number longer by one, goes
-up and down a tree of its own. The tree over numbers 1 to m: its root is the largest power of two in
-m, to its left is the tree over those before it, to its right one over those behind it, made in the
+A double-tree all-reduce: each half of the tensor, the first of an odd number longer by one, goes up
+and down a tree of its own. The tree over numbers 1 to m: its root is the largest power of two in m,
+to its left is the tree over those before it, to its right one over those behind it, made in the
 same way. In tree 0, rank r is number r + 1. Tree 1 is tree 0 moved to the left by one rank, round
 the end.
 
@@ -38,12 +33,8 @@ the end.
 Steps, with k blocks of each half: by the paper's schedule a rank's two edges in either direction
 take turns, so that a level costs 2 steps at most and a further block 2, up and down again:
 4 (floor(log2 n) + k - 1), or 2k for two ranks. That suffices; some n need fewer.
-Paper: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-scan", Parallel Computing 35(12), 2009.
 
-Bytes, messages, steps and seconds of the backend's collectives with a root.
-
-n ranks, D bytes of the whole tensor:
+The backend's collectives with a root:
 
     broadcast (binomial tree)   ceil(log2 n) steps     ceil(log2 n) (alpha + D beta)
     gather, scatter (direct)    n-1 steps              (n-1) (alpha + D/n beta)
@@ -51,15 +42,18 @@ n ranks, D bytes of the whole tensor:
 After step s of the tree, 2**(s+1) ranks have the tensor. Gather and scatter go straight to and from
 the root, as gloo does; the root's one link carries it all.
 
-Paper: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-MPICH", IJHPCA 19(1), 2005.
+Papers: Sanders and Sibeyn, IPL 86(1), 2003; van de Geijn and Watts, "SUMMA: scalable universal
+matrix multiplication algorithm", Concurrency: Practice and Experience 9(4), 1997; Sanders, Speck
+and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+Computing 35(12), 2009; Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+operations in MPICH", IJHPCA 19(1), 2005.
 """
 
 from labkit.calc.traffic.cost import Blocked, Collective, Link, chunk_numels
 
 
 class TreeBroadcast(Blocked):
-    """Everything to each child. 4 steps for 8 ranks, 2 more per block."""
+    """A broadcast along a tree, everything to each child. 4 steps for 8 ranks, 2 more per block."""
 
     operation, algorithm = "broadcast", "tree"
     options = frozenset({"root", "block_bytes"})
@@ -93,7 +87,7 @@ class TreeBroadcast(Blocked):
 
 
 class TreeReduce(TreeBroadcast):
-    """Partial sums to the parent."""
+    """A reduce along a tree: partial sums to the parent."""
 
     operation = "reduce"
 
@@ -116,7 +110,7 @@ class TreeAllReduce(TreeBroadcast):
 
 
 class RingBroadcast(TreeBroadcast):
-    """Along a chain; the rank before the root sends nothing. 7 steps for 8 ranks."""
+    """A broadcast along a chain; the rank before the root sends nothing. 7 steps for 8 ranks."""
 
     algorithm = "ring"
 
@@ -128,7 +122,7 @@ class RingBroadcast(TreeBroadcast):
 
 
 class DoubleTreeAllReduce(Blocked):
-    """12 steps for 8 ranks, 4 more per block.
+    """An all-reduce on two trees: 12 steps for 8 ranks, 4 more per block.
 
     1001 float32 over 4 ranks, halves 501 and 500: rank 1 has three edges in tree 0 and one in
     tree 1, and sends (3 * 501 + 500) * 4.
@@ -161,7 +155,7 @@ class DoubleTreeAllReduce(Blocked):
 
 
 def _neighbours(number: int, size: int) -> int:
-    """Parent and children of `number` in the tree over 1 to `size`: found by going down to it."""
+    """Return parent and children of `number` in the tree over 1 to `size`, going down to it."""
     has_parent = False
     while True:
         root = 1 << (size.bit_length() - 1)
