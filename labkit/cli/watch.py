@@ -27,15 +27,20 @@ from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.exercises import show_list
 from labkit.cli.terminal import console, progress_warnings_shown, show_note, show_verdict
 from labkit.grade import desk
-from labkit.grade import workspace as catalog
-from labkit.grade.workspace import Workspace, find_learners_workspace
+from labkit.grade.workspace import (
+    CatalogError,
+    UnknownExercise,
+    Workspace,
+    find_learners_workspace,
+    get_exercise,
+)
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as
 # What an arrow or F5 sends, and Alt with another key: the last character is a letter, but no key.
 _SEVERAL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O.|[^[O])?")
 _TICK_MS = 200
 # What a file that is missing, unreadable or broken raises; it may be mended while one watches.
-_TROUBLE = (catalog.CatalogError, catalog.UnknownExercise, UnicodeDecodeError, OSError)
+_TROUBLE = (CatalogError, UnknownExercise, UnicodeDecodeError, OSError)
 
 
 class CannotWatch(UserError, RuntimeError):
@@ -53,7 +58,7 @@ def watch(
     """Check an exercise each time you save it. Keys show hints, the solution, the next one."""
     workspace = find_learners_workspace()
     name = desk.where_to_go_on(workspace) if name is None else name
-    catalog.get_exercise(name, workspace)
+    get_exercise(name, workspace)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotWatch(
             "watch waits for keys, so standard input and output must be a terminal; "

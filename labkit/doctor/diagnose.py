@@ -26,10 +26,23 @@ from labkit.comm.mismatch import ADVICE, Difference
 from labkit.comm.operation import known_as, listed, places, purpose, ranks_named, verb
 from labkit.comm.recorder import is_foreign
 from labkit.doctor import sources
-from labkit.doctor import verdict as advice
 from labkit.doctor.halt import cure
 from labkit.doctor.position import activity, plural, position_of
-from labkit.doctor.verdict import Fault, Stage, Verdict
+from labkit.doctor.verdict import (
+    ALL_RECEIVE,
+    ALL_SEND,
+    CALL_ALIKE,
+    CALL_ON_ALL,
+    COUNT_CALLS,
+    COUNT_MESSAGES,
+    MIXED,
+    NOT_ASKED,
+    NOT_RECORDED,
+    STOPPED,
+    Fault,
+    Stage,
+    Verdict,
+)
 from labkit.doctor.waiting import View, Wait, cycle, waits, waits_of
 
 _MOST_SHOWN = 8
@@ -87,11 +100,11 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
                 without = ends.get(operation.kind, without)
             absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
-            todo = advice.COUNT_CALLS if operation.is_collective else advice.COUNT_MESSAGES
+            todo = COUNT_CALLS if operation.is_collective else COUNT_MESSAGES
             if operation.is_part_of_a_call and not operation.is_collective:
-                todo = advice.CALL_ON_ALL
+                todo = CALL_ON_ALL
             if all(views[rank].stage is Stage.IDLE for rank in gone):
-                todo = advice.NOT_ASKED
+                todo = NOT_ASKED
             return _unless_threads_bring_it(Verdict(Fault.LEFT, text, todo, tuple(gone)), views)
     return None
 
@@ -111,10 +124,10 @@ def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     how = "for each other" if len(ring) == 2 else "in a cycle, each for the next"
     text = f"{ranks_named(sorted(ranks))} wait {how}: {listed(steps)}"
     kinds = {wait.operation.kind for wait in ring}
-    todos = {frozenset(["send"]): advice.ALL_SEND, frozenset(["recv"]): advice.ALL_RECEIVE}
-    todo = todos.get(frozenset(kinds), advice.MIXED)
+    todos = {frozenset(["send"]): ALL_SEND, frozenset(["recv"]): ALL_RECEIVE}
+    todo = todos.get(frozenset(kinds), MIXED)
     if any(w.operation.is_part_of_a_call and not w.operation.is_collective for w in ring):
-        todo = advice.CALL_ALIKE
+        todo = CALL_ALIKE
     return _unless_threads_bring_it(Verdict(Fault.CYCLE, text, todo, tuple(sorted(ranks))), views)
 
 
@@ -156,7 +169,7 @@ def _stopped(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None
     waiting = [wait for wait in _by_age(found) if wait.rank not in ranks]
     if waiting:
         text = f"{_waiting(_together(waiting[0], found))}, and {text}"
-    return Verdict(Fault.STOPPED, text, advice.STOPPED, tuple(ranks))
+    return Verdict(Fault.STOPPED, text, STOPPED, tuple(ranks))
 
 
 def _slow(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
@@ -180,7 +193,7 @@ def _under_way(found: Mapping[int, Wait]) -> Verdict | None:
             f"{_waiting(_together(wait, found))}, and every rank that is needed has called it: "
             "its data is under way, or a connection is stuck"
         )
-        todo = advice.NOT_RECORDED if is_foreign(wait.operation) else ""
+        todo = NOT_RECORDED if is_foreign(wait.operation) else ""
         return Verdict(Fault.UNDER_WAY, text, todo, tuple(found))
     return None
 

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from labkit import doctor
 from labkit.comm import Operation, Timeline
-from labkit.comm import mismatch as disagreement
 from labkit.comm.journal import read_journal
-from labkit.comm.mismatch import ADVICE
+from labkit.comm.mismatch import ADVICE, find
 from labkit.comm.operation import listed, ranks_named
 from labkit.doctor import position as positions
 from labkit.doctor import sources
@@ -158,7 +157,7 @@ def mismatch(found: Mapping[int, Record]) -> RunVerdict | None:
         return None
     size = max(found) + 1
     timelines = [found[rank].timeline if rank in found else Timeline() for rank in range(size)]
-    difference = disagreement.find(timelines)
+    difference = find(timelines)
     if difference is None:
         return None
     text = f"{difference.text(sources.place)}. {ADVICE[difference.aspect]}"

@@ -29,9 +29,8 @@ from labkit.comm import recorder
 from labkit.comm.agreement import Neighbours
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
-from labkit.hosts import environment as interface
 from labkit.hosts.board import Board, open_store
-from labkit.hosts.environment import Environment, address_towards
+from labkit.hosts.environment import Environment, address_towards, use_for_gloo
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ def connect_by_environment(
     device: "cpu" (gloo) or "cuda" (nccl, a GPU per local rank). timeout_s: of each operation.
     journal: in a folder of this host's ranks, which compare what they call there (agreement.py).
     """
-    interface.use_for_gloo(own_address(environment, call))
+    use_for_gloo(own_address(environment, call))
     place = torch.device("cpu")
     if device == "cuda":
         place = torch.device("cuda", environment.local_rank)
@@ -214,7 +213,7 @@ def own_address(environment: Environment, call: RollCall) -> str | None:
     if environment.is_alone:
         return None
     others = [p.address for p in call.places if p.host_number != environment.host_number]
-    return interface.address_towards(others[0])
+    return address_towards(others[0])
 
 
 def set_number_of_threads() -> None:

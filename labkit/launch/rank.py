@@ -38,9 +38,8 @@ import torch
 
 from labkit import interrupts
 from labkit.comm import Group, Lateness, Site, Topology, member, recorder
-from labkit.comm import connect as sockets
 from labkit.comm.callers import is_of_a_library
-from labkit.comm.connect import connect
+from labkit.comm.connect import connect, sent_bytes
 from labkit.comm.group import leave_record
 from labkit.launch import payload
 from labkit.launch.payload import RunDirectory
@@ -217,13 +216,13 @@ def _value(fn: Any, world: Group, args: Any) -> Any:
 def measured(work: Callable[[], Any], device: str) -> tuple[Any, Returned]:
     """The value of `work()`, and when it ran, in how much memory, sending how many bytes."""
     meter = MemoryMeter(device)
-    bytes_before = sockets.sent_bytes()
+    bytes_before = sent_bytes()
     start_s = time.monotonic()
     value = work()
     if device == "cuda":
         torch.cuda.synchronize()  # nccl's waits only order streams: here the work is really over
     end_s = time.monotonic()
-    bytes_after = sockets.sent_bytes()
+    bytes_after = sent_bytes()
     memory = meter.read()
     socket_bytes = None if bytes_after is None else bytes_after - (bytes_before or 0)
     return value, Returned(start_s, end_s, memory, socket_bytes)

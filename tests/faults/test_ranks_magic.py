@@ -18,7 +18,7 @@ class Kernel:
         self.manager, self.client = start_forked_kernel(kernel_name=CURRENT_ENV_KERNEL_NAME)
         self.run("%load_ext labkit")
         # A rank that computes in Python comes back in milliseconds, and later on a busy machine.
-        self.run("from labkit.launch.session import session_ranks as ranks")
+        self.run("from labkit.launch.session import ranks")
         self.run("ranks._COME_BACK_S = (0.1, 60)")
 
     def run(self, source, stop_at=None, timeout=180):

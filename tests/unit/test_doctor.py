@@ -7,11 +7,10 @@ import pytest
 
 from labkit.comm import Site, mismatch
 from labkit.comm.recorder import Recorded
-from labkit.doctor import verdict as advice
 from labkit.doctor.diagnose import diagnose, diagnose_now
 from labkit.doctor.position import position_of, table
 from labkit.doctor.stacks import Stack
-from labkit.doctor.verdict import Fault, Stage
+from labkit.doctor.verdict import CALL_ALIKE, CALL_ON_ALL, Fault, Stage
 from labkit.doctor.waiting import View, needed_by
 from labkit.launch import failure, listen
 from tests.an_operation import an_operation
@@ -96,13 +95,13 @@ def test_messages_of_a_strategy_are_told_by_the_call_and_what_it_is_for():
     assert verdict.fault is Fault.LEFT and verdict.ranks == (3,)
     assert verdict.text.startswith("ranks 0, 1 and 2 wait in model(x) (weights of 0; train.py, ")
     assert verdict.text.endswith("without calling it")
-    assert verdict.advice == advice.CALL_ON_ALL
+    assert verdict.advice == CALL_ON_ALL
 
 
 def test_a_cycle_of_a_strategys_messages_is_one_of_calls():
     views = [running(part_of_a_call("recv", 1)), running(part_of_a_call("recv", 0, "gradients"))]
     verdict = diagnose(views)
-    assert verdict.fault is Fault.CYCLE and verdict.advice == advice.CALL_ALIKE
+    assert verdict.fault is Fault.CYCLE and verdict.advice == CALL_ALIKE
     assert "rank 1 in model(x) (gradients; train.py, line 12)" in verdict.text
 
 

@@ -9,9 +9,8 @@ from labkit import calc
 from labkit.calc import Layout
 from labkit.calc.hardware import Cluster, Tier
 from labkit.calc.plan import Assumptions, Job
-from labkit.calc.plan import seconds as links
 from labkit.calc.plan.planned_step import step_parts, times
-from labkit.calc.plan.seconds import Span, layer_seconds
+from labkit.calc.plan.seconds import Span, all_to_all_seconds, half_seconds, layer_seconds, span_of
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
 
 A100 = calc.cluster("a100", 64)
@@ -85,7 +84,7 @@ def test_where_a_group_is_agrees_with_the_layout():
         job = Job("llama2-7b", "amp", dataclasses.replace(A100, num_gpus=128,
                                                           gpus_per_node=per_node), 128)  # fmt: skip
         for axis in ("tp", "cp", "pp", "dp"):
-            inside, nodes = links.span_of(job, layout, axis)
+            inside, nodes = span_of(job, layout, axis)
             assert inside == layout.in_one_node(axis, per_node), (layout, axis)
             assert nodes == -(-layout.sizes[axis] // inside)
 
@@ -97,13 +96,13 @@ def test_collectives_take_what_the_formulas_of_two_tiers_say():
         n, where = inside * nodes, Span(inside, nodes)
         tiers = calc.collective("all_reduce", "hierarchical", n, 1e9, ranks_per_host=inside)
         expected = tiers.seconds(alpha, beta)
-        assert 2 * links.half_seconds(whole, 1e9, where) == pytest.approx(expected)
+        assert 2 * half_seconds(whole, 1e9, where) == pytest.approx(expected)
     expected = calc.collective("all_to_all", "pairwise", 8, 1e9).seconds(alpha[0], beta[0])
-    assert links.all_to_all_seconds(whole, 1e9, Span(8, 1)) == pytest.approx(expected)
+    assert all_to_all_seconds(whole, 1e9, Span(8, 1)) == pytest.approx(expected)
     # Pairwise, one rank on each node: every message is slow.
     apart = calc.collective("all_to_all", "pairwise", 4, 10**9, ranks_per_host=1)
     expected = apart.seconds(alpha, beta)
-    assert links.all_to_all_seconds(whole, 1e9, Span(1, 4)) == pytest.approx(expected)
+    assert all_to_all_seconds(whole, 1e9, Span(1, 4)) == pytest.approx(expected)
 
 
 def test_one_layer_by_hand():
@@ -205,7 +204,7 @@ def test_experts_far_apart_cost_all_to_alls():
     # 2 of 8 experts for each token, there and back, forward and backward, in 32 layers.
     for layout, num, where in ((near, 1, Span(8, 1)), (far, 8, Span(1, 8))):
         nbytes = 32768 / layout.tp * 2 * 4096 * 2
-        one = links.all_to_all_seconds(job, nbytes, where)
+        one = all_to_all_seconds(job, nbytes, where)
         assert step_parts(job, layout)["ep"] == pytest.approx(num * 32 * 4 * one)
 
 
@@ -220,5 +219,5 @@ def test_a_ring_sends_keys_forward_and_keys_and_their_gradients_backward():
 
 def test_tensor_parallelism_takes_four_halves_each_way():
     layout = Layout(world_size=64, tp=8)
-    half = links.half_seconds(JOB, 4096 * 4096 * 2, Span(8, 1))
+    half = half_seconds(JOB, 4096 * 4096 * 2, Span(8, 1))
     assert layer_seconds(JOB, layout)[0].tp_s == pytest.approx((4 * half, 4 * half))

@@ -5,9 +5,8 @@ from matplotlib.colors import to_hex
 
 from labkit import run, viz
 from labkit.mesh import Mesh, coordinates_at, ranks_along
-from labkit.viz import mesh as mesh_places
 from labkit.viz import style
-from labkit.viz.mesh import AXIS_COLOURS, MAX_RANKS
+from labkit.viz.mesh import AXIS_COLOURS, MAX_RANKS, groups_of, places
 
 SIZES = {"dp": 2, "pp": 2, "tp": 2}
 TINTS = {axis: style.tint(colour, 0.45) for axis, colour in AXIS_COLOURS.items()}
@@ -43,7 +42,7 @@ def boxes(picture, num_ranks):
 )
 def test_every_rank_is_there_once_and_coloured_by_the_axis_it_shares(sizes, rank, gpus_per_node):
     picture = viz.mesh_map(sizes, rank, gpus_per_node=gpus_per_node)
-    num_ranks = len(mesh_places.places(sizes, gpus_per_node))
+    num_ranks = len(places(sizes, gpus_per_node))
     found = boxes(picture, num_ranks)
     assert sorted(found) == list(range(num_ranks))
     mine = coordinates_at(rank, sizes)
@@ -76,8 +75,8 @@ def groups_on_a_rank(world):
 
 def test_places_and_groups_are_those_of_a_mesh_of_real_ranks():
     for rank, (coordinates, groups) in enumerate(run(groups_on_a_rank, 8).values):
-        assert mesh_places.groups_of(rank, SIZES) == groups
-        assert mesh_places.places(SIZES, 4)[rank] == (rank, coordinates, rank // 4)
+        assert groups_of(rank, SIZES) == groups
+        assert places(SIZES, 4)[rank] == (rank, coordinates, rank // 4)
     assert ranks_along("pp", 5, SIZES) == (5, 7)
 
 
