@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    caches.py           what a cache does; rungs 1 and 2: no cache, and contiguous regions
+    caches.py           what a cache does; rung 1: no cache; rung 2: contiguous regions
     pages.py            rung 3: pages, shared between sequences
     decoder.py          one forward for prompts and single tokens together
     requests.py         what clients ask for, sampling, how far each answer is, traces of arrivals
@@ -41,12 +41,12 @@ from typing import TYPE_CHECKING
 from labkit.lazy import lazy
 
 if TYPE_CHECKING:
-    from labkit.serving.caches import ContiguousCache, NoCache, Piece
+    from labkit.serving.caches import ContiguousCache, NoCache, PagedCache
     from labkit.serving.decoder import Decoder
     from labkit.serving.disaggregated import DisaggregatedEngine, prefill
     from labkit.serving.metrics import Timing, goodput, percentile, replay, throughput
     from labkit.serving.on_ranks import Leader, agreed_num_pages, follow
-    from labkit.serving.pages import PagedCache
+    from labkit.serving.pages import Pages
     from labkit.serving.parallel_decoders import PipelineDecoder, TensorParallelDecoder
     from labkit.serving.quantized import (
         Int8PagedCache,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     )
     from labkit.serving.replicas import Replicas
     from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
-    from labkit.serving.requests import Arrival, Request, Sampling, poisson_trace
+    from labkit.serving.requests import Arrival, Piece, Request, Sampling, poisson_trace
     from labkit.serving.scheduler import (
         chunked_prefill,
         continuous,

@@ -1,4 +1,4 @@
-"""Where the keys and values of past tokens are: what every cache does, and its first two rungs.
+"""Where the keys and values of past tokens are: what every cache does, and its three rungs.
 
 A token's keys and values do not change once they are computed, so a new token only needs its own.
 A cache has one slot per token. The rungs differ in how they hand out slots:
@@ -29,31 +29,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from labkit.model import GPTConfig
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
-
-    sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
-    num_logits: the logits of how many of its last tokens the pass gives.
-    A whole prompt, a chunk of it, and a single new token are all pieces.
-    """
-
-    sequence: int
-    tokens: list[int]
-    start: int
-    num_logits: int = 1
-
-    @property
-    def end(self) -> int:
-        """How many tokens of the sequence are cached after the pass."""
-        return self.start + len(self.tokens)
+from labkit.serving.pages import Pages
+from labkit.serving.requests import Piece
 
 
 @dataclass(frozen=True)
@@ -357,3 +340,36 @@ class ContiguousCache(KVCache):
 
     def _in_small_holes(self, wanted: int) -> int:
         return sum(len(hole) for hole in self._holes() if len(hole) < wanted)
+
+
+class PagedCache(Pages, KVCache):
+    """Rung 3: pages anywhere, as pages.py hands them out, with the keys and values in them."""
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        num_pages: int,
+        page_size: int = 16,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
+        Pages.__init__(self, num_pages, page_size)
+        KVCache.__init__(self, config, num_pages * page_size, dtype, device)
+
+    def held(self, sequence: int) -> Tensor:
+        """As of KVCache: the slots of its pages."""
+        return _slots_of(tuple(self.pages_of(sequence)), self.page_size)
+
+    def _copy(self, page: int) -> int:
+        """A page of one's own with the same keys and values."""
+        copy = super()._copy(page)
+        for stored_LNXX in self.tensors:
+            pages_LPnXX = stored_LNXX.unflatten(1, (-1, self.page_size))
+            pages_LPnXX[:, copy] = pages_LPnXX[:, page]
+        return copy
+
+
+@lru_cache  # a sequence's pages are the same in most passes
+def _slots_of(pages: tuple[int, ...], page_size: int) -> Tensor:
+    pages_P = torch.tensor(pages, dtype=torch.int64, device="cpu")
+    return (pages_P[:, None] * page_size + torch.arange(page_size, device="cpu")).flatten()

@@ -30,7 +30,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from labkit.model import GPT, GPTConfig, rotate
-from labkit.serving.caches import KVCache, Piece
+from labkit.serving.caches import KVCache
+from labkit.serving.requests import Piece
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys and values of the pass's tokens, all heads in a row -> what the heads give."""

@@ -40,10 +40,10 @@ import torch
 from torch import Tensor
 
 from labkit.comm import Group
-from labkit.serving.caches import KVCache, Piece
+from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Decoder
 from labkit.serving.on_ranks import EngineWithRanks
-from labkit.serving.requests import Generation, Request
+from labkit.serving.requests import Generation, Piece, Request
 from labkit.serving.scheduler import Plan, Scheduler, State
 from labkit.serving.serving_engine import Engine, Output
 

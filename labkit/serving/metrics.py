@@ -18,9 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from labkit.serving.requests import Arrival
-from labkit.serving.serving_engine import EngineClient
+
+if TYPE_CHECKING:
+    from labkit.serving.serving_engine import EngineClient
 
 
 @dataclass

@@ -24,13 +24,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-import torch
-from torch import Tensor
-
-from labkit.model import GPTConfig
-from labkit.serving.caches import KVCache, Piece
+from labkit.serving.requests import Piece
 
 
 class PagePool:
@@ -89,18 +84,14 @@ class _Table:
     keys: list[bytes] = field(default_factory=list)
 
 
-class PagedCache(KVCache):
-    """`num_pages` pages of `page_size` slots: any sequence can take any page next."""
+class Pages:
+    """`num_pages` pages of `page_size` slots: any sequence can take any page next.
 
-    def __init__(
-        self,
-        config: GPTConfig,
-        num_pages: int,
-        page_size: int = 16,
-        dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(config, num_pages * page_size, dtype, device)
+    A PagedCache (caches.py) is this and the keys and values themselves. What a scheduler asks of a
+    cache is here.
+    """
+
+    def __init__(self, num_pages: int, page_size: int = 16) -> None:
         self.pool, self.page_size = PagePool(num_pages), page_size
         self._tables: dict[int, _Table] = {}
 
@@ -190,9 +181,9 @@ class PagedCache(KVCache):
         for page in reversed(self._tables.pop(sequence, _Table()).pages):
             self.pool.release(page)
 
-    def held(self, sequence: int) -> Tensor:
-        """As of KVCache: the slots of its pages."""
-        return _slots_of(tuple(self._tables.get(sequence, _Table()).pages), self.page_size)
+    def pages_of(self, sequence: int) -> Sequence[int]:
+        """The pages of a sequence, by position; none where it is not in the cache."""
+        return self._tables.get(sequence, _Table()).pages
 
     def _found(self, tokens: Sequence[int]) -> dict[bytes, int]:
         """The pages of the first tokens, by prefix key, up to the first that is not there."""
@@ -211,19 +202,10 @@ class PagedCache(KVCache):
         return self.pool.references[table.pages[num_cached // self.page_size]] > 1
 
     def _copy(self, page: int) -> int:
-        """A page of one's own with the same keys and values."""
+        """A page of one's own instead of a shared one."""
         copy = self.pool.take()
-        for stored_LNXX in self.tensors:
-            pages_LPnXX = stored_LNXX.unflatten(1, (-1, self.page_size))
-            pages_LPnXX[:, copy] = pages_LPnXX[:, page]
         self.pool.release(page)
         return copy
-
-
-@lru_cache  # a sequence's pages are the same in most passes
-def _slots_of(pages: tuple[int, ...], page_size: int) -> Tensor:
-    pages_P = torch.tensor(pages, dtype=torch.int64, device="cpu")
-    return (pages_P[:, None] * page_size + torch.arange(page_size, device="cpu")).flatten()
 
 
 def prefix_keys(tokens: Sequence[int], page_size: int, parent: bytes = b"") -> Iterator[bytes]:

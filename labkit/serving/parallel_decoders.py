@@ -49,8 +49,9 @@ from labkit.combined import ParallelStage
 from labkit.comm import Group, Pending
 from labkit.model import GPTConfig
 from labkit.pipeline import PipelineGPT
-from labkit.serving.caches import KVCache, Piece
+from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Attend, Decoder, Layout, rows_of_logits
+from labkit.serving.requests import Piece
 from labkit.tensor_parallel import (
     Replicated,
     TensorParallelGPT,

@@ -70,7 +70,7 @@ from torch.nn.utils import parametrize
 from labkit import arguments
 from labkit.data import Corpus
 from labkit.model import GPT, GPTConfig
-from labkit.serving.pages import PagedCache
+from labkit.serving.caches import PagedCache
 from labkit.train import TrainConfig, loss, train_step
 
 

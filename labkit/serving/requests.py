@@ -30,13 +30,14 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from labkit import arguments
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,6 @@ class Generation:
     """A request in an engine, and its tokens so far.
 
     id: counts arrivals, and names the sequence in the cache. tokens: the prompt and the answer.
-    Each generation draws from a generator of its own, so that no other request changes its answer.
     """
 
     id: int
@@ -91,9 +91,16 @@ class Generation:
 
     def __post_init__(self) -> None:
         self.tokens = [*self.request.prompt, *self.request.answered]
-        self.generator = torch.Generator().manual_seed(self.request.sampling.seed)
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """What its tokens are drawn from: its own, so that no other request changes its answer."""
+        import torch
+
+        generator = torch.Generator().manual_seed(self.request.sampling.seed)
         for _ in self.request.answered:  # each took one draw: see `sample`
-            torch.rand((), generator=self.generator, dtype=torch.float64, device="cpu")
+            torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
+        return generator
 
     @property
     def longest(self) -> int:
@@ -106,6 +113,26 @@ class Generation:
         if len(self.tokens) > len(self.request.prompt) and self.tokens[-1] in self.request.stop:
             return "stop"
         return "length" if len(self.tokens) == self.longest else None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
+
+    sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
+    num_logits: the logits of how many of its last tokens the pass gives.
+    A whole prompt, a chunk of it, and a single new token are all pieces.
+    """
+
+    sequence: int
+    tokens: list[int]
+    start: int
+    num_logits: int = 1
+
+    @property
+    def end(self) -> int:
+        """How many tokens of the sequence are cached after the pass."""
+        return self.start + len(self.tokens)
 
 
 class Arrival(NamedTuple):
@@ -147,9 +174,11 @@ def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
 
     ValueError: a logit is NaN or infinite, so no token is the most likely one.
     """
+    import torch
+
     _require_finite(float(logits_XV.amax(-1).abs().max()))  # NaN if any is
     if sampling.temperature == 0:
-        return F.one_hot(logits_XV.argmax(-1), logits_XV.shape[-1]).cpu().double()
+        return torch.nn.functional.one_hot(logits_XV.argmax(-1), logits_XV.shape[-1]).cpu().double()
     # Without the largest first, a tiny temperature would make it infinite.
     above_XV = logits_XV.cpu().double() - logits_XV.amax(-1, keepdim=True).cpu()
     weights_XV = (above_XV / sampling.temperature).softmax(-1)
@@ -169,6 +198,8 @@ def draw_token(weights_V: Tensor, uniform: float) -> int:
     weights     a 0.5      b 0    c 0.25   d 0.25
     uniform     0 ... 0.5         ... 0.75 ... 1
     """
+    import torch
+
     until_V = weights_V.cumsum(0)
     return int(torch.searchsorted(until_V, uniform * until_V[-1], right=True))
 
@@ -178,6 +209,8 @@ def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> 
 
     ValueError: as of `distribution`.
     """
+    import torch
+
     if sampling.temperature == 0:  # without a list of all probabilities
         largest, token = logits_V.max(0)
         _require_finite(float(largest))

@@ -30,22 +30,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.serving.caches import KVCache
+from labkit.serving.pages import Pages
 from labkit.serving.requests import Generation
+
+if TYPE_CHECKING:
+    from labkit.serving.caches import KVCache
 
 
 @dataclass(frozen=True)
 class State:
     """The input of a scheduler. waiting and running are in the order of arrival.
 
-    A preempted generation waits before all that arrived after it.
+    A preempted generation waits before all that arrived after it. Of the cache a scheduler needs
+    only the pages, without keys and values.
     """
 
     waiting: Sequence[Generation]
     running: Sequence[Generation]
-    cache: KVCache
+    cache: KVCache | Pages
 
 
 class Chunk(NamedTuple):

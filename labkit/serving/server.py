@@ -56,6 +56,7 @@ from labkit import arguments
 from labkit.comm import Group
 from labkit.model import GPT
 from labkit.serving.byte_text import END
+from labkit.serving.caches import PagedCache
 from labkit.serving.decoder import Decoder, store_head_by_inputs
 from labkit.serving.engine_thread import EngineThread
 from labkit.serving.guard import Guard
@@ -68,7 +69,6 @@ from labkit.serving.openai_api import (
     api_error,
     field_error,
 )
-from labkit.serving.pages import PagedCache
 from labkit.serving.parallel_decoders import TensorParallelDecoder
 from labkit.serving.replicas import Replicas
 from labkit.serving.request_router import Router, by_prefix

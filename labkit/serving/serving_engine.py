@@ -30,9 +30,9 @@ from torch import Tensor
 
 from labkit import arguments
 from labkit.model import GPTConfig
-from labkit.serving.caches import KVCache, Piece
+from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Decoder
-from labkit.serving.requests import Generation, Request, sample
+from labkit.serving.requests import Generation, Piece, Request, sample
 from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 

@@ -36,9 +36,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from labkit.serving.caches import KVCache, Piece
+from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Decoder
-from labkit.serving.requests import Generation, distribution, draw_token
+from labkit.serving.requests import Generation, Piece, distribution, draw_token
 from labkit.serving.scheduler import Scheduler
 from labkit.serving.serving_engine import Engine, Output
 

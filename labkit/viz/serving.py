@@ -38,7 +38,8 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from labkit.calc.units import number_text, seconds_text
-from labkit.serving.caches import KVCache, Piece, SlotUse
+from labkit.serving.caches import KVCache, SlotUse
+from labkit.serving.requests import Piece
 from labkit.viz import style
 from labkit.viz.memory import clean
 from labkit.viz.style import CellPainter, Picture, blank_axes
