@@ -23,7 +23,7 @@ from labkit.comm import Operation, Region, Site, Timeline
 
 _SITES = ("site", "origin")
 _CALLERS = "callers"
-_PLAIN = {int: int, float: (int, float), str: str, bool: bool, bytes: bytes}
+_PLAIN: dict[Any, Any] = {int: int, float: (int, float), str: str, bool: bool, bytes: bytes}
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def fitted(kind: Any, data: Any) -> Any:
     if hasattr(kind, "__dataclass_fields__") and not isinstance(data, kind):
         hints = _hints(kind)
         return kind(**{name: _field(name, hints[name], each) for name, each in data.items()})
-    if kind in _PLAIN and not isinstance(data, _PLAIN[kind]):
+    if not isinstance(data, _PLAIN.get(kind, object)):
         raise TypeError(f"{reprlib.repr(data)} is no {kind.__name__}")
     return data
 
