@@ -1,8 +1,7 @@
-"""Stores of the first labkit, and forked processes that use a store at the same time."""
+"""Forked processes that use a store at the same time."""
 
 import os
 import pickle
-import sqlite3
 import traceback
 from contextlib import suppress
 
@@ -60,21 +59,3 @@ def as_nobody(work, *args):
         return work(*args)
 
     return finished(forked(harmless))
-
-
-def write_version_0(folder, subjects):
-    """A store as the first labkit left it, with a check of each subject."""
-    write_old_events(folder, [(1.5, "check", subject, '{"n": 1}') for subject in subjects])
-
-
-def write_old_events(folder, events):
-    """A store of the first labkit with these events: (at_s, kind, subject, detail as JSON)."""
-    folder.mkdir(exist_ok=True)
-    old = sqlite3.connect(folder / "progress.sqlite3")
-    old.execute(
-        "CREATE TABLE events (id INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, "
-        "subject TEXT NOT NULL, detail TEXT NOT NULL)"
-    )
-    old.executemany("INSERT INTO events (at_s, kind, subject, detail) VALUES (?, ?, ?, ?)", events)
-    old.commit()
-    old.close()

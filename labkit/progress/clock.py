@@ -51,9 +51,9 @@ def moment_of(at_s: float, zone: tzinfo | None = None) -> datetime:
 def home() -> Path:
     """The folder of everything that labkit remembers: `$LABKIT_HOME`, or this system's place.
 
-    It need not exist yet. It belongs on a disk of this machine: SQLite's write-ahead log takes
-    memory that all writers share, which two hosts of a network file system do not. Raises OSError
-    where the variable names the home of a user who is none.
+    It need not exist yet. It belongs on a disk of this machine, since SQLite's locks often do not
+    work on a network file system. Raises OSError where the variable names the home of a user who is
+    none.
     """
     chosen = os.environ.get("LABKIT_HOME")
     if chosen:
@@ -69,7 +69,7 @@ def home() -> Path:
 
 
 def store_path() -> Path:
-    """The one file of the store; `-wal` and `-shm` stand beside it while somebody has it open."""
+    """The one file of the store."""
     return home() / "progress.sqlite3"
 
 
@@ -131,29 +131,11 @@ def _in_words(error: BaseException) -> str:
     return str(error)
 
 
-def is_busy(error: BaseException) -> bool:
-    """Whether another process had the store, or put a fresh one in its place: it may work now."""
-    code = getattr(error, "sqlite_errorcode", 0)
-    return code == sqlite3.SQLITE_READONLY_DBMOVED or _primary_code(error) in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
-
-
 def is_damage(error: BaseException) -> bool:
     """Whether the file itself is to blame, and no other try could succeed."""
     return isinstance(error, DamagedStore) or _primary_code(error) in (
         sqlite3.SQLITE_CORRUPT,
         sqlite3.SQLITE_NOTADB,
-    )
-
-
-def is_read_only(error: BaseException) -> bool:
-    """Whether file or folder cannot be written, a full disk included; they may still be read."""
-    return _primary_code(error) in (
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        *_NO_ROOM,
     )
 
 

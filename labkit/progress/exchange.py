@@ -17,21 +17,19 @@ pipe, device              written into: to rename over it would take it away fro
 folder                    refused, and so is the empty name, which means the folder one is in
 """
 
-import errno
 import json
 import os
 import re
+import shutil
 import sqlite3
-import stat
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from labkit.arguments import UserError
-from labkit.progress import clock, old_checks, scheduling, statistics, store
+from labkit.progress import clock, scheduling, statistics, store
 from labkit.progress.clock import TROUBLE, store_name
 from labkit.progress.event import Event, insert, select
 
@@ -83,11 +81,9 @@ def _document(path: Path) -> dict[str, Any]:
             "`labkit export --json` has written"
         )
     version = document.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise ExchangeError(f'{path}: "version" is {version!r}; it is a whole number from 1 on')
-    if version > VERSION:
+    if version != VERSION:
         raise ExchangeError(
-            f"{path} is of version {version}, and this labkit reads up to {VERSION}: update labkit"
+            f"{path} is of version {version!r}, and this labkit reads {VERSION}: update labkit"
         )
     if not isinstance(document.get("events"), list):
         raise ExchangeError(
@@ -109,8 +105,8 @@ def _event(entry: Any, place: str) -> Event:
     try:
         event = Event(
             clock.check_time(entry["at_s"]),
-            _text(entry["kind"], "kind"),
-            _text(entry["subject"], "subject"),
+            entry["kind"],
+            entry["subject"],
             entry["detail"],
             entry["uid"],
         )
@@ -120,16 +116,6 @@ def _event(entry: Any, place: str) -> Event:
     except (ValueError, OverflowError) as error:
         raise ExchangeError(f"{place}: {error}") from error
     return event
-
-
-def _text(value: str, field: str) -> str:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{field} holds half a character ({error.reason})") from error
-    if not value:
-        raise ValueError(f"{field} is empty")
-    return value
 
 
 def _check_detail(event: Event) -> None:
@@ -145,37 +131,22 @@ def _check_detail(event: Event) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Make `text` what stands at `path`. A file that was there keeps its owner and its mode.
+    """Make `text` what stands at `path`; a file that was there keeps its mode.
 
-    Raises OSError where it cannot be written; `strerror` says why. A file that was there is as
-    before then.
+    Raises OSError where it cannot be written; a file that was there is as before then.
     """
-    try:
-        there = path.stat()  # of what a link leads to
-    except FileNotFoundError:
-        there = None
-    if there is not None and stat.S_ISDIR(there.st_mode):
-        raise IsADirectoryError(
-            errno.EISDIR, "it is a folder, as the empty name is; name a file in it", str(path)
-        )
-    if there is None or stat.S_ISREG(there.st_mode):
-        _replace(path.resolve(), there, text)
-    else:
-        path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _replace(path: Path, there: os.stat_result | None, text: str) -> None:
-    """path: without links, so that the rename puts the file where a link leads to."""
+    if path.exists() and not path.is_file():  # a pipe, a device; a folder is refused
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()  # a link stays, and what it leads to is written
     beside = path.with_name(f".labkit-{uuid.uuid4().hex}")
     try:
-        with beside.open("x", encoding="utf-8", newline="\n") as file:
-            if there is not None:
-                with suppress(PermissionError):  # another user's file, and not root
-                    os.fchown(file.fileno(), there.st_uid, there.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(there.st_mode))
+        with beside.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, beside)
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -249,19 +220,8 @@ def import_json(path: Path) -> Imported:
                 )
         for event in added:
             insert(opened, event)
-        try:
-            for name in sorted({each.subject for each in added if each.kind == "check"}):
-                subject = f"exercise/{name}"
-                old_checks.answer_old_checks(opened, name)
-            for subject in sorted(
-                {each.subject for each in added if each.kind == scheduling.ANSWER}
-            ):
-                scheduling.refresh(opened, subject)
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raise ExchangeError(
-                f"{path}: its settings do not let {subject} be scheduled: {error!r}; nothing was "
-                "imported"
-            ) from error
+        for subject in sorted({each.subject for each in added if each.kind == scheduling.ANSWER}):
+            scheduling.refresh(opened, subject)
         return Imported(len(added), len(incoming) - len(added))
 
     return _with_the_store(lambda: store.writing(merge), "could not be written")

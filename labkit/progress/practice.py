@@ -13,8 +13,6 @@ so.
 
 Checks of exercises, judged predictions and votes as answers: what counts, and how well.
 
-What a check says: `rating_of_check` in old_checks.py.
-
 A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
 factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
 day: who commits again after the answer was shown is copying. So is a vote on a claim, when the
@@ -31,7 +29,6 @@ from typing import Any
 from labkit.progress import clock, scheduling, store
 from labkit.progress.clock import or_warn, warn
 from labkit.progress.event import Event, insert, select
-from labkit.progress.old_checks import rating_of_check
 from labkit.progress.scheduling import PRACTISED, RATINGS, State
 
 NOT_WRITTEN = "could not be written, so this is not remembered"
@@ -182,7 +179,7 @@ def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> 
 
     def both(opened: sqlite3.Connection) -> None:
         """The check and the answer in one transaction."""
-        rating = rating_of_check(select(opened, name), passed) if attempted else None
+        rating = _rating_of_check(select(opened, name), passed) if attempted else None
         insert(opened, check)
         if rating is not None:
             answer = {"rating": rating, "outcome": detail.get("outcome")}
@@ -191,6 +188,33 @@ def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> 
             )
 
     or_warn(lambda: store.writing(both), NOT_WRITTEN, None)
+
+
+def _rating_of_check(earlier: list[Event], passed: bool) -> str | None:
+    """What a check says, after the exercise's earlier events; None if it says nothing new.
+
+    An exercise is practised in attempts. One begins with the stub (the first time, and after each
+    `reset`) and ends with a pass. Within it
+
+        the first wrong check               again   not known by heart today; more of them are the
+                                                    same gap, looked at while it is being closed
+        a pass, nothing wrong before        good    "easy" is for the learner to say, not for us
+        a pass after a wrong check or hint  hard    known, with effort
+        a pass after the solution           again   that shows that it can be copied
+        not attempted; all after the pass   -       the file is still there; no memory was asked
+    """
+    resets = [number for number, event in enumerate(earlier) if event.kind == "reset"]
+    attempt = earlier[resets[-1] + 1 :] if resets else earlier
+    kinds = {event.kind for event in attempt}
+    outcomes = {event.detail.get("outcome") for event in attempt if event.kind == "check"}
+    went_wrong = bool(outcomes - {"passed", "not attempted"})
+    if "passed" in outcomes:
+        return None
+    if not passed:
+        return None if went_wrong else "again"
+    if "solution" in kinds:
+        return "again"
+    return "hard" if went_wrong or "hint" in kinds else "good"
 
 
 def record_judged(key: str, *, right: bool) -> None:
