@@ -49,7 +49,7 @@ from labkit.checkpoint.power_cut import PowerCut, operations
 from labkit.combined import CombinedTraining
 from labkit.data import Corpus
 from labkit.data_parallel import DDP
-from labkit.data_parallel.train_dp import train_step as data_parallel_step
+from labkit.data_parallel.ddp import train_step as data_parallel_step
 from labkit.interview.runs.rungs import RUNGS, after_a_kill
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig

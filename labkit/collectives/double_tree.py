@@ -31,8 +31,7 @@ from itertools import zip_longest
 
 import torch
 
-from labkit.collectives.results import result_like
-from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
+from labkit.collectives.stream import BLOCK_BYTES, blocks, result_like, stream
 from labkit.collectives.tree import Place, broadcasting, reducing
 from labkit.comm import Group
 from labkit.comm.group import chosen

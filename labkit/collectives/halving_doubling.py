@@ -27,8 +27,7 @@ from collections.abc import Iterator
 
 import torch
 
-from labkit.collectives.results import result_like
-from labkit.collectives.stream import BLOCK_BYTES, Move, blocks, stream
+from labkit.collectives.stream import BLOCK_BYTES, Move, blocks, result_like, stream
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.comm.member import messages_of

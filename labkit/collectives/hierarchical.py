@@ -31,8 +31,8 @@ from collections.abc import Callable
 import torch
 
 from labkit import arguments
-from labkit.collectives.results import result_like
 from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from labkit.collectives.stream import result_like
 from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
 from labkit.comm.member import messages_of

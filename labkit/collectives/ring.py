@@ -27,8 +27,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from labkit import arguments
-from labkit.collectives.results import result_like
-from labkit.collectives.stream import Blocks, Move, blocks, stream
+from labkit.collectives.stream import Blocks, Move, blocks, result_like, stream
 from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
 from labkit.comm.member import messages_of

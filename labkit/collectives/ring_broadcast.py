@@ -23,8 +23,7 @@ Concurrency: Practice and Experience 9(4), 1997 (section on pipelined broadcasts
 
 import torch
 
-from labkit.collectives.results import copy_like
-from labkit.collectives.stream import BLOCK_BYTES, blocks, stream
+from labkit.collectives.stream import BLOCK_BYTES, blocks, copy_like, stream
 from labkit.collectives.tree import Place, broadcasting
 from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen

@@ -27,8 +27,15 @@ from typing import NamedTuple
 
 import torch
 
-from labkit.collectives.results import copy_like, result_like
-from labkit.collectives.stream import BLOCK_BYTES, Blocks, Move, blocks, stream
+from labkit.collectives.stream import (
+    BLOCK_BYTES,
+    Blocks,
+    Move,
+    blocks,
+    copy_like,
+    result_like,
+    stream,
+)
 from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
 from labkit.comm.member import messages_of

@@ -8,11 +8,19 @@
 Wire, per rank, for x of N*D numbers: 2(n-1)/n of x, (n-1)/n of x, (n-1)/n of x. So the last two
 together send what the first does: ZeRO-1 and sequence parallelism cost no bytes. The backend's own
 reduce-scatter sends as much with nccl; gloo has none, and performs a whole all-reduce in its place.
+
+A backward pass that communicates has no gradient itself, and `first_order_only` refuses to
+differentiate it. torch's `once_differentiable` complains only where the incoming gradient needs
+one. With create_graph=True from a loss it does not, and what depends on saved inputs would be left
+out of the second derivative without a word.
 """
 
+import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from labkit.collectives.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
@@ -113,3 +121,19 @@ def chosen_wire(wire: Wire | None, group: Group) -> Wire:
     if wire is None:
         return _ON_A_CPU if group.device.type == "cpu" else LIBRARY
     return wire
+
+
+def first_order_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates the `backward` of an autograd Function: RuntimeError under create_graph=True."""
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *grads: Any) -> Any:
+        if torch.is_grad_enabled():
+            words = re.findall("[A-Z][a-z]*", type(ctx).__name__.removesuffix("Backward"))
+            name = "_".join(words).lower()
+            raise RuntimeError(
+                f"create_graph=True: the gradients of {name} have no gradients; leave it out"
+            )
+        return backward(ctx, *grads)
+
+    return checked

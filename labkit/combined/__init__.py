@@ -33,20 +33,21 @@ fastest links: tp is the last axis, whose ranks are neighbours in a node.
 
 gpt_3d.py      a rank's stages, each with its share of every layer; the whole parameters again
 train_3d.py    CombinedTraining, train: the serial step on dp * tp * pp ranks; which rows a rank
-               sees; the norm over all axes
-traffic.py     bytes of a journal, by axis
+               sees; the norm over all axes; bytes of a journal, by axis
 
 Papers: Narayanan et al., arXiv:2104.04473; Rajbhandari et al., arXiv:1910.02054.
 """
 
 from labkit.combined.gpt_3d import CombinedGPT, ParallelStage, gather_full_state
-from labkit.combined.traffic import axis_of, sent_by_axis, within
 from labkit.combined.train_3d import (
     CombinedTraining,
+    axis_of,
     clip_gradients,
     own_rows,
+    sent_by_axis,
     train,
     weight_of,
+    within,
 )
 
 __all__ = [

@@ -6,29 +6,27 @@ Read in this order. Each class adds one idea to the one before:
     bucketed.py     BucketedDDP      one all-reduce for many parameters
     overlapped.py   OverlappedDDP    all-reduces start while backward computes
     ddp.py          DDP              accumulation, parameters that are left out, and buckets in the
-                                     order of arrival
+                                     order of arrival; the serial training loop on many ranks
 
 Beside them:
 
     replica.py             what is checked about a module; hooks that end with their owner
-    flattening.py          many tensors as one
-    reduction.py           `all_reduce=`: start(x, group) -> handle. A function, or one of these:
+    reduction.py           many tensors as one message; and
+                           `all_reduce=`: start(x, group) -> handle. A function, or one of these:
     compression.py           error feedback, one bit, top-k, PowerSGD
     background.py            on the group's communication thread
     symmetric_buckets.py     in shared memory
     local_sgd.py           steps without an all-reduce
     parameter_server.py    one rank has the parameters
-    train_dp.py            the serial training loop on many ranks
 """
 
 from labkit.data_parallel.background import InBackground
 from labkit.data_parallel.bucketed import BucketedDDP
-from labkit.data_parallel.ddp import DDP
+from labkit.data_parallel.ddp import DDP, train, train_step
 from labkit.data_parallel.naive import NaiveDDP
 from labkit.data_parallel.overlapped import OverlappedDDP
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
 from labkit.data_parallel.symmetric_buckets import SymmetricBuckets
-from labkit.data_parallel.train_dp import train, train_step
 
 __all__ = [
     "DDP",

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Corpus
-from labkit.data_parallel.flattening import flattened, parts_of, put
+from labkit.data_parallel.reduction import flattened, parts_of, put
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.train import TrainConfig, copy_parameters, loss

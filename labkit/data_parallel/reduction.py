@@ -7,15 +7,18 @@
 A wrapper's `all_reduce` is a function (x, group) that returns the sum, or a Reduction. These are
 compression/, which sends less; background.py, a thread for functions that block; and
 symmetric_buckets.py, buckets in shared memory.
+
+`flattened` and `put` make one row of numbers of all parameters, and back: one message carries them.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from labkit.collectives.wire import LIBRARY, Handle
@@ -108,3 +111,23 @@ class _Arriving(NamedTuple):
         if total.data_ptr() != x.data_ptr():
             x.copy_(total)
         return x
+
+
+@torch.no_grad()
+def flattened(parameters: Iterable[Tensor]) -> Tensor:
+    """A copy of all of them, one after the other: (numel of all,)."""
+    return torch.cat([parameter.detach().flatten() for parameter in parameters])
+
+
+@torch.no_grad()
+def put(flat: Tensor, parameters: Iterable[Tensor]) -> None:
+    """`flattened` run backwards: set each parameter from its part of `flat`, (numel of all,)."""
+    for parameter, part in parts_of(flat, parameters):
+        parameter.copy_(part)
+
+
+def parts_of(flat: Tensor, parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Each parameter with the view of its part of `flat`, in the parameter's shape."""
+    parameters = list(parameters)
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [(p, part.view(p.shape)) for p, part in zip(parameters, parts, strict=True)]

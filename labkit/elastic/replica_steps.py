@@ -54,7 +54,7 @@ from torch import Tensor, nn
 from labkit.checkpoint.checkpointer import Stateful
 from labkit.checkpoint.contents import Contents
 from labkit.comm import Group
-from labkit.data_parallel.flattening import flattened, put
+from labkit.data_parallel.reduction import flattened, put
 from labkit.elastic.healing import Held, healers, receive, send
 from labkit.elastic.heartbeat import Address, Heart
 from labkit.elastic.quorum import BEAT_S, NoReplicaLeft, Quorum

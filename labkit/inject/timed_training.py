@@ -41,7 +41,7 @@ from labkit.moe.moe_layer import ExpertParallelMoE
 from labkit.moe.routing import MoEConfig
 from labkit.pipeline import Pipeline, one_f_one_b, plan
 from labkit.profile import Trace, of_run, read, recording
-from labkit.profile.of_run import STEP
+from labkit.profile.recorder import STEP
 from labkit.tensor_parallel import Replicated, column_linear, row_linear
 from labkit.zero import FullyShardedModule
 

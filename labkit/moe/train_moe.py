@@ -43,7 +43,7 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.copies import require_same
 from labkit.data import Batch, Corpus
-from labkit.data_parallel.flattening import flattened, parts_of
+from labkit.data_parallel.reduction import flattened, parts_of
 from labkit.global_norm import as_part, check_max_norm
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig

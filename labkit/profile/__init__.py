@@ -8,17 +8,17 @@
 Read in this order:
 
     step_trace      the model: work and exchanges of each rank, on one clock
-    of_run, kineto  where it comes from; activity: what a journal says about each moment;
-                    recorder: record a loop
+    recorder        a journal of a run as a trace; record a loop with PyTorch Profiler
+    kineto          a trace of PyTorch Profiler; activity: what a journal says about each moment
     trace_file      a file from anywhere: its fields are checked here, and nowhere else
     communication_kernels, launches     which kernels communicate, and who launched them
     meetings, trace_notes               what belongs together, and what is not known
     breakdown       a step's terms, which add up
     dependencies    what waits for what: replay, critical path, slack
     what_if         a replay with one thing changed
-    bottleneck      what would gain most; profile_report: the same in words
+    bottleneck      what would gain most
     comparison      two runs: which term of a step grew, and on which rank
-    profile_page    all of it as one HTML page
+    report          all of it in words, and as one HTML page
     h200_traces     four traces of a GPU to try it on
 """
 
@@ -29,10 +29,8 @@ from labkit.profile.comparison import Comparison, compare
 from labkit.profile.dependencies import Dependencies
 from labkit.profile.h200_traces import h200
 from labkit.profile.kineto import read
-from labkit.profile.of_run import of_run
-from labkit.profile.profile_page import page
-from labkit.profile.profile_report import Report, report
-from labkit.profile.recorder import recording
+from labkit.profile.recorder import of_run, recording
+from labkit.profile.report import Report, page, report
 from labkit.profile.step_trace import Trace
 
 __all__ = [

@@ -1,16 +1,44 @@
-"""Record the steps of a loop with PyTorch Profiler, one file per rank, for `read`."""
+"""Record the steps of a loop with PyTorch Profiler, one file per rank, for `read`.
+
+`of_run` makes a Trace of a Run, out of labkit's own journal:
+
+with world.region("step"):              a training step
+    with world.region("data"):          loading: any region whose name begins with "data"
+        batch = next(batches)
+    ...                                 anything else in which the rank does not wait: compute
+"""
 
 from __future__ import annotations
 
+import bisect
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity
 
 from labkit.comm import Group
+from labkit.comm.operation import WAITS, Operation, Timeline
+from labkit.launch import Run
+from labkit.profile.activity import doing, end_of
+from labkit.profile.step_trace import (
+    COMPUTE,
+    DATA,
+    MESSAGES,
+    Exchange,
+    RankTrace,
+    Trace,
+    Work,
+    WorkKind,
+    aligned,
+    has_one_clock,
+    missing,
+    with_waits,
+)
 
 
 @contextmanager
@@ -48,3 +76,106 @@ def recording(
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     found.export_chrome_trace(str(path / f"rank{world.rank}.json"))
+
+
+STEP = "step"
+# A wait for a result that is there already returns within this time, also on a busy machine.
+_WAKE_UP_S = 1e-4
+
+
+def of_run(run: Run | Sequence[Timeline]) -> Trace:
+    """The trace of a run, or of timelines by rank. Operations without an end are left out.
+
+    A run of several hosts is on one clock as far as its ranks met at the start at one moment, and
+    clocks did not drift. If a result came before the last rank had arrived, clocks are aligned.
+
+    Ranks that `Run.load(..., partial=True)` did not find are left out. ValueError: all are.
+    """
+    timelines = run.timeline if isinstance(run, Run) else run
+    ranks = {
+        rank: _rank(rank, timeline)
+        for rank, timeline in enumerate(timelines)
+        if end_of(timeline) > timeline.start_s
+    }
+    if not ranks:
+        raise ValueError(f"none of {len(timelines)} ranks has a journal: nothing ran")
+    trace = Trace(len(timelines), ranks, missing(len(timelines), ranks))
+    return trace if has_one_clock(trace) else aligned(trace)
+
+
+def _rank(rank: int, timeline: Timeline) -> RankTrace:
+    steps = [each for each in timeline.regions if each.name == STEP and each.end_s is not None]
+    inside = [each for each in timeline.regions if each.name != STEP]
+    own = Timeline(timeline.operations, inside, timeline.start_s, timeline.end_s)
+    work = [
+        Work(span.start_s, span.end_s, _kind(span.label), span.label)
+        for span in doing(own, end_of(timeline))
+        if span.operation is None and span.label != WAITS
+    ]
+    done = [
+        op
+        for op in timeline.operations
+        if op.done_s is not None and len(op.group) > 1 and not op.failed
+    ]
+    exchanges = [_exchange(rank, op) for op in done if not op.in_background]
+    exchanges += with_waits(work, _in_background(done, [each.start_s for each in steps]))
+    exchanges.sort(key=lambda each: each.posted_s)
+    marks = [(each.start_s, each.end_s) for each in steps if each.end_s is not None]
+    own_trace = RankTrace(rank, timeline.start_s, end_of(timeline), work, exchanges, marks)
+    return own_trace.of_steps()
+
+
+def _kind(region: str) -> WorkKind:
+    return DATA if region.startswith("data") else COMPUTE
+
+
+def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[Exchange]:
+    """What another thread does for a label in a step is one exchange: a bucket, not its messages.
+
+    steps: when they start.
+    """
+    turns: Counter[tuple] = Counter()
+    found = [op for op in operations if op.in_background]
+    for (*key, _), run in groupby(
+        found, key=lambda op: (op.group_name, op.label, bisect.bisect(steps, op.posted_s))
+    ):
+        parts = list(run)
+        turns[*key] += 1
+        yield Exchange(
+            (*key, turns[*key]),
+            "all_reduce",
+            parts[0].group,
+            parts[0].posted_s,
+            None,
+            max(op.done_s or op.posted_s for op in parts),
+            _payload(parts),
+            f"{parts[0].label} #{turns[*key]}",
+        )
+
+
+def _payload(messages: list[Operation]) -> int:
+    """Bytes of the tensor of an all-reduce, of which this rank has sent 2(n-1)/n."""
+    size = len(messages[0].group)
+    return round(sum(op.sent_bytes for op in messages) * size / (2 * (size - 1)))
+
+
+def _exchange(rank: int, operation: Operation) -> Exchange:
+    group = operation.group
+    key: tuple = (group, operation.group_name, operation.sequence)
+    if operation.kind in MESSAGES and operation.peer is not None:
+        ends = (rank, operation.peer) if operation.kind == "send" else (operation.peer, rank)
+        group, key = ends, (*key, *ends)
+    assert operation.done_s is not None
+    waited_s = operation.waited_s
+    if waited_s is not None and operation.done_s - waited_s < _WAKE_UP_S:
+        waited_s = operation.done_s  # it was there, no journal says since when
+    return Exchange(
+        key,
+        operation.kind,
+        group,
+        operation.posted_s,
+        waited_s,
+        operation.done_s,
+        operation.payload_bytes,
+        operation.name,
+    )

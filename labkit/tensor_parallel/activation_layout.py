@@ -26,8 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit import arguments
-from labkit.collectives.first_order import first_order_only
-from labkit.collectives.wire import Wire, chosen_wire
+from labkit.collectives.wire import Wire, chosen_wire, first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 

@@ -13,7 +13,7 @@ from labkit import run
 from labkit.combined import train_3d
 from labkit.context_parallel import gpt_cp
 from labkit.data import IGNORED, Batch, Batches, Corpus
-from labkit.data_parallel import train_dp
+from labkit.data_parallel import ddp
 from labkit.model import GPT, GPTConfig
 from labkit.moe import train_moe
 from labkit.moe.routing import MoEConfig
@@ -94,7 +94,7 @@ PADDED = Padded(num_steps=3, num_sequences=9, optimizer="sgd", dtype=torch.float
 FOUR_RANKS = replace(CONFIG, num_layers=2, num_heads=4)
 MOE = MoEConfig()
 WAYS = {
-    "dp": train_dp.train,
+    "dp": ddp.train,
     "cp": gpt_cp.train,
     "tp": gpt_tp.train,
     "pp": gpt_pp.train,

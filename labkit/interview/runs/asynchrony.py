@@ -18,9 +18,9 @@ from labkit.comm import Group
 from labkit.data_parallel import DDP, library_all_reduce, local_sgd, parameter_server
 from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import Compressor, OneBit, PowerSGD, TopK
+from labkit.data_parallel.ddp import train
 from labkit.data_parallel.local_sgd import Outer
 from labkit.data_parallel.parameter_server import Arrival, Asynchronous, Synchronous
-from labkit.data_parallel.train_dp import train
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig

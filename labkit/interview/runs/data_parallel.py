@@ -15,7 +15,7 @@ from torch import nn
 from labkit import Run
 from labkit.comm import Group
 from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, library_all_reduce
-from labkit.data_parallel.train_dp import train
+from labkit.data_parallel.ddp import train
 from labkit.interview.runs import equal_batches
 from labkit.interview.runs.real_run import real_run, run
 from labkit.model import GPT, GPTConfig

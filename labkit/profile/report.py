@@ -1,4 +1,9 @@
-"""A trace as one HTML page, without scripts or anything from elsewhere.
+"""What a trace says, as text and as plain data: `labkit profile` prints it.
+
+rank  step   compute    data    copy  transfer  straggler  bubble    host   overlap
+   0   103        67       5       0         8         22       0       1       41%
+
+And as one HTML page, without scripts or anything from elsewhere:
 
 findings      cause, rank, evidence, remedy, gain
 breakdown     a stacked bar per rank
@@ -9,16 +14,105 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from html import escape
 from statistics import mean
+from typing import Any
 
 from labkit.profile.activity import Span, rows_without_overlap
-from labkit.profile.bottleneck import Finding
-from labkit.profile.breakdown import BUBBLE, STRAGGLER, TERMS, TRANSFER, last_arrivals
+from labkit.profile.bottleneck import EITHER, OPERATORS, Finding, diagnose
+from labkit.profile.breakdown import (
+    BUBBLE,
+    STRAGGLER,
+    TERMS,
+    TRANSFER,
+    Terms,
+    breakdown,
+    figures,
+    last_arrivals,
+)
 from labkit.profile.comparison import Comparison
 from labkit.profile.dependencies import Dependencies
-from labkit.profile.profile_report import Report
-from labkit.profile.step_trace import RankTrace
+from labkit.profile.step_trace import COMPUTE, RankTrace, Trace, in_doubt
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A trace's breakdown, its critical path by rank and kind, and what it is lost to."""
+
+    trace: Trace
+    steps: dict[int, list[Terms]]
+    """By rank."""
+    path: list[tuple[int, str, float]]
+    """Rank, kind of work and share of the critical path, the largest first."""
+    findings: list[Finding]
+
+    def rows(self) -> list[dict[str, str]]:
+        """By rank: a step's mean terms in milliseconds, and the overlap."""
+        found = []
+        for rank, terms in self.steps.items():
+            row = {"rank": str(rank), "step": _ms(mean(each.total for each in terms))}
+            row |= {term: _ms(mean(each.seconds[term] for each in terms)) for term in TERMS}
+            found.append(row | {"overlap": f"{mean(each.overlap for each in terms):.0%}"})
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Figures as HTA defines them in us (overlap: 0 to 1), the steps' terms, and findings.
+
+        A step's `transfer` may be waiting, where a note says that ranks have no trace.
+        """
+        by_rank = {
+            str(rank): {
+                "idle": 1e6 * each.idle,
+                "compute": 1e6 * each.compute,
+                "non_compute": 1e6 * each.non_compute,
+                "total": 1e6 * each.total,
+                "overlap": each.overlap,
+                "steps": [
+                    {term: 1e6 * seconds for term, seconds in step.seconds.items()}
+                    for step in self.steps[rank]
+                ],
+            }
+            for rank, each in figures(self.trace).items()
+        }
+        found = [
+            {"cause": f.cause, "rank": f.rank, "share": f.share, "is_fault": f.is_fault}
+            for f in self.findings
+        ]
+        return {"unit": "us", "ranks": by_rank, "findings": found, "notes": self.trace.notes}
+
+    def words(self) -> list[str]:
+        """Sentences: the critical path, what the time is lost to, what was missing."""
+        shares = ", ".join(
+            f"{share:.0%} {kind} of rank {rank}" for rank, kind, share in self.path[:3]
+        )
+        lines = [f"Critical path: {shares}."]
+        for each in (f for f in self.findings[:3] if f.share >= 0.005):
+            lines += [f"{each.verdict.capitalize()}: {each}", f"    {each.remedy}."]
+        return lines + [f"Note: {note}." for note in self.trace.notes]
+
+
+def report(trace: Trace) -> Report:
+    """Everything that `labkit profile` says about a trace."""
+    graph = Dependencies(trace)
+    spent: dict[tuple[int, str], float] = defaultdict(float)
+    doubtful = in_doubt(trace)
+    for segment in graph.critical_path():
+        for part in segment.parts:
+            kind = part.kind
+            if part.exchange and part.exchange.key in doubtful:
+                kind = EITHER
+            elif kind == COMPUTE and part.rank in trace.host_only:
+                kind = OPERATORS
+            spent[part.rank, kind] += part.seconds
+    total = graph.seconds() or 1.0
+    path = [(*key, spent[key] / total) for key in sorted(spent, key=spent.__getitem__)[::-1]]
+    return Report(trace, breakdown(trace), path, diagnose(trace))
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
 
 _STEPS = 2
 """So many steps are drawn."""
@@ -63,7 +157,7 @@ def page(found: Report, comparison: Comparison | None = None) -> str:
     """The page as HTML, to be written to a file of any name."""
     steps = [step for own in found.steps.values() for step in own]
     num_steps = max(1, *(len(own.steps) for own in found.trace.ranks.values()))
-    title = f"A step takes {_ms(mean(step.total for step in steps))}"
+    title = f"A step takes {_in_ms(mean(step.total for step in steps))}"
     what = f"{len(found.steps)} of {found.trace.world_size} ranks, {num_steps} steps"
     notes = "".join(f"<p class=faint>{escape(note)}</p>" for note in found.trace.notes)
     cards = "".join(_card(each, num_steps) for each in found.findings if each.share >= 0.005)
@@ -80,7 +174,7 @@ def page(found: Report, comparison: Comparison | None = None) -> str:
 """
 
 
-def _ms(seconds: float) -> str:
+def _in_ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms"
 
 
@@ -88,7 +182,7 @@ def _card(finding: Finding, num_steps: int) -> str:
     where = "" if finding.rank is None else f" on rank {finding.rank}"
     kind = finding.verdict
     return (
-        f'<div class="card {kind}"><span class=gain>{_ms(finding.gain_s / num_steps)}, '
+        f'<div class="card {kind}"><span class=gain>{_in_ms(finding.gain_s / num_steps)}, '
         f"{finding.share:.0%}</span><small>{kind}</small><br><b>{finding.cause}{where}</b>"
         f"<p>{escape(finding.evidence)}</p><p class=faint>{escape(finding.remedy)}</p></div>"
     )
@@ -120,12 +214,13 @@ def _bars(found: Report) -> Iterator[str]:
     longest_s = max(sum(terms.values()) for terms in means.values()) or 1.0
     for rank, terms in means.items():
         parts = "".join(
-            f'<i class={term} style="width:{100 * s / longest_s:.2f}%" title="{term} {_ms(s)}"></i>'
+            f'<i class={term} style="width:{100 * s / longest_s:.2f}%" '
+            f'title="{term} {_in_ms(s)}"></i>'
             for term, s in terms.items()
             if s
         )
         overlap = mean(step.overlap for step in found.steps[rank])
-        numbers = f"{_ms(sum(terms.values()))}, {overlap:.0%} overlap"
+        numbers = f"{_in_ms(sum(terms.values()))}, {overlap:.0%} overlap"
         yield (
             f"<div class=row><span>rank {rank}</span><div class=bar>{parts}</div>"
             f"<small>{numbers}</small></div>"
@@ -178,7 +273,7 @@ class _Timeline:
             yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1=0 y2="{tall - 20}" stroke-dasharray="3 3"/>'
             yield (
                 f'<text class=faint x="{x:.1f}" y="{tall - 6}" text-anchor={anchor}>'
-                f"{_ms(at_s - self.start_s)}</text>"
+                f"{_in_ms(at_s - self.start_s)}</text>"
             )
 
     def _rank(self, own: RankTrace, row: int) -> Iterator[str]:
