@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 # The stubs are cut from the solutions. Below labkit/ these files would be modules of the package.
-COURSE = ["exercises/catalog.toml", "solutions/*.py", "notebooks/*.ipynb", "notebooks/README.md"]
+COURSE = ["solutions/*.py", "notebooks/*.ipynb", "notebooks/README.md"]
 
 
 class BuildWithCourse(build_py):

@@ -47,10 +47,10 @@ from labkit.checkpoint import Checkpointer, read_tensors
 from labkit.checkpoint.disk import RecordedDisk
 from labkit.checkpoint.power_cut import PowerCut, operations
 from labkit.combined import CombinedTraining
+from labkit.course.recovery.evidence import RUNGS, after_a_kill
 from labkit.data import Corpus
 from labkit.data_parallel import DDP
 from labkit.data_parallel.ddp import train_step as data_parallel_step
-from labkit.interview.runs.rungs import RUNGS, after_a_kill
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.moe import ExpertParallelGPT, MoEConfig

@@ -17,15 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_subjects
 from labkit.interview.cards import Topic, load_bank, load_topics
 from labkit.interview.drills import DRILLS
-from labkit.interview.subjects import group_of_exercise
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 _HEADING = re.compile(r"^(#{1,4}) +(.+?) *$", re.M)
-_BANK = "../labkit/interview/bank"
+_COURSE = "../labkit/course"
 _COLUMNS = ("topic", "shown in", "cards", "drills", "exercises")
 _INTRO = """\
 <!-- Written by `python -m scripts.topic_map > notebooks/README.md`: change what it reads. -->
@@ -123,21 +122,19 @@ def _paths(notebooks: dict[str, Notebook], paths: list[dict[str, Any]]) -> Itera
 
 
 def _by_topic(notebooks: dict[str, Notebook]) -> Iterator[str]:
-    by_group = groupby(load_topics().values(), key=lambda topic: (topic.group, topic.file))
-    for (group, file), topics in by_group:
-        yield f"\n### {group}\n"
-        answers = f"[{file}.md]({_BANK}/{file}.md)"
-        yield f"`labkit cards {file}` asks what is due. The answers: {answers}.\n"
+    by_subject = groupby(load_topics().values(), key=lambda topic: topic.subject)
+    for name, topics in by_subject:
+        subject = load_subjects()[name]
+        yield f"\n### {subject.title}\n"
+        answers = f"[{name}/cards.md]({_COURSE}/{name}/cards.md)"
+        yield f"`labkit cards {name}` asks what is due. The answers: {answers}.\n"
         yield from _head(*_COLUMNS)
         shown: set[str] = set()
         for topic in topics:
             exercises = _exercises(topic)
             shown.update(exercises)
             yield _row(topic, notebooks, exercises)
-        of_group = [
-            each.name for each in load_catalog().values() if group_of_exercise(each) == group
-        ]
-        if more := [name for name in of_group if name not in shown]:
+        if more := [exercise for exercise in subject.exercises if exercise not in shown]:
             yield f"\nMore exercises: {_links(more)}."
 
 

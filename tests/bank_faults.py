@@ -55,7 +55,7 @@ def claim_faults(claim: Claim, *, measure: bool = True) -> list[str]:
 
 def _of_the_form(card: Card) -> Iterator[str]:
     topic = load_topics().get(card.topic)
-    if topic is None or card.file != f"{topic.file}.md":
+    if topic is None or card.file != f"{topic.subject}/cards.md":
         yield f"{card.id} does not belong into {card.file}"
     elif topic.contradicts and sum(bool(item.says) for item in card.evidence) < 2:
         yield "conventions differ on this topic, and fewer than two numbers have evidence"

@@ -39,7 +39,7 @@ if "--gpu" not in sys.argv:
 
 # Before labkit is imported, which adds to it what ranks are forked from. A rank of a test imports
 # these before the code under test begins, in 20 ms (graders) or 60 (pytest); there are thousands.
-PRELOADED = ["labkit.grade.graders", "labkit.grade.harness", "pytest"]
+PRELOADED = ["labkit.grade.grader", "labkit.grade.harness", "pytest"]
 multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
 
 

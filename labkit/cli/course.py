@@ -1,11 +1,11 @@
 """labkit course FOLDER: the exercises, their solutions and the notebooks, as in a clone of the lab.
 
-    exercises/    catalog.toml, and a stub for each exercise: the learner's own files
+    exercises/    a stub for each exercise: the learner's own files
     solutions/    what `labkit solution` and `labkit reset` read
     notebooks/    jupyter lab lab/notebooks/00_start_here.ipynb
 
-Written again, after an update of labkit, it brings what is new. The catalog and the solutions are
-replaced; stubs and notebooks that are there are left alone, since a learner works in them.
+Written again, after an update of labkit, it brings what is new. Solutions are replaced; stubs
+and notebooks that are there are left alone, since a learner works in them.
 """
 
 import shlex
@@ -16,8 +16,9 @@ import typer
 from rich.text import Text
 
 from labkit.cli.terminal import console
+from labkit.grade.catalog import load_catalog
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import CATALOG, Workspace, find_packages_workspace, load_catalog
+from labkit.grade.workspace import Workspace, find_packages_workspace
 
 HOW_TO_MAKE_ONE = "`labkit course lab` writes the exercises and the notebooks into the folder lab."
 
@@ -33,9 +34,9 @@ def course(
     if source.root == own.root:
         raise typer.BadParameter(f"{folder} is the lab itself, and has all files already")
     try:
-        if folder.is_dir() and any(folder.iterdir()) and not own.catalog.is_file():
+        if folder.is_dir() and any(folder.iterdir()) and not own.has_solutions:
             raise typer.BadParameter(
-                f"{folder} holds something else (it has no {CATALOG}): name a new folder"
+                f"{folder} holds something else (and no solutions of exercises): name a new folder"
             )
         num_written, num_kept = _write(source, own)
     except OSError as error:
@@ -44,7 +45,7 @@ def course(
     kept = f"; {num_kept} that were there are left alone" if num_kept else ""
     where = "this folder" if own.root == Path.cwd() else folder
     out.print(Text(f"{num_written} files written into {where}{kept}"), soft_wrap=True)
-    first = next(iter(load_catalog(own)))
+    first = next(iter(load_catalog()))
     enter = [] if own.root == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     start = [*enter, "jupyter lab notebooks/00_start_here.ipynb"]
     out.print(Text(f"Next: {' && '.join(start)}"), soft_wrap=True)
@@ -53,8 +54,8 @@ def course(
 
 def _write(source: Workspace, own: Workspace) -> tuple[int, int]:
     """How many files were written, and how many were left alone."""
-    names = list(load_catalog(source))
-    replaced = {path: path.read_bytes() for path in [source.catalog, *map(source.solution, names)]}
+    names = list(load_catalog())
+    replaced = {path: path.read_bytes() for path in map(source.solution, names)}
     added = {source.exercise(name): stub_of(name, source).encode() for name in names}
     for path in sorted((source.root / "notebooks").iterdir()):
         if path.suffix in (".ipynb", ".md"):

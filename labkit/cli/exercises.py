@@ -14,7 +14,7 @@ from labkit.arguments import printable
 from labkit.cli.course import HOW_TO_MAKE_ONE
 from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.terminal import console, show_note, show_verdict
-from labkit.grade import desk, workspace
+from labkit.grade import catalog, desk
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import find_learners_workspace, find_workspace
 
@@ -44,7 +44,8 @@ def check(
         if not verdict:
             raise typer.Exit(1)
         return
-    names = list(workspace.load_catalog(find_learners_workspace()))
+    find_learners_workspace()
+    names = list(catalog.load_catalog())
     num_passed, unreadable = 0, []
     for each in names:
         try:
@@ -79,7 +80,7 @@ def solution(
     ] = False,
 ) -> None:
     """Show the solution: after a pass, or on confirmation, which is remembered."""
-    workspace.get_exercise(name)
+    catalog.get_exercise(name)
     if not yes and not desk.has_passed(name) and sys.stdin.isatty():
         yes = _confirmed(f"You have not passed {name} yet. Show the solution all the same? [y/N] ")
     note = desk.solution(name, confirm=yes)
@@ -120,7 +121,7 @@ def show_list(out: Console) -> None:
         table.add_column(heading, overflow="fold", no_wrap=is_name)
     if has_notebook:
         table.add_column("difficulty", justify="right")
-    for name, exercise in workspace.load_catalog().items():
+    for name, exercise in catalog.load_catalog().items():
         notebook = exercise.notebook if is_wide else exercise.notebook.partition("_")[0]
         cells = [name, *[exercise.title] * is_wide, *[notebook] * has_notebook]
         table.add_row(*cells, Text(printable(standings[name])), str(exercise.difficulty))

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from labkit.cli import course, practise
 from labkit.cli.terminal import console
-from labkit.grade import workspace
+from labkit.grade import catalog
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interrupts import uninterrupted
@@ -83,7 +83,7 @@ def _exercise(item: Item, _: int) -> asking.Scored:
         from labkit.grade.engine import check
         from labkit.interview.mock.given_exercise import GivenExercise
 
-    exercise, out = workspace.get_exercise(item.name), console()
+    exercise, out = catalog.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))
     given = GivenExercise(item.name)
     if given.notice:

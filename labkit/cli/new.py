@@ -1,14 +1,18 @@
 """labkit new exercise NAME: its files, to fill in. docs/adding_an_exercise.md says how."""
 
 import keyword
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from labkit.arguments import UserError
 from labkit.cli.terminal import console
+from labkit.grade import catalog
+from labkit.grade.catalog import load_catalog, load_subjects
 from labkit.grade.stubs import write_stubs
-from labkit.grade.workspace import find_workspace, load_catalog
+from labkit.grade.workspace import find_workspace
 
 new = typer.Typer(help="Start something new: see docs/.", no_args_is_help=True)
 
@@ -83,10 +87,8 @@ GRADER = g.OnRanks(
 )
 '''
 
-_ENTRY = """
-[NAME]
+_ENTRY = """\
 title = "A few words"
-topic = "collectives"
 notebook = "01_ranks_and_collectives"
 difficulty = 2
 hints = [
@@ -100,25 +102,51 @@ follow_ups = ["What might be asked next?"]
 
 
 class CannotBegin(UserError, ValueError):
-    """There is such an exercise already, or the name cannot be one."""
+    """There is such a thing already, its name cannot be one, or this is no clone of the lab."""
 
 
 @new.command()
-def exercise(name: Annotated[str, typer.Argument(help="A name for a Python function.")]) -> None:
-    """Write a solution, a stub, a grader and a catalog entry to fill in."""
-    workspace = find_workspace()
+def exercise(
+    name: Annotated[str, typer.Argument(help="A name for a Python function.")],
+    subject: Annotated[str, typer.Option(help="A folder of labkit/course.")],
+) -> None:
+    """Write a solution, a stub, a grader and its description, to fill in."""
+    workspace, folder = find_workspace(), _folder(subject) / "exercises"
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
         raise CannotBegin(f"{name!r} is no name for a function; try one such as my_exercise")
-    if name in load_catalog(workspace):
+    if name in load_catalog():
         raise CannotBegin(f"there is an exercise {name} already; choose another name")
-    grader = workspace.root / "labkit" / "grade" / "graders" / f"{name}.py"
-    if not grader.parent.is_dir():
-        raise CannotBegin(f"{workspace.root} is no clone of the lab: graders live in labkit/grade")
-    workspace.solution(name).write_text(_SOLUTION.replace("NAME", name), encoding="utf-8")
-    grader.write_text(_GRADER.replace("NAME", name), encoding="utf-8")
-    with workspace.catalog.open("a", encoding="utf-8") as catalog:
-        catalog.write(_ENTRY.replace("NAME", name))
+    order = folder.parent / "subject.toml"
+    texts = {
+        workspace.solution(name): _SOLUTION.replace("NAME", name),
+        folder / f"{name}.py": _GRADER.replace("NAME", name),
+        folder / f"{name}.toml": _ENTRY,
+        order: _with_exercise(name, order.read_text(encoding="utf-8")),
+    }
+    folder.mkdir(exist_ok=True)
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
     write_stubs(workspace, [name])
-    for path in (workspace.solution(name), grader, workspace.catalog, workspace.exercise(name)):
+    for path in (*texts, workspace.exercise(name)):
         console().print(workspace.shown(path), highlight=False)
     console().print(f"Fill them in, then: pytest tests/grade -k {name}", highlight=False)
+
+
+def _folder(subject: str) -> Path:
+    """The folder of a subject, where it can be written to."""
+    if subject not in load_subjects():
+        raise CannotBegin(
+            f"there is no subject {subject!r}; take one of {', '.join(load_subjects())}"
+        )
+    root = find_workspace().root
+    if not catalog.COURSE.is_relative_to(root):
+        raise CannotBegin(
+            f"{root} is no clone of the lab that this labkit runs from: what is taught lies in "
+            f"{catalog.COURSE}"
+        )
+    return catalog.COURSE / subject
+
+
+def _with_exercise(name: str, text: str) -> str:
+    """A subject.toml with one more exercise, at the end of its list."""
+    return re.sub(r"^(exercises = \[[^\]]*?)\s*\]", rf'\1\n  "{name}",\n]', text, flags=re.M)

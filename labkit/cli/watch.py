@@ -26,21 +26,15 @@ from labkit.arguments import UserError
 from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.exercises import show_list
 from labkit.cli.terminal import console, progress_warnings_shown, show_note, show_verdict
-from labkit.grade import desk
-from labkit.grade.workspace import (
-    CatalogError,
-    UnknownExercise,
-    Workspace,
-    find_learners_workspace,
-    get_exercise,
-)
+from labkit.grade import catalog, desk
+from labkit.grade.workspace import Workspace, find_learners_workspace
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as
 # What an arrow or F5 sends, and Alt with another key: the last character is a letter, but no key.
 _SEVERAL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O.|[^[O])?")
 _TICK_MS = 200
 # What a file that is missing, unreadable or broken raises; it may be mended while one watches.
-_TROUBLE = (CatalogError, UnknownExercise, UnicodeDecodeError, OSError)
+_TROUBLE = (UnicodeDecodeError, OSError)
 
 
 class CannotWatch(UserError, RuntimeError):
@@ -57,8 +51,8 @@ def watch(
 ) -> None:
     """Check an exercise each time you save it. Keys show hints, the solution, the next one."""
     workspace = find_learners_workspace()
-    name = desk.where_to_go_on(workspace) if name is None else name
-    get_exercise(name, workspace)
+    name = desk.where_to_go_on() if name is None else name
+    catalog.get_exercise(name)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotWatch(
             "watch waits for keys, so standard input and output must be a terminal; "
@@ -112,7 +106,7 @@ class Session:
         self._name, self._workspace, self._timeout_s = name, workspace, timeout_s
         self._out = console()
         self._calls: dict[str, Callable[[], None]] = {  # each by its first letter; q quits
-            "hint": lambda: show_note(desk.hint(self._name, workspace=workspace), self._out),
+            "hint": lambda: show_note(desk.hint(self._name), self._out),
             "solution": lambda: show_note(
                 desk.solution(self._name, workspace=workspace), self._out
             ),
@@ -124,7 +118,7 @@ class Session:
     def run(self) -> None:
         """Check, wait and answer, until a key ends it."""
         changes = self._watch(
-            self._workspace.catalog.parent.resolve(),
+            self._workspace.exercises.resolve(),
             watch_filter=None,
             rust_timeout=_TICK_MS,
             yield_on_timeout=True,
@@ -161,10 +155,10 @@ class Session:
         verdict = self._grade(self._name, timeout_s=self._timeout_s, workspace=self._workspace)
         show_verdict(verdict, self._out)
         if verdict:
-            known = desk.standings(self._workspace).values()
+            known = desk.standings().values()
             done = f"\n{sum(map(desk.is_passed, known))} of {len(known)} exercises passed."
             self._out.print(Text(done, style="bold green"))
 
     def _go_on(self) -> None:
-        self._name = desk.next_open(self._name, self._workspace)
+        self._name = desk.next_open(self._name)
         self._check()

@@ -5,9 +5,9 @@
     labkit.solution("ring_all_reduce")   after a pass, or on confirmation
     labkit.reset("ring_all_reduce")      the stub again; the learner's file is kept
 
-Read in this order: grader.py, what a grader is made of, with one of graders/ beside it; engine.py,
-from a name to a verdict; submission.py reads the code, harness.py runs it on each rank, observed.py
-is what was seen there; findings.py looks for the first thing that is wrong, with unfinished.py and
-differences.py; verdict.py says it. stubs.py, workspace.py and workspace.py are about files,
-desk.py about the learner; puzzles/ is another kind of exercise.
+Read in this order: grader.py, what a grader is made of, with one of labkit/course/*/exercises;
+engine.py, from a name to a verdict; submission.py reads the code, harness.py runs it on each rank,
+observed.py is what was seen there; findings.py looks for the first thing that is wrong, with
+unfinished.py and differences.py; verdict.py says it. catalog.py finds exercises, stubs.py and
+workspace.py are about files, desk.py about the learner; puzzles/ is another kind of exercise.
 """

@@ -8,16 +8,10 @@ import itertools
 from dataclasses import dataclass
 
 from labkit import progress
+from labkit.grade.catalog import NUM_HINTS, get_exercise, load_catalog
 from labkit.grade.stubs import stub_of
 from labkit.grade.verdict import Outcome
-from labkit.grade.workspace import (
-    NUM_HINTS,
-    Workspace,
-    find_learners_workspace,
-    find_workspace,
-    get_exercise,
-    load_catalog,
-)
+from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
 
 HINT_TITLES = ("the concept", "the invariant", "the first line that goes wrong")
 
@@ -40,12 +34,12 @@ class Note:
         return f'<b>{html.escape(self.title)}</b><{tag} style="{style}">{text}</{tag}>'
 
 
-def hint(name: str, number: int | None = None, *, workspace: Workspace | None = None) -> Note:
+def hint(name: str, number: int | None = None) -> Note:
     """The next of the exercise's three hints, or hint `number` (1 to 3).
 
     Raises UnknownExercise, and ValueError for a number that is not 1, 2 or 3.
     """
-    exercise = get_exercise(name, workspace)
+    exercise = get_exercise(name)
     if number is None:
         seen = [e.detail.get("number", 0) for e in _events_since_reset(name) if e.kind == "hint"]
         number = min(max(seen, default=0) + 1, NUM_HINTS)
@@ -62,7 +56,7 @@ def hint(name: str, number: int | None = None, *, workspace: Workspace | None = 
 def solution(name: str, *, confirm: bool = False, workspace: Workspace | None = None) -> Note:
     """The solution, after a pass; before one, only with `confirm=True`, and that is remembered."""
     workspace = workspace or find_workspace()
-    exercise = get_exercise(name, workspace)
+    exercise = get_exercise(name)
     passed = has_passed(name)
     if not passed and not confirm:
         return Note(
@@ -82,7 +76,7 @@ def reset(name: str, *, workspace: Workspace | None = None) -> Note:
     Raises UnknownExercise, and WorkspaceNotFound where there are no files of a learner.
     """
     workspace = find_learners_workspace(workspace)
-    get_exercise(name, workspace)
+    get_exercise(name)
     path, stub = workspace.exercise(name), stub_of(name, workspace).encode()
     shown = workspace.shown(path)
     if not path.exists():
@@ -104,10 +98,10 @@ def has_passed(name: str) -> bool:
     return any(event.detail.get("outcome") == Outcome.PASSED.value for event in checks)
 
 
-def standings(workspace: Workspace | None = None) -> dict[str, str]:
+def standings() -> dict[str, str]:
     """Where the learner is with each exercise, by name, in the catalog's order: `passed`, the last
     outcome, or `not attempted`."""
-    events: dict[str, list[progress.Event]] = {name: [] for name in load_catalog(workspace)}
+    events: dict[str, list[progress.Event]] = {name: [] for name in load_catalog()}
     for event in progress.events():
         if event.subject in events:
             events[event.subject].append(event)
@@ -130,26 +124,26 @@ def is_passed(standing: str) -> bool:
     return standing.startswith(Outcome.PASSED.value)
 
 
-def where_to_go_on(workspace: Workspace | None = None) -> str:
+def where_to_go_on() -> str:
     """The exercise that was checked last; once that is passed, the next open one.
 
     A check of a stub does not count: `labkit check` without a name does that to all of them.
     """
-    known = standings(workspace)
+    known = standings()
     stub = Outcome.NOT_ATTEMPTED.value
     checks = [each for each in progress.events(kind="check") if each.detail.get("outcome") != stub]
     last = next((each.subject for each in reversed(checks) if each.subject in known), None)
     if last is None:
         return next(iter(known))
-    return next_open(last, workspace) if is_passed(known[last]) else last
+    return next_open(last) if is_passed(known[last]) else last
 
 
-def next_open(name: str, workspace: Workspace | None = None) -> str:
+def next_open(name: str) -> str:
     """The next exercise after `name` that is not passed, from the first again after the last.
 
     Where all others are passed, the next one.
     """
-    known = standings(workspace)
+    known = standings()
     names = list(known)
     place = names.index(name)
     others = names[place + 1 :] + names[:place]

@@ -22,20 +22,14 @@ import torch
 
 from labkit.comm.operation import P2P_KINDS, Timeline, listed
 from labkit.grade import findings
-from labkit.grade.grader import Draw, Grader, OnRanks, Patch, Questions
-from labkit.grade.graders import functions_of, load_graders
+from labkit.grade.catalog import get_exercise, load_catalog
+from labkit.grade.grader import Draw, Grader, OnRanks, Patch, Questions, functions_of, load_graders
 from labkit.grade.harness import MARK, MEETING, Job, attempt_cases
 from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
 from labkit.grade.submission import Code, Submission, SubmissionLike
 from labkit.grade.unfinished import is_busy_machine
 from labkit.grade.verdict import Finding, Outcome, Verdict
-from labkit.grade.workspace import (
-    Workspace,
-    find_learners_workspace,
-    find_workspace,
-    get_exercise,
-    load_catalog,
-)
+from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
 from labkit.progress import practice as practised
@@ -66,10 +60,10 @@ def check(
     timeout; whatever is wrong with the code itself is in the verdict.
     """
     workspace = workspace or find_workspace()
-    exercise = get_exercise(name, workspace)
+    exercise = get_exercise(name)
     if submission is None:
         workspace = find_learners_workspace(workspace)
-    names = list(load_catalog(workspace))
+    names = list(load_catalog())
     code = Submission.read(submission, name, functions_of(name), workspace)
     seed = secrets.randbelow(2**31) if seed is None else seed
     finding, shown, call = code.finding_before_running(), "", ""

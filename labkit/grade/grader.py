@@ -13,12 +13,15 @@ that make it. It is recognised by what these return, or by a predicate over what
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from labkit.grade.catalog import get_exercise, load_module
 from labkit.grade.observed import ByRank, Case, Draw, Observed, pairs
 from labkit.grade.verdict import Finding, Outcome
 
@@ -236,3 +239,16 @@ class Questions(_Grader):
 
 
 Grader = OnRanks | Questions
+
+
+@functools.cache
+def load_graders(name: str) -> tuple[Grader, ...]:
+    """The grader of the exercise `name`, or one for each of its parts."""
+    graders = load_module(get_exercise(name).subject, "exercises", name).GRADER
+    parts = graders if isinstance(graders, list) else [graders]
+    return tuple(dataclasses.replace(part, functions=part.functions or (name,)) for part in parts)
+
+
+def functions_of(name: str) -> tuple[str, ...]:
+    """The functions that the learner writes."""
+    return tuple(function for part in load_graders(name) for function in part.functions)

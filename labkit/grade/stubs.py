@@ -23,7 +23,8 @@ import ast
 import re
 import sys
 
-from labkit.grade.workspace import Workspace, find_workspace, load_catalog
+from labkit.grade.catalog import load_catalog
+from labkit.grade.workspace import Workspace, find_workspace
 
 PLACEHOLDER = 'raise NotImplementedError("not attempted yet: your code replaces this line")'
 
@@ -88,7 +89,7 @@ def _code_of(function: str, source: str) -> list[str] | None:
 
 def write_stubs(workspace: Workspace, names: list[str] | None = None) -> list[str]:
     """Write the stubs of `names` (all) into exercises/, over what is there; returns the names."""
-    names = names or list(load_catalog(workspace))
+    names = names or list(load_catalog())
     for name in names:
         workspace.exercise(name).write_text(stub_of(name, workspace), encoding="utf-8")
     return names

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from labkit.comm.operation import Site
 from labkit.doctor import sources
-from labkit.grade.workspace import Exercise
+from labkit.grade.catalog import Exercise
 
 
 class Outcome(enum.Enum):

@@ -44,7 +44,7 @@ def _note(card: Card) -> str:
         f"labkit-{card.id}",
         escape(card.prompt),
         _back(card),
-        f"labkit::{topic.file}::{card.id} {card.level}",
+        f"labkit::{topic.subject}::{card.id} {card.level}",
     )
     return "\t".join(map(_on_a_line, fields))
 

@@ -25,7 +25,7 @@ def timed_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
         if asked is None:
             return measured(*args, **kwargs)  # type: ignore[arg-type]
         times, fills = asked
-        name = f"{fn.__module__.rpartition('.')[2]}.{fn.__name__}{args}"
+        name = f"{fn.__module__.removeprefix('labkit.course.')}.{fn.__name__}{args}"
         if fills and name not in times:
             times[name] = measured(*args, **kwargs)  # type: ignore[arg-type]
         if name not in times:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from labkit import progress
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_topics
 from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS

@@ -36,9 +36,10 @@ from typing import Any, Protocol
 
 import ipywidgets as widgets
 
+from labkit.grade.catalog import get_exercise
 from labkit.grade.engine import check
 from labkit.grade.verdict import Verdict
-from labkit.grade.workspace import find_workspace, get_exercise
+from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank
 from labkit.interview.mock import Interview, Item, Plan, Report, asking, plan_interview
 from labkit.interview.mock.asking import Scored

@@ -188,16 +188,16 @@ def test_a_session_that_ends_in_a_check_leaves_no_process_and_the_terminal_as_be
 
 def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(watching, clone):
     at = watching.until("h hint")
-    catalog = clone / "exercises" / "catalog.toml"
-    whole = catalog.read_text()
-    catalog.write_text("[[")
-    watching.press("l")
-    at = watching.until(r"labkit: (?s:.*?)not\s+valid\s+TOML", at)
-    catalog.rename(clone / "elsewhere.toml")
-    watching.press("h")
+    solution, own = clone / "solutions" / f"{NAME}.py", clone / "exercises" / f"{NAME}.py"
+    whole = solution.read_text()
+    solution.write_bytes(b"\xff\xfe")
+    watching.press("r")
+    at = watching.until(r"labkit: (?s:.*?)can't\s+decode", at)
+    solution.write_text(whole)
+    own.rename(clone / "elsewhere.py")
+    watching.press("r")
     at = watching.until(r"labkit: (?s:.*?)No\s+such\s+file", at)
 
-    catalog.write_text(whole)
     shutil.rmtree(clone / "home", ignore_errors=True)
     (clone / "home").write_text("a file where a folder should be")
     watching.press("h")  # told at once, and not after the end

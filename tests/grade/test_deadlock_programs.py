@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from labkit import run
+from labkit.course.diagnosis.exercises.find_the_deadlock import waits
 from labkit.doctor.waiting import blocked_in
-from labkit.grade.graders.find_the_deadlock import waits
 from labkit.launch.errors import Deadlock
 
 SOLUTION = Path(__file__).parents[2] / "solutions" / "find_the_deadlock.py"

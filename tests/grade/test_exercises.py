@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from labkit.grade import engine, findings, observed
+from labkit.grade.catalog import load_catalog
 from labkit.grade.engine import check, observe
-from labkit.grade.grader import OnRanks, patch
-from labkit.grade.graders import functions_of, load_graders
+from labkit.grade.grader import OnRanks, functions_of, load_graders, patch
 from labkit.grade.observed import Observation
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.verdict import Outcome
-from labkit.grade.workspace import Workspace, load_catalog
+from labkit.grade.workspace import Workspace
 from tests.warm_ranks import WarmRanks
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
-EXERCISES = list(load_catalog(WORKSPACE))
+EXERCISES = list(load_catalog())
 SEEN = [
     pytest.param(name, mistake, patch, id=f"{name}/{mistake.name}" + f" {i}" * (i > 0))
     for name in EXERCISES

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from labkit.grade import engine, findings
+from labkit.grade.catalog import get_exercise
 from labkit.grade.differences import common_factor, difference, form_of
 from labkit.grade.engine import check, observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
@@ -16,7 +17,7 @@ from labkit.grade.observed import Event, Observed, RankSeen
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.verdict import Outcome, Verdict
-from labkit.grade.workspace import Workspace, get_exercise
+from labkit.grade.workspace import Workspace
 from labkit.launch import run
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
@@ -479,7 +480,7 @@ def test_a_predicate_over_budget_says_the_numbers(tmp_path):
     grader = dataclasses.replace(SUMS, mistakes=[mistake])
     finding = grade("    return group.all_reduce(x)", tmp_path, grader)
     assert finding.first_seen == "2 ranks, 5 elements: 9 of 5"
-    verdict = Verdict(get_exercise("ring_all_reduce", WORKSPACE), finding, "", 1, "")
+    verdict = Verdict(get_exercise("ring_all_reduce"), finding, "", 1, "")
     assert dict(verdict.paragraphs)["Why"] == "why (because.)"
 
 

@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 import torch
 
-from labkit.doctor.waiting import blocked_in
-from labkit.grade.graders.straggler_or_deadlock import (
+from labkit.course.diagnosis.exercises.straggler_or_deadlock import (
     STORIES,
     culprits,
     evidence,
     job,
     job_programs,
 )
+from labkit.doctor.waiting import blocked_in
 from labkit.launch import launch, listen
 from labkit.launch.errors import RunError
 

@@ -8,10 +8,9 @@ this machine measures. One test a claim, so that runs are shared within a proces
 import pytest
 
 from labkit import calc
-from labkit.interview import proof
+from labkit.interview import proof, runs
 from labkit.interview.court import findings, load_claims, record
 from labkit.interview.recorded_times import times_of
-from labkit.interview.runs import idle_time
 from labkit.pipeline import Costs, gpipe, plan
 from tests.bank_faults import claim_faults
 from tests.replayed import replayed_step
@@ -46,14 +45,14 @@ def test_the_record_has_the_times_of_every_exhibit_that_allows_a_tolerance_and_n
 
 
 def test_a_time_that_is_not_in_the_record_says_how_to_measure_it():
-    with times_of({}), pytest.raises(LookupError, match=r"idle_time.spans\(2, 3\): .*court_times"):
-        idle_time.share(2, 3)
+    with times_of({}), pytest.raises(LookupError, match=r"gpipe_spans\(2, 3\): .*court_times"):
+        runs.pipeline.idle_share(2, 3)
 
 
 def test_measured_anew_a_step_takes_no_less_than_its_operations():
     """Ranks that sleep: two stages and two microbatches are three forwards and three backwards."""
-    assert idle_time.timing(2, 2).makespan >= 3 * 3 * idle_time.FORWARD_S
-    assert 0 < idle_time.share(2, 2) < 1
+    assert runs.pipeline.gpipe_timing(2, 2).makespan >= 3 * 3 * runs.pipeline.FORWARD_S
+    assert 0 < runs.pipeline.idle_share(2, 2) < 1
 
 
 def test_most_claims_are_tried_by_a_real_run():

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit import calc
-from labkit.interview.runs import collectives as runs
+from labkit.course.collectives import evidence as runs
 
 SIZES = [404, 16_000]
 

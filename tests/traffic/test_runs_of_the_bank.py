@@ -7,7 +7,7 @@ import pytest
 
 from labkit import calc
 from labkit.calc.traffic.tensor import tensor_parallel_collectives
-from labkit.interview.runs import experts, fsdp2, pipelines, simulated, splitting
+from labkit.interview import runs
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 4)]
 SCHEDULES += [("zb_h1", 1), ("zb_h2", 1)]
@@ -17,7 +17,7 @@ SCHEDULES += [("zb_h1", 1), ("zb_h2", 1)]
 def test_a_block_has_the_all_reduces_of_the_paper(phase):
     of_one, of_two = (tensor_parallel_collectives(layers)[phase] for layers in (1, 2))
     expected = of_two["all_reduce"] - of_one["all_reduce"]
-    assert splitting.all_reduces_of_a_block(phase) == expected == 2
+    assert runs.tensor_parallel.all_reduces_of_a_block(phase) == expected == 2
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -26,7 +26,7 @@ def test_sequence_sharded_features_send_what_calc_says(phase):
         calc.tensor_parallel_traffic_bytes("gpt2", 1, 4, sequence_parallel=form)[f"layers, {phase}"]
         for form in (True, False)
     )
-    measured = splitting.sequence_parallel_bytes_ratio(phase)
+    measured = runs.tensor_parallel.sequence_parallel_bytes_ratio(phase)
     assert measured == pytest.approx(float(with_shards) / float(without))
 
 
@@ -41,7 +41,9 @@ def test_a_block_keeps_what_calc_says(sequence_parallel):
         config, 2, **options
     )
     # Left out there: two statistics of each norm's rows.
-    assert splitting.kept_share_of_a_block(sequence_parallel) == pytest.approx(expected, rel=0.01)
+    assert runs.tensor_parallel.kept_share_of_a_block(sequence_parallel) == pytest.approx(
+        expected, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -52,7 +54,7 @@ def test_rows_first_costs_what_calc_says(gated):
         for row_first in (True, False)
     )
     row_first, column_first = map(float, either)
-    assert splitting.row_first_bytes_ratio(gated) == row_first / column_first
+    assert runs.tensor_parallel.row_first_bytes_ratio(gated) == row_first / column_first
 
 
 def test_a_gated_mlp_needs_both_sums_forward():
@@ -76,26 +78,26 @@ def test_fsdp2_sends_what_its_switches_say(k):
         "kept for the step, gradients reduced once": 2,
         "gradients reduced once": 2 * k + 1,
     }
-    assert {each: fsdp2.sent_volume(each, k) for each in sent} == sent
+    assert {each: runs.zero.fsdp2_sent_volume(each, k) for each in sent} == sent
     assert sent["kept for the step"] == calc.step_traffic_volume("zero2", k)
     assert sent["default"] == calc.step_traffic_volume("zero3", k)
 
 
 def test_fsdp2_gathers_for_backward_within_smaller_groups_if_told_so():
-    assert fsdp2.ranks_of_gathers("default") == (4, 4)
-    assert fsdp2.ranks_of_gathers("backward over pairs") == (4, 2)
-    assert fsdp2.ranks_of_gathers("two replicas") == (2, 2)
-    assert fsdp2.all_reduces_between_replicas() == 1
+    assert runs.zero.ranks_of_gathers("default") == (4, 4)
+    assert runs.zero.ranks_of_gathers("backward over pairs") == (4, 2)
+    assert runs.zero.ranks_of_gathers("two replicas") == (2, 2)
+    assert runs.zero.all_reduces_between_replicas() == 1
 
 
 def test_a_token_of_the_loss_takes_three_numbers():
     sent = calc.tensor_parallel_traffic_bytes("gpt2", 1, 4, sequence=64)["loss"]
     numbers = float(sent) / (2 * 3 / 4) / 64
-    assert splitting.loss_payload_bytes_per_token() == numbers
+    assert runs.tensor_parallel.loss_payload_bytes_per_token() == numbers
 
 
 def test_without_f_the_gradient_is_shorter():
-    assert 0.2 < splitting.gradient_without_f() < 0.8
+    assert 0.2 < runs.tensor_parallel.gradient_without_f() < 0.8
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -105,74 +107,86 @@ def test_attention_over_a_cut_sequence_sends_what_calc_says(strategy, phase):
     parts = calc.context_traffic_bytes(strategy, 256, 4, 0, **options).parts
     sent = sum(float(part) for name, part in parts.items() if name.startswith(phase))
     own = 2 * 4 * 64 * 16 * 4
-    assert splitting.own_keys_sent(strategy, phase) == sent / own
+    assert runs.long_sequences.own_keys_sent(strategy, phase) == sent / own
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_stages_hold_what_calc_says(schedule):
     # The head's inputs and the logits belong to one microbatch whatever the order.
     expected = calc.in_flight_microbatches(4, 8, schedule)
-    assert pipelines.microbatches_held(schedule) == pytest.approx(expected, rel=0.02)
+    assert runs.pipeline.microbatches_held(schedule) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES)
 @pytest.mark.parametrize("relative_to", ["total", "ideal"])
 def test_the_simulated_bubble_is_that_of_the_formula(schedule, virtual, relative_to):
-    simulated_share = simulated.bubble(8, 16, schedule, virtual, relative_to)
+    simulated_share = runs.pipeline.bubble(8, 16, schedule, virtual, relative_to)
     formula = calc.bubble_fraction(8, 16, schedule, virtual, relative_to)
     assert simulated_share == pytest.approx(float(formula))
 
 
 def test_pipedream_holds_a_version_for_each_update_and_one():
     for stage in range(4):
-        assert pipelines.versions_alive(stage) == simulated.updates_behind(stage) + 1 == 4 - stage
+        assert (
+            runs.pipeline.versions_alive(stage)
+            == runs.pipeline.updates_behind(stage) + 1
+            == 4 - stage
+        )
 
 
 def test_losses_that_are_added_up_make_the_gradient_as_many_times_too_large():
-    assert pipelines.summed_over_mean_gradient() == pytest.approx(4)
+    assert runs.pipeline.summed_over_mean_gradient() == pytest.approx(4)
 
 
 def test_messages_cost_1f1b_more_than_gpipe():
-    assert simulated.time_of_1f1b_over_gpipe(0) == 1
-    assert simulated.time_of_1f1b_over_gpipe(0.5) > 1
+    assert runs.pipeline.time_of_1f1b_over_gpipe(0) == 1
+    assert runs.pipeline.time_of_1f1b_over_gpipe(0.5) > 1
 
 
 def test_the_best_cut_is_no_worse_than_an_even_one():
-    slowest = {cut: simulated.slowest_stage_in_blocks(cut) for cut in ("even", "balanced")}
-    assert simulated.head_in_blocks() > 3
+    slowest = {cut: runs.pipeline.slowest_stage_in_blocks(cut) for cut in ("even", "balanced")}
+    assert runs.pipeline.head_in_blocks() > 3
     assert slowest["balanced"] < slowest["even"]
     formula = float(calc.bubble_fraction(4, 16))
-    assert formula < simulated.bubble_of_a_cut("balanced") < simulated.bubble_of_a_cut("even")
+    assert (
+        formula < runs.pipeline.bubble_of_a_cut("balanced") < runs.pipeline.bubble_of_a_cut("even")
+    )
 
 
 def test_rows_travel_there_and_back():
-    assert experts.all_to_alls_of_rows("forward") == experts.all_to_alls_of_rows("backward") == 2
+    assert (
+        runs.experts.all_to_alls_of_rows("forward")
+        == runs.experts.all_to_alls_of_rows("backward")
+        == 2
+    )
     sizes = {"num_experts": 8, "top_k": 2, "hidden": 48, "itemsize": 4}
     said = calc.balanced_expert_traffic_bytes(256, 4, **sizes)
     sent = float(said["forward, dispatch"]) + float(said["forward, combine"])
     # Over all ranks a random router is nearly as good as a balanced one.
-    assert experts.own_tokens_sent() == pytest.approx(sent / (256 * 48 * 4), rel=0.02)
+    assert runs.experts.own_tokens_sent() == pytest.approx(sent / (256 * 48 * 4), rel=0.02)
 
 
 def test_a_router_that_leans_drops_more_and_makes_a_rank_wait():
-    assert experts.imbalance(leaning=True) > 2 > 1.5 > experts.imbalance(leaning=False)
+    assert runs.experts.imbalance(leaning=True) > 2 > 1.5 > runs.experts.imbalance(leaning=False)
     for factor in (1.0, 1.25, 2.0):
-        leaning, random = (experts.dropped_share(factor, leaning=each) for each in (True, False))
+        leaning, random = (
+            runs.experts.dropped_share(factor, leaning=each) for each in (True, False)
+        )
         assert leaning > random
-    shares = [experts.dropped_share(factor, leaning=True) for factor in (1.0, 1.25, 2.0)]
+    shares = [runs.experts.dropped_share(factor, leaning=True) for factor in (1.0, 1.25, 2.0)]
     assert shares == sorted(shares, reverse=True)
 
 
 def test_collapse_costs_as_much_as_there_are_experts():
     for num_experts in (4, 8):
-        assert experts.collapsed_balance_loss(num_experts) == pytest.approx(num_experts)
-        assert experts.undecided_balance_loss(num_experts) == pytest.approx(1)
+        assert runs.experts.collapsed_balance_loss(num_experts) == pytest.approx(num_experts)
+        assert runs.experts.undecided_balance_loss(num_experts) == pytest.approx(1)
 
 
 def test_a_router_left_alone_collapses_and_a_loss_holds_it():
-    assert 3.5 < experts.busiest_expert_over_mean() <= 4
-    assert experts.busiest_expert_over_mean(0.1) < 3
+    assert 3.5 < runs.experts.busiest_expert_over_mean() <= 4
+    assert runs.experts.busiest_expert_over_mean(0.1) < 3
 
 
 def test_an_expert_averaged_over_its_copies_is_ep_times_too_large():
-    assert experts.expert_gradient_too_large() == pytest.approx(2)
+    assert runs.experts.expert_gradient_too_large() == pytest.approx(2)

@@ -1,19 +1,19 @@
 """The question bank: every topic has a card, nothing is wrong with any, every number is proved."""
 
 import dataclasses
-from importlib.resources import files
 
 import pytest
 import typer
 
 from labkit import calc
 from labkit.cli.bank import bank
-from labkit.grade.workspace import find_workspace, load_catalog
+from labkit.course.collectives import evidence as collectives
+from labkit.grade.catalog import load_catalog, load_subjects
+from labkit.grade.workspace import find_workspace
 from labkit.interview import cards
 from labkit.interview.court import Evidence, load_claims
 from labkit.interview.evidence import prove
 from labkit.interview.proof import uses
-from labkit.interview.runs import collectives
 from tests.bank_faults import card_faults
 from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 
@@ -33,7 +33,7 @@ def test_notebooks_and_exercises_of_cards_exist():
     workspace = find_workspace()
     notebooks = {path.stem for path in (workspace.root / "notebooks").glob("*.ipynb")}
     assert {card.notebook for card in CARDS} <= {"", *notebooks}
-    assert {card.exercise for card in CARDS} <= {"", *load_catalog(workspace)}
+    assert {card.exercise for card in CARDS} <= {"", *load_catalog()}
 
 
 def test_every_topic_has_a_card_but_those_that_are_to_be_written():
@@ -127,11 +127,8 @@ def test_topics_are_those_of_the_lab():
 
 def test_prose_is_wrapped_and_no_sum_has_become_a_list():
     """In the package's data; outside of the TOML and of Markdown's tables."""
-    pages = {each.name: each for each in (files("labkit.interview") / "bank").iterdir()}
-    assert pages.keys() == {"topics.toml"} | {f"{t.file}.md" for t in cards.load_topics().values()}
-    del pages["topics.toml"]
-    for name, page in pages.items():
-        halves = page.read_text("utf-8").split("+++\n")
+    for name, subject in load_subjects().items():
+        halves = (subject.folder / "cards.md").read_text("utf-8").split("+++\n")
         prose = [line for half in halves[::2] for line in half.splitlines()]
         assert [line for line in prose if len(line) > 100 and not line.startswith("|")] == [], name
         # A line that begins so, because it was wrapped there, is an item of a list to Markdown.

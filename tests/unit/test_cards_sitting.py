@@ -58,7 +58,7 @@ def test_cards_are_found_by_card_group_and_file(what):
     found = cards_of(what)
     assert BANK["co-8"] in found
     assert (len(found) == 1) == ("8" in what)
-    assert {load_topics()[card.topic].file for card in found} == {"collectives"}
+    assert {load_topics()[card.topic].subject for card in found} == {"collectives"}
 
 
 def test_a_second_card_of_a_topic_is_found_by_the_topic():

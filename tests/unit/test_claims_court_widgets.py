@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from labkit import progress
+from labkit.course.pipeline import evidence
 from labkit.interview.court import VERDICTS, Evidence, findings, load_claims, record
-from labkit.interview.runs import idle_time
 from labkit.notebook import court, docket, judge, vote
 from labkit.progress import clock, practice
 
@@ -129,7 +129,9 @@ def test_a_recorded_time_says_when_and_where_and_one_measured_anew_does_not(monk
     kept = record()
     for shown in (repr(judge("gpipe-10-4")), judge("gpipe-10-4").html):
         assert kept.date in shown and kept.machine in shown
-    monkeypatch.setattr(idle_time, "spans", lambda *_: kept.times["idle_time.spans(10, 4)"])
+    monkeypatch.setattr(
+        evidence, "gpipe_spans", lambda *_: kept.times["pipeline.evidence.gpipe_spans(10, 4)"]
+    )
     assert kept.date not in repr(judge("gpipe-10-4", anew=True))
     assert kept.date not in repr(judge("gpipe-10-4", measure=False))
     assert kept.date not in repr(judge("70b-280"))

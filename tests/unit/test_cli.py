@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from labkit import cli, progress
-from labkit.grade.workspace import Workspace, load_catalog
+from labkit.grade import catalog
+from labkit.grade.catalog import get_exercise, load_catalog, load_subjects
 
 ROOT = Path(__file__).parents[2]
 NAME, OTHER = "model_state_bytes", "tree_broadcast"
@@ -21,9 +22,17 @@ def labkit(tmp_path, monkeypatch, capsys):
         (tmp_path / folder).mkdir()
         for name in (NAME, OTHER):
             shutil.copy(ROOT / folder / f"{name}.py", tmp_path / folder)
-    entries = re.split(r"^(?=\[)", (ROOT / "exercises" / "catalog.toml").read_text(), flags=re.M)
-    kept = [each for each in entries if each.startswith((f"[{NAME}]", f"[{OTHER}]"))]
-    (tmp_path / "exercises" / "catalog.toml").write_text("".join(kept))
+    for name in (NAME, OTHER):
+        folder = load_subjects()[get_exercise(name).subject].folder
+        own = tmp_path / "labkit" / "course" / folder.name
+        (own / "exercises").mkdir(parents=True)
+        shutil.copy(folder / "exercises" / f"{name}.toml", own / "exercises")
+        text = (folder / "subject.toml").read_text()
+        text = re.sub(
+            r"^exercises = \[.*?\]", f'exercises = [\\n  "{name}",\\n]', text, flags=re.M | re.S
+        )
+        (own / "subject.toml").write_text(text)
+    monkeypatch.setattr(catalog, "COURSE", tmp_path / "labkit" / "course")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "100")
@@ -139,12 +148,15 @@ def test_damaged_progress_is_one_clear_line_and_the_command_works(labkit, tmp_pa
 
 
 def test_a_new_exercise_has_all_its_files(labkit, tmp_path):
-    graders = tmp_path / "labkit" / "grade" / "graders"
-    graders.mkdir(parents=True)
-    status, out, _ = labkit("new", "exercise", "my_sum")
+    words = ("new", "exercise", "my_sum", "--subject", "collectives")
+    status, out, _ = labkit(*words)
     assert status == 0 and "pytest tests/grade -k my_sum" in out
     assert "def my_sum" in (tmp_path / "exercises" / "my_sum.py").read_text()
+    graders = catalog.COURSE / "collectives" / "exercises"
     assert '"""Grade my_sum' in (graders / "my_sum.py").read_text()
-    assert "my_sum" in load_catalog(Workspace(tmp_path))
-    assert labkit("new", "exercise", "my_sum")[0] == 2
-    assert labkit("new", "exercise", "no name")[0] == 2
+    catalog._subjects.cache_clear()
+    catalog._exercises.cache_clear()
+    assert list(load_catalog()) == [OTHER, "my_sum", NAME]
+    assert get_exercise("my_sum").subject == "collectives"
+    for wrong in (words, (*words[:2], "no name", *words[3:]), (*words[:4], "colectives")):
+        assert labkit(*wrong)[0] == 2

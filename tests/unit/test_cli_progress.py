@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from labkit import cli
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_catalog
 from labkit.interview.subjects import subjects_by_group
 from labkit.progress import clock, practice, record
 from labkit.progress.practice import record_check

@@ -1,15 +1,12 @@
 """Where a learner goes on, from what was done so far."""
 
-from pathlib import Path
-
 import pytest
 
 from labkit import progress
 from labkit.grade import desk
-from labkit.grade.workspace import Workspace, load_catalog
+from labkit.grade.catalog import load_catalog
 
-REPOSITORY = Workspace(Path(__file__).parents[2])
-NAMES = list(load_catalog(REPOSITORY))
+NAMES = list(load_catalog())
 
 
 @pytest.fixture(autouse=True)
@@ -22,42 +19,42 @@ def check(name, outcome):
 
 
 def test_the_first_is_where_one_begins():
-    assert desk.where_to_go_on(REPOSITORY) == NAMES[0]
+    assert desk.where_to_go_on() == NAMES[0]
     check(NAMES[3], "not attempted")  # `labkit check` without a name checks every stub
-    assert desk.where_to_go_on(REPOSITORY) == NAMES[0]
+    assert desk.where_to_go_on() == NAMES[0]
 
 
 def test_work_goes_on_where_it_was_left():
     check(NAMES[5], "wrong")
-    assert desk.where_to_go_on(REPOSITORY) == NAMES[5]
+    assert desk.where_to_go_on() == NAMES[5]
     check("an_exercise_that_is_gone", "wrong")
-    assert desk.where_to_go_on(REPOSITORY) == NAMES[5]
+    assert desk.where_to_go_on() == NAMES[5]
 
 
 def test_after_a_pass_the_next_open_one_comes():
     check(NAMES[5], "passed")
     check(NAMES[4], "passed")
-    assert desk.where_to_go_on(REPOSITORY) == NAMES[6]
-    assert desk.next_open(NAMES[3], REPOSITORY) == NAMES[6]
+    assert desk.where_to_go_on() == NAMES[6]
+    assert desk.next_open(NAMES[3]) == NAMES[6]
 
 
 def test_after_the_last_comes_the_first():
     check(NAMES[0], "passed")
     check(NAMES[-1], "passed")
-    assert desk.where_to_go_on(REPOSITORY) == NAMES[1]
+    assert desk.where_to_go_on() == NAMES[1]
 
 
 def test_where_all_are_passed_the_next_one_comes():
     for name in NAMES:
         check(name, "passed")
-    assert desk.next_open(NAMES[2], REPOSITORY) == NAMES[3]
-    assert desk.next_open(NAMES[-1], REPOSITORY) == NAMES[0]
+    assert desk.next_open(NAMES[2]) == NAMES[3]
+    assert desk.next_open(NAMES[-1]) == NAMES[0]
 
 
 def test_an_open_one_is_never_its_own_next():
     for name in NAMES[1:]:
         check(name, "passed")
-    assert desk.next_open(NAMES[0], REPOSITORY) == NAMES[1]
+    assert desk.next_open(NAMES[0]) == NAMES[1]
 
 
 def test_the_standing_of_each_is_told():
@@ -65,7 +62,7 @@ def test_the_standing_of_each_is_told():
     progress.record("solution", NAMES[1])
     check(NAMES[1], "passed")
     check(NAMES[2], "hung")
-    known = desk.standings(REPOSITORY)
+    known = desk.standings()
     assert list(known) == NAMES
     assert known[NAMES[1]] == "passed (after seeing the solution)"
     assert (known[NAMES[2]], known[NAMES[3]]) == ("hung", "not attempted")

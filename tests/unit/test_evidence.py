@@ -125,7 +125,7 @@ def test_what_rounds_to_the_value_holds(says, text):
         ("6 steps", f"math.inf * {STEPS}", "the proof gives inf"),
         ("6 steps", "calc.ring_steps(4)", "AttributeError"),
         ("6 steps", "calc.collective('all_reduce', 'ring', 0).steps", "ValueError"),
-        ("6 steps", "runs.nothing.at_all()", "there is no labkit/interview/runs/nothing.py"),
+        ("6 steps", "runs.nothing.at_all()", "there is no labkit/course/nothing"),
         ("6 steps", "calc.collective(", "SyntaxError"),
         ("6 steps", "open('/dev/null') or calc.x()", "NameError"),
     ],

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from labkit import progress
+from labkit.grade.catalog import get_exercise
 from labkit.grade.desk import hint, reset, solution, standings
 from labkit.grade.stubs import stub_of
-from labkit.grade.workspace import Workspace, get_exercise
+from labkit.grade.workspace import Workspace
 
 NAME = "ring_all_reduce"
 REPOSITORY = Workspace(Path(__file__).parents[2])
@@ -25,13 +26,12 @@ def workspace(tmp_path):
     (tmp_path / "clone" / "exercises").mkdir(parents=True)
     clone = Workspace(tmp_path / "clone")
     shutil.copytree(REPOSITORY.root / "solutions", clone.root / "solutions")
-    shutil.copy(REPOSITORY.catalog, clone.catalog)
     clone.exercise(NAME).write_text(stub_of(NAME, clone))
     return clone
 
 
 def test_hints_come_one_by_one_and_the_last_stays(workspace):
-    titles = [hint(NAME, workspace=workspace).title for _ in range(4)]
+    titles = [hint(NAME).title for _ in range(4)]
     assert [title.partition(": ")[0][-6:] for title in titles] == [
         "1 of 3",
         "2 of 3",
@@ -41,16 +41,16 @@ def test_hints_come_one_by_one_and_the_last_stays(workspace):
 
 
 def test_a_hint_can_be_asked_for_by_number(workspace):
-    text = get_exercise(NAME, workspace).hints[1]
-    assert hint(NAME, 2, workspace=workspace).text == text
+    text = get_exercise(NAME).hints[1]
+    assert hint(NAME, 2).text == text
     with pytest.raises(ValueError, match="there are hints 1 to 3"):
-        hint(NAME, 4, workspace=workspace)
+        hint(NAME, 4)
 
 
 def test_hints_begin_anew_after_a_reset(workspace):
-    hint(NAME, 3, workspace=workspace)
+    hint(NAME, 3)
     reset(NAME, workspace=workspace)
-    assert "hint 1 of 3" in hint(NAME, workspace=workspace).title
+    assert "hint 1 of 3" in hint(NAME).title
 
 
 def test_the_solution_waits_for_a_pass(workspace):
@@ -67,17 +67,17 @@ def test_a_solution_that_was_confirmed_is_remembered(workspace):
         {"after_a_pass": False}
     ]
     progress.record("check", NAME, outcome="passed")
-    assert standings(workspace)[NAME] == "passed (after seeing the solution)"
+    assert standings()[NAME] == "passed (after seeing the solution)"
 
 
 def test_standing_is_the_last_outcome_until_a_pass(workspace):
-    assert standings(workspace)[NAME] == "not attempted"
+    assert standings()[NAME] == "not attempted"
     progress.record("check", NAME, outcome="hung")
-    assert standings(workspace)[NAME] == "hung"
+    assert standings()[NAME] == "hung"
     progress.record("check", NAME, outcome="passed")
     progress.record("check", NAME, outcome="wrong")
     solution(NAME, workspace=workspace)
-    assert standings(workspace)[NAME] == "passed"
+    assert standings()[NAME] == "passed"
 
 
 def test_reset_restores_the_stub_and_keeps_every_version(workspace):

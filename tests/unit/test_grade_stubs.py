@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit.grade.graders import functions_of
+from labkit.grade.catalog import load_catalog
+from labkit.grade.grader import functions_of
 from labkit.grade.stubs import PLACEHOLDER, StubError, cut_stub, is_unattempted, stub_of
-from labkit.grade.workspace import Workspace, load_catalog
+from labkit.grade.workspace import Workspace
 
 WORKSPACE = Workspace(Path(__file__).parents[2])
 SOLUTION = '''\
@@ -77,7 +78,7 @@ def test_anything_else_is_an_attempt(source):
     assert not is_unattempted(source, "scan", cut_stub(SOLUTION))
 
 
-@pytest.mark.parametrize("name", load_catalog(WORKSPACE))
+@pytest.mark.parametrize("name", load_catalog())
 def test_every_stub_is_valid_python_and_not_attempted(name):
     stub = stub_of(name, WORKSPACE)
     assert ast.get_docstring(ast.parse(stub)), "a stub begins with the question and the contract"
@@ -86,7 +87,7 @@ def test_every_stub_is_valid_python_and_not_attempted(name):
         assert not is_unattempted(WORKSPACE.solution(name).read_text(), function, stub)
 
 
-@pytest.mark.parametrize("name", load_catalog(WORKSPACE))
+@pytest.mark.parametrize("name", load_catalog())
 def test_what_git_holds_is_what_would_be_cut(name):
     # Git's copy: what a learner wrote into the file meanwhile is no drift.
     file = f"exercises/{name}.py"

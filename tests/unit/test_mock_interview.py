@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from labkit import cli, progress
+from labkit.grade.catalog import load_catalog
 from labkit.grade.verdict import Outcome
-from labkit.grade.workspace import load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS

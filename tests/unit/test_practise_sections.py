@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.cards.sitting import cards_of
 from labkit.interview.court import load_claims

@@ -20,11 +20,13 @@ ROOMS = """
     lazy arguments interrupts comm doctor copies launch hosts collectives mesh gpt_config model data
     optimizer large_batch global_norm train memory data_parallel zero precision recompute
     tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving calc
-    profile inject viz measure progress grade interview notebook cli
+    profile inject viz measure progress grade interview course notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"
 # Formulas that judge the strategies must not come from them.
 ALONE = ("calc",)
+# What is taught imports the rooms, and no room imports it.
+CONTENT = "course"
 # What else the package offers, from rooms that load when it is used.
 OF_GRADE = ("check", "hint", "reset", "solution")
 # What only type checkers import counts as a function of this name.
@@ -46,8 +48,8 @@ OUTSIDE = {
     "torch": None,
     "torch.distributed": {"comm", "hosts"},
     "torch.distributed.checkpoint": {"checkpoint"},
-    "torch.distributed.device_mesh": {"interview"},  # a run of torch's own FSDP2 is evidence
-    "torch.distributed.fsdp": {"interview"},
+    "torch.distributed.device_mesh": {"course"},  # a run of torch's own FSDP2 is evidence
+    "torch.distributed.fsdp": {"course"},
     "cloudpickle": {"launch", "grade"},
     "numpy": {"viz", "notebook"},
     "PIL": {"viz", "notebook"},
@@ -134,6 +136,8 @@ def fault(module, target, function):
             return f"imports {target}, which is in no room"
         if other == room or other in EXCEPTIONS.get((module, function), ()):
             return None
+        if other == CONTENT:
+            return f"imports {target}: engines find what is taught by its folder"
         if room in ALONE:
             return f"imports {other}, and {room} imports nothing of labkit"
         later = ROOMS.index(other) > ROOMS.index(room)
@@ -221,6 +225,7 @@ def test_who_only_uses_an_engine_needs_no_web_server():
         ("labkit.grade.engine", "from rich.table import Table", "imports rich"),
         ("labkit.viz.lanes", "from IPython.display import display", "imports IPython"),
         ("labkit.train", "import pandas", "imports pandas, which no room may"),
+        ("labkit.notebook.drills", "import labkit.course.zero.drills", "engines find"),
         ("labkit.utils", "", "is in no room"),
     ],
 )
@@ -239,6 +244,7 @@ def test_a_forbidden_import_is_found(module, source, reason):
         ("labkit.train", "from labkit import Group\nfrom .model import GPT\nimport torch.nn as nn"),
         ("labkit.calc.plan", "from .traffic import ring\nfrom labkit.calc import units"),
         ("labkit.comm.group", "from torch.distributed import ReduceOp\nfrom . import checks"),
+        ("labkit.course.zero.drills", "from labkit.course.memory import drills"),
         ("labkit.cli", "import typer, rich\nfrom labkit import grade, run"),
     ],
 )

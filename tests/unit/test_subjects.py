@@ -1,6 +1,6 @@
 """Everything that can be practised is under one group, once; predictions, of notebooks, apart."""
 
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS
@@ -16,7 +16,7 @@ def test_every_card_drill_claim_and_exercise_is_there_once():
     assert sum(each.startswith("exercise/") for each in found) == len(load_catalog())
 
 
-def test_an_exercise_is_with_the_topics_of_its_notebook():
+def test_an_exercise_is_with_the_topics_of_its_subject():
     groups = subjects_by_group()
     assert "exercise/gpipe_schedule" in groups["Pipeline parallelism"]
     assert "exercise/ring_all_reduce" in groups["Collectives and networks"]

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.drills import DRILLS
 from scripts import topic_map

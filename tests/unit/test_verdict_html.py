@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from labkit.grade.catalog import get_exercise
 from labkit.grade.verdict import Finding, Outcome, Verdict
-from labkit.grade.workspace import get_exercise
 
 
 @pytest.mark.parametrize("where", ["picture", "details", "printed"])

@@ -1,4 +1,4 @@
-"""The question cards: labkit/interview/bank/*.md.
+"""The question cards: labkit/course/*/cards.md.
 
 cards.load_bank()["co-8"].minute      what to say in a minute
 
@@ -7,7 +7,7 @@ cards.load_bank()["co-8"].minute      what to say in a minute
 
 from labkit.interview.cards.card import SECTIONS, Card, CardError, Evidence, Problem
 from labkit.interview.cards.read_cards import load_bank, read_bank, read_file
-from labkit.interview.cards.topics import Topic, bank_folder, load_topics
+from labkit.interview.cards.topics import Topic, load_topics
 
 __all__ = [
     "Card",
@@ -16,7 +16,6 @@ __all__ = [
     "Problem",
     "SECTIONS",
     "Topic",
-    "bank_folder",
     "load_bank",
     "load_topics",
     "read_bank",

@@ -1,4 +1,4 @@
-"""From a file of the bank to its cards.
+"""From labkit/course/SUBJECT/cards.md to cards.
 
 +++                             a card begins: TOML follows
 id = "co-8"
@@ -14,10 +14,11 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from labkit.grade import catalog
 from labkit.interview.cards.card import SECTIONS, Card, CardError, Evidence, Problem
-from labkit.interview.cards.topics import bank_folder
 
 _FENCE = "+++"
 _REQUIRED = ("id", "difficulty", "prompt", "evidence", "rubric", "follow_ups", "sources")
@@ -36,21 +37,21 @@ class _Block:
     body_line: int
 
 
-def read_bank(folder: Any = None) -> tuple[list[Card], list[Problem]]:
-    """Every card of a folder (the package's own), and what is wrong with those that are missing."""
+def read_bank(course: Path | None = None) -> tuple[list[Card], list[Problem]]:
+    """Every card of a folder of subjects (the package's own), and what is wrong with the others."""
     cards, problems = [], []
-    folder = bank_folder() if folder is None else folder
-    for file in sorted(folder.iterdir(), key=lambda each: each.name):
-        if file.name.endswith(".md"):
-            found, wrong = read_file(file.name, file.read_text(encoding="utf-8"))
+    for subject in catalog.load_subjects():
+        path = (course or catalog.COURSE) / subject / "cards.md"
+        if path.is_file():
+            found, wrong = read_file(f"{subject}/cards.md", path.read_text(encoding="utf-8"))
             cards += found
             problems += wrong
     return cards, problems
 
 
-def load_bank(folder: Any = None) -> dict[str, Card]:
+def load_bank(course: Path | None = None) -> dict[str, Card]:
     """Every card by its id. CardError if one cannot be read."""
-    cards, problems = read_bank(folder)
+    cards, problems = read_bank(course)
     if problems:
         raise CardError(problems)
     return {card.id: card for card in cards}

@@ -21,6 +21,7 @@ from fractions import Fraction
 
 from labkit import arguments
 from labkit.arguments import UserError
+from labkit.grade.catalog import load_subjects
 from labkit.interview.cards.card import Card
 from labkit.interview.cards.read_cards import load_bank
 from labkit.interview.cards.topics import load_topics
@@ -37,7 +38,7 @@ class UnknownCards(UserError, ValueError):
 
 
 def cards_of(what: str | None = None) -> list[Card]:
-    """By a card's or a topic's id, `co-8`, a group's letters, `co`, or its file, `pipeline`.
+    """By a card's or a topic's id, `co-8`, a group's letters, `co`, or its subject, `pipeline`.
 
     None: all, in the bank's order. Raises UnknownCards, with names that are near, and TypeError for
     what is no text.
@@ -46,17 +47,17 @@ def cards_of(what: str | None = None) -> list[Card]:
     if what is None:
         return every
     arguments.instance("card", what, str, 'name a card, "co-8", or a group of topics, "co"')
-    files = {topic.id: topic.file for topic in load_topics().values()}
+    subjects = {topic.id: topic.subject for topic in load_topics().values()}
     wanted = what.strip().lower()
     found = [
         card
         for card in every
-        if wanted in (card.id, card.topic, card.topic.partition("-")[0], files[card.topic])
+        if wanted in (card.id, card.topic, card.topic.partition("-")[0], subjects[card.topic])
     ]
     if found:
         return found
-    names = {*files.values(), *(topic.partition("-")[0] for topic in files), *files}
-    near = difflib.get_close_matches(wanted, sorted(names), 3, 0.5) or sorted(set(files.values()))
+    names = {*subjects.values(), *(topic.partition("-")[0] for topic in subjects), *subjects}
+    near = difflib.get_close_matches(wanted, sorted(names), 3, 0.5) or list(load_subjects())
     raise UnknownCards(f"{what!r} is no card and no topic of the bank; near it: {', '.join(near)}")
 
 

@@ -1,12 +1,8 @@
-"""What the bank must cover: bank/topics.toml."""
+"""What the cards must cover: the topics of each labkit/course/SUBJECT/subject.toml."""
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 
-_BANK = "labkit.interview"
+from labkit.grade.catalog import load_subjects
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,29 +12,22 @@ class Topic:
     id: str
     title: str
     group: str
-    """The title of its group."""
-    file: str
-    """The name of the bank's file that its cards are in, without .md."""
+    """The title of its subject."""
+    subject: str
+    """The name of the folder in which its cards, drills and exercises are."""
     notebook: str = ""
     """"" where there is none yet."""
     section: str = ""
     """The heading in the notebook under which it is shown."""
     contradicts: bool = False
-    """Whether tools and papers count differently here."""
+    """Whether tools and papers count differently here: its card says which counts which."""
 
 
-def bank_folder() -> Traversable:
-    """The folder with the cards, also inside an installed package."""
-    return files(_BANK) / "bank"
-
-
-@cache
 def load_topics() -> dict[str, Topic]:
-    """Every topic by its id, in the bank's order."""
-    text = (bank_folder() / "topics.toml").read_text(encoding="utf-8")
+    """Every topic by its id, in the course's order."""
     topics = [
-        Topic(group=group["title"], file=group["file"], **entry)
-        for group in tomllib.loads(text)["group"]
-        for entry in group["topics"]
+        Topic(group=subject.title, subject=subject.name, **entry)
+        for subject in load_subjects().values()
+        for entry in subject.topics
     ]
     return {topic.id: topic for topic in topics}

@@ -1,12 +1,15 @@
-"""From claims.toml to claims. What cannot be one is refused, with its key, a reason and a fix."""
+"""From labkit/course/SUBJECT/claims.toml to claims.
+
+What cannot be one is refused, with its key, a reason and a fix.
+"""
 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from labkit.grade.catalog import load_subjects
 from labkit.interview.court.claim import VERDICTS, Claim, Evidence, Exhibit
 
 _KINDS_OF_EVIDENCE = ("proof", "source", "pending")
@@ -18,8 +21,13 @@ class ClaimsError(ValueError):
 
 @cache
 def load_claims() -> Mapping[str, Claim]:
-    """Every claim of the package by its key, in the order in which they are tried."""
-    return read_claims((files(__package__) / "claims.toml").read_text(encoding="utf-8"))
+    """Every claim of the package by its key, in the course's order."""
+    claims: dict[str, Claim] = {}
+    for subject in load_subjects().values():
+        path = subject.folder / "claims.toml"
+        if path.is_file():
+            claims |= read_claims(path.read_text(encoding="utf-8"))
+    return claims
 
 
 def read_claims(text: str) -> Mapping[str, Claim]:

@@ -6,44 +6,9 @@ from types import MappingProxyType
 
 from labkit import arguments
 from labkit.arguments import UserError
-from labkit.interview.drills import (
-    activations_drills,
-    batches,
-    batching_drills,
-    bubble_drills,
-    capacity_drills,
-    collectives_drills,
-    context_drills,
-    days_and_cost,
-    decoding,
-    expert_exchange,
-    failures,
-    finetuning,
-    kv_cache_drills,
-    links_drills,
-    model_sizes,
-    pipeline_drills,
-    recovery_drills,
-    restart_drills,
-    serving_drills,
-    shorter_bubbles,
-    slow_ranks,
-    states_drills,
-    tensor_drills,
-    traffic_drills,
-    trees_and_tiers,
-    utilisation,
-    zero_states_by_level,
-)
+from labkit.grade.catalog import load_modules, load_subjects
+from labkit.interview.cards.topics import load_topics
 from labkit.interview.drills.drill import Drill
-
-_MODULES = (
-    collectives_drills, trees_and_tiers, links_drills, batches, slow_ranks, traffic_drills,
-    states_drills, zero_states_by_level, model_sizes, activations_drills, tensor_drills,
-    context_drills, bubble_drills, shorter_bubbles, pipeline_drills, capacity_drills,
-    expert_exchange, utilisation, days_and_cost, failures, recovery_drills, restart_drills,
-    kv_cache_drills, batching_drills, decoding, serving_drills, finetuning,
-)  # fmt: skip
 
 
 class UnknownDrill(UserError, ValueError):
@@ -51,14 +16,16 @@ class UnknownDrill(UserError, ValueError):
 
 
 def _all() -> dict[str, Drill]:
-    """In the order of the modules, and of the lines in them."""
-    found: dict[str, Drill] = {}
-    for module in _MODULES:
-        for value in vars(module).values():
-            if isinstance(value, Drill):
-                assert value.name not in found, f"two drills are called {value.name}"
-                found[value.name] = value
-    return found
+    """In the order of topics, and of the lines about one."""
+    found = {
+        value.name: value
+        for subject in load_subjects()
+        for module in load_modules(subject, "drills")
+        for value in vars(module).values()
+        if isinstance(value, Drill)
+    }
+    order = list(load_topics())
+    return dict(sorted(found.items(), key=lambda each: order.index(each[1].topic)))
 
 
 DRILLS: Mapping[str, Drill] = MappingProxyType(_all())

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from labkit.grade.submission import NothingToGrade
-from labkit.grade.workspace import CatalogError, WorkspaceNotFound
+from labkit.grade.workspace import WorkspaceNotFound
 from labkit.interview.cards import Card
 from labkit.interview.drills.drill_session import Asked, Round
 from labkit.interview.mock.interview import Interview
@@ -18,7 +18,7 @@ from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
 
 SKIPPED = "skipped"
 # A file that is missing or no Python: the interview goes on, and says so.
-CANNOT_BE_CHECKED = (CatalogError, NothingToGrade, WorkspaceNotFound, OSError)
+CANNOT_BE_CHECKED = (NothingToGrade, WorkspaceNotFound, OSError)
 _OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
 
 Scored = tuple[float, list[str]]

@@ -9,7 +9,7 @@ import ast
 
 from labkit import progress
 from labkit.grade.desk import has_passed
-from labkit.grade.graders import functions_of
+from labkit.grade.grader import functions_of
 from labkit.grade.submission import NothingToGrade, Submission
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace

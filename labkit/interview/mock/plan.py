@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit import arguments
+from labkit.grade.catalog import load_catalog, load_subjects
 from labkit.grade.desk import is_passed, standings
-from labkit.grade.workspace import find_workspace, load_catalog
+from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
 from labkit.interview.drills.drill import Kind
-from labkit.interview.subjects import group_of_exercise
 
 QUESTION, DRILL, CASE, EXERCISE = "question", "drill", "case", "exercise"
 MINUTES = {QUESTION: 4, DRILL: 2, CASE: 8, EXERCISE: 15}
@@ -148,7 +148,7 @@ def _exercise(rng: random.Random, difficulties: Sequence[int]) -> Item:
     known = standings()
     is_open = [each for each in shuffled if not is_passed(known[each.name])]
     drawn = [*is_open, *shuffled][0]
-    return Item(EXERCISE, drawn.name, group_of_exercise(drawn))
+    return Item(EXERCISE, drawn.name, load_subjects()[drawn.subject].title)
 
 
 class _Turns:

@@ -10,7 +10,7 @@ counts 0, and is not done. There is a verdict once half of the plan is done, by 
 from dataclasses import dataclass
 from html import escape
 
-from labkit.grade.workspace import load_catalog
+from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank
 from labkit.interview.mock.plan import CASE, DRILL, QUESTION, Item, Plan, kind_of
 from labkit.interview.page import html_of

@@ -1,0 +1,313 @@
+"""ZeRO and FSDP, measured: what ranks hold, and what they send.
+
+ZeRO, measured on four ranks: what one holds, and what it sends; each run gives a number.
+
+PyTorch's own FSDP2 on four ranks over gloo: which collectives its switches leave of a step.
+
+Each unit is one linear layer, and all are equal. So a collective of each unit is one time the
+parameters: an all-gather before it is used, a reduce-scatter of its gradient.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit import Group, Run
+from labkit.data_parallel import DDP
+from labkit.interview.real_run import real_run, run
+from labkit.memory import Meter
+from labkit.model import GPT, GPTConfig
+from labkit.optimizer import SGD, AdamW
+from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer, on_disk
+
+# Multiples of four: nothing is padded.
+_CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2)
+_HELD_BYTES = {"parameters": 4, "gradients": 4, "optimizer states": 8}  # per parameter, float32
+_N = 4
+_NUM_RANKS, _UNITS, _WIDTH = 4, 3, 16
+_KINDS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter"}
+_KINDS |= {"allreduce_": "all_reduce"}
+Counts = dict[tuple[str, int], float]
+"""By kind, and by the ranks that hold the tensor together: calls, in times the units."""
+
+
+def _ddp(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    return DDP(module, world), optimizer(module.parameters(), **how)
+
+
+def _zero1(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    return module, ShardedOptimizer(module.parameters(), optimizer, world, **how)
+
+
+def _zero2(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    sharded = ShardedGradients(module.parameters(), optimizer, world, bucket_bytes=2**14, **how)
+    return module, sharded
+
+
+def _zero3(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    model = FullyShardedModule(module, world)
+    return model, optimizer(model.parameters(), **how)
+
+
+def _kept(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    """torch's reshard_after_forward=False: units stay whole from forward to backward."""
+    model = FullyShardedModule(module, world, reshard_after_forward=False)
+    return model, optimizer(model.parameters(), **how)
+
+
+_RUNGS = {"ddp": _ddp, "zero1": _zero1, "zero2": _zero2, "zero3": _zero3, "zero3, kept": _kept}
+
+
+def _value_of(model: nn.Module) -> torch.Tensor:
+    tokens = torch.arange(16).reshape(1, 16)
+    return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+
+@real_run
+def held(strategy: str, kind: str) -> float:
+    """Of all "parameters", "gradients" or "optimizer states", the share that a rank of 4 holds."""
+    most = max(of_rank[strategy][kind] for of_rank in _all_metered())
+    return most / (_HELD_BYTES[kind] * GPT(_CONFIG).num_parameters)
+
+
+@real_run
+def held_bytes_per_parameter(strategy: str) -> float:
+    """Of all three kinds, in float32 with AdamW, on a rank of 4: 16 without sharding."""
+    return sum(nbytes * held(strategy, kind) for kind, nbytes in _HELD_BYTES.items())
+
+
+@real_run
+def _all_metered() -> list[dict[str, dict[str, float]]]:
+    """One launch for all strategies: by rank, strategy and kind."""
+    return run(_metered, _N).values
+
+
+def _metered(world: Group) -> dict[str, dict[str, float]]:
+    return {strategy: _held_by(world, strategy) for strategy in ("ddp", "zero1", "zero2", "zero3")}
+
+
+def _held_by(world: Group, strategy: str) -> dict[str, float]:
+    model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), AdamW, learning_rate=1e-3)
+    meter = Meter(model, optimizer)
+    for _ in range(2):  # the optimizer's states come with the first step
+        with meter:
+            _value_of(model).backward()
+            gradients = meter.usage.at_end["gradients"]
+            optimizer.step()
+            optimizer.zero_grad()
+    return {**meter.usage.at_end, "gradients": gradients}
+
+
+@real_run
+def sent_volume(strategy: str, microbatches: int = 1) -> float:
+    """What rank 0 of 4 sends in a step, in times (n - 1)/n of the parameters.
+
+    strategy: "ddp" (quiet until the last microbatch), "zero1", "zero2", "zero3", "zero3, kept".
+    """
+    whole = 4 * GPT(_CONFIG).num_parameters * (_N - 1) / _N
+    region = f"{strategy}, {microbatches} microbatches"
+    return _sent_in(_all_accumulated(microbatches).timeline[0], region) / whole
+
+
+@real_run
+def _all_accumulated(microbatches: int) -> Run:
+    """One launch for all strategies."""
+    return run(_accumulated, _N, args=(microbatches,))
+
+
+def _sent_in(timeline: Any, name: str) -> float:
+    (region,) = [each for each in timeline.regions if each.name == name]
+    return sum(
+        each.sent_bytes
+        for each in timeline.operations
+        if region.start_s <= each.posted_s <= region.end_s
+    )
+
+
+def _accumulated(world: Group, microbatches: int) -> None:
+    for strategy in _RUNGS:
+        model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), SGD, learning_rate=0.1)
+        _value_of(model).backward()  # once before: DDP then agrees on the order of its buckets
+        optimizer.zero_grad()
+        quiet = getattr(model, "no_sync", nullcontext)  # only ddp has it, or needs it
+        world.barrier()
+        with world.region(f"{strategy}, {microbatches} microbatches"):
+            for microbatch in range(microbatches):
+                with nullcontext() if microbatch == microbatches - 1 else quiet():
+                    (_value_of(model) / microbatches).backward()
+            optimizer.step()
+
+
+@real_run
+def disk_bytes_per_parameter() -> float:
+    """What a step reads and writes per parameter with AdamW's float32 moments on disk, one rank."""
+    return run(_on_disk, 1).values[0]
+
+
+def _on_disk(world: Group) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        module = GPT(_CONFIG)
+        optimizer = on_disk(AdamW, folder)(module.parameters(), learning_rate=1e-3)
+        moved = []
+        for _ in range(2):
+            _value_of(module).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            moved.append(optimizer.num_bytes_moved)
+    return (moved[1] - moved[0]) / module.num_parameters
+
+
+@real_run
+def leaves_a_host(how: str) -> float:
+    """Bytes that leave host 0 of two hosts of two in a pass, in times the parameters.
+
+    how: "flat", shards over all four; "hybrid", shards within a host and replicas across.
+    """
+    result = run(_one_pass, _N, args=(how,))
+    return sum(map(_leaving, result.timeline[:2])) / (4 * GPT(_CONFIG).num_parameters)
+
+
+def _one_pass(world: Group, how: str) -> None:
+    if how == "hybrid":
+        host, twins = (world.split(color) for color in (world.rank // 2, world.rank % 2))
+        assert isinstance(host, Group) and isinstance(twins, Group)  # every rank is in one
+        model = FullyShardedModule(GPT(_CONFIG), host, replicas=twins)
+    else:
+        model = FullyShardedModule(GPT(_CONFIG), world)
+    _value_of(model).backward()
+    world.barrier()
+    with world.region("pass"):
+        _value_of(model).backward()
+
+
+def _leaving(timeline: Any) -> float:
+    """Bytes that a rank of host 0, ranks 0 and 1, sends to ranks 2 and 3 within the pass."""
+    (region,) = [each for each in timeline.regions if each.name == "pass"]
+    sends = [
+        each
+        for each in timeline.operations
+        if each.kind != "recv" and region.start_s <= each.posted_s <= region.end_s
+    ]
+    return sum(
+        each.sent_bytes
+        for each in sends
+        if max({each.peer} if each.kind == "send" else set(each.group)) > 1
+    )
+
+
+class _Switches(NamedTuple):
+    reshard_after_forward: bool | int = True
+    reshard_after_backward: bool = True
+    gradient_sync: bool = True
+    """In every microbatch; if not, in the last one only."""
+    has_replicas: bool = False
+
+
+_KEPT = _Switches(False)
+_ASKED = {
+    "default": _Switches(),
+    "kept to backward": _KEPT,
+    "kept for the step": _KEPT._replace(reshard_after_backward=False),
+    "kept for the step, gradients reduced once": _Switches(False, False, False),
+    "gradients reduced once": _Switches(gradient_sync=False),
+    "backward over pairs": _Switches(2),
+    "two replicas": _Switches(has_replicas=True),
+}
+
+
+@real_run
+def fsdp2_sent_volume(switches: str = "default", microbatches: int = 4) -> float:
+    """All-gathers and reduce-scatters of a step of fully_shard, in times the parameters.
+
+    switches: "default" (reshard_after_forward=True), "kept to backward" (False), "kept for the
+    step" (set_reshard_after_backward(False) as well, but for the last microbatch), "kept for the
+    step, gradients reduced once" (and set_requires_gradient_sync(False) in all but the last) or
+    "gradients reduced once" (that alone). microbatches: 1 or 4.
+    """
+    counts = _counts(microbatches)[switches]
+    return sum(calls for (kind, _), calls in counts.items() if kind != "all_reduce")
+
+
+@real_run
+def ranks_of_gathers(switches: str) -> tuple[int, ...]:
+    """Over how many ranks fully_shard gathers a unit in one microbatch: in forward, in backward.
+
+    switches: "default", "backward over pairs" (reshard_after_forward=2) or "two replicas" (a mesh
+    of two dims, 2 by 2).
+    """
+    counts = _counts(1)[switches]
+    gathers = {ranks: round(calls) for (kind, ranks), calls in counts.items() if "gather" in kind}
+    return tuple(sorted(Counter(gathers).elements(), reverse=True))
+
+
+@real_run
+def all_reduces_between_replicas() -> float:
+    """Of a step of one microbatch with "two replicas": calls for each unit."""
+    return _counts(1)["two replicas"].get(("all_reduce", 0), 0)
+
+
+def _counts(microbatches: int) -> dict[str, Counts]:
+    """By switches; of rank 0."""
+    return {switches: counts for (switches, k), counts in _all().items() if k == microbatches}
+
+
+@real_run
+def _all() -> dict[tuple[str, int], Counts]:
+    """One launch for all."""
+    return run(_all_counted, _NUM_RANKS).values[0]
+
+
+def _all_counted(world: Group) -> dict[tuple[str, int], Counts]:
+    one_dim = init_device_mesh("cpu", (world.size,))
+    two_dims = init_device_mesh("cpu", (2, world.size // 2), mesh_dim_names=("replica", "shard"))
+    return {
+        (name, k): _counted(switches, two_dims if switches.has_replicas else one_dim, k)
+        for name, switches in _ASKED.items()
+        for k in (1, 4)
+    }
+
+
+def _counted(switches: _Switches, mesh: DeviceMesh, microbatches: int) -> Counts:
+    model = _model(mesh=mesh, reshard_after_forward=switches.reshard_after_forward)
+    x = torch.ones(2, _WIDTH)
+    with _Collectives() as collectives:
+        for microbatch in range(microbatches):
+            is_last = microbatch == microbatches - 1
+            model.set_reshard_after_backward(switches.reshard_after_backward or is_last)
+            model.set_requires_gradient_sync(switches.gradient_sync or is_last)
+            model(x).sum().backward()
+    return {which: calls / _UNITS for which, calls in collectives.calls.items()}
+
+
+def _model(**options: Any) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_UNITS)))
+    for unit in model:
+        fully_shard(unit, **options)
+    return fully_shard(model, **options)
+
+
+class _Collectives(TorchDispatchMode):
+    """Counts torch's own collectives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[tuple[str, int]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A gathered tensor is so many shards; an all-reduce passes lists, and counts as 0."""
+        kind = _KINDS.get(func.overloadpacket.__name__) if func.namespace == "c10d" else None
+        if kind is not None:
+            sizes = [each.numel() for each in args if isinstance(each, torch.Tensor)]
+            self.calls[kind, max(sizes) // min(sizes) if sizes else 0] += 1
+        return func(*args, **(kwargs or {}))
