@@ -1,7 +1,7 @@
 """Measure the times that verdicts of the claims court rest on, beside those of its record.
 
     python -m scripts.court_times            predicted, recorded, measured
-    python -m scripts.court_times --write    and record them: labkit/interview/court/times.json
+    python -m scripts.court_times --write    and record them: labkit/course/times.json
 
 Measure on a machine that does nothing else.
 """
@@ -11,17 +11,13 @@ import datetime
 import json
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from labkit.interview import proof
-from labkit.interview.court import load_claims, record
-from labkit.interview.court.court_findings import shown
+from labkit.interview import evidence
+from labkit.interview.court import TIMES, load_claims, record, shown
 from labkit.interview.recorded_times import times_of
-
-FILE = Path(__file__).parents[1] / "labkit" / "interview" / "court" / "times.json"
 
 
 def main() -> None:
@@ -35,17 +31,17 @@ def main() -> None:
         for each in claim.exhibits:
             if not each.within:
                 continue
-            values = [float(proof.value(each.proof))]
+            values = [float(evidence.value(each.proof))]
             for kept in (dict(record().times), times):
                 with times_of(kept, fills=True):
-                    values.append(float(proof.value(each.run)))
+                    values.append(float(evidence.value(each.run)))
             print("".join(f"{shown(value, each):>10}" for value in values), end="")
             print(f"  {claim.key}: {each.shows}", flush=True)
     if writes:
         machine = f"{platform.system()} {platform.machine()} with {os.cpu_count()} cores"
         machine += f", Python {platform.python_version()}, torch {torch.__version__}"
         kept = {"machine": machine, "date": str(datetime.date.today()), "times": times}
-        FILE.write_text(json.dumps(kept) + "\n")
+        TIMES.write_text(json.dumps(kept) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.court import VERDICTS, Claim, findings
-from labkit.interview.evidence import prove
-from labkit.interview.proof import uses
-from labkit.interview.said import Number, numbers
+from labkit.interview.evidence import Number, numbers, prove, uses
 
 # Numbers that claim nothing: of references, versions, years and names.
 _SOFTWARE = "NCCL|CUDA|PyTorch|Python|Llama|NVLink|PCIe|Gen|Megatron|DeepSpeed|vLLM|Qwen|Horovod"

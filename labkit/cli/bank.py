@@ -14,8 +14,7 @@ from rich.text import Text
 from labkit.cli.terminal import console
 from labkit.interview import cards
 from labkit.interview.court import Claim, load_claims
-from labkit.interview.evidence import prove
-from labkit.interview.proof import uses
+from labkit.interview.evidence import prove, uses
 
 _KINDS = ("formula", "run", "published", "pending")
 

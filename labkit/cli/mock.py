@@ -14,9 +14,10 @@ from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interrupts import uninterrupted
 from labkit.interview.cards import load_bank
-from labkit.interview.mock import Interview, Item, asking, plan_interview
+from labkit.interview.mock import Interview, Item, plan_interview
+from labkit.interview.mock import interview as asking
 from labkit.interview.mock.plan import WITH_EXERCISE
-from labkit.interview.mock.report_file import require_report_name, write_report
+from labkit.interview.mock.report import require_report_name, write_report
 
 
 def mock(
@@ -81,7 +82,7 @@ def _exercise(item: Item, _: int) -> asking.Scored:
     """Checked as often as wanted, until it passes or is given up."""
     with uninterrupted():  # they take torch with them; Ctrl-C ends the interview, with its report
         from labkit.grade.engine import check
-        from labkit.interview.mock.given_exercise import GivenExercise
+        from labkit.interview.mock.interview import GivenExercise
 
     exercise, out = catalog.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))

@@ -1,5 +1,6 @@
-"""labkit new exercise NAME: its files, to fill in. docs/adding_an_exercise.md says how."""
+"""labkit new exercise, card or drill: its files, to fill in. docs/adding_*.md say how."""
 
+import difflib
 import keyword
 import re
 from pathlib import Path
@@ -13,6 +14,8 @@ from labkit.grade import catalog
 from labkit.grade.catalog import load_catalog, load_subjects
 from labkit.grade.stubs import write_stubs
 from labkit.grade.workspace import find_workspace
+from labkit.interview.cards import Topic, load_bank, load_topics
+from labkit.interview.drills import DRILLS
 
 new = typer.Typer(help="Start something new: see docs/.", no_args_is_help=True)
 
@@ -101,6 +104,61 @@ follow_ups = ["What might be asked next?"]
 """
 
 
+_CARD = """
++++
+id = "ID"
+difficulty = 2
+prompt = "The question, as an interviewer asks it?"
+evidence = [
+  { says = "14 steps", proof = "calc.collective('all_reduce', 'ring', 8).steps" },
+]
+rubric = [
+  "one thing that an interviewer listens for",
+  "another one",
+  "a third one",
+]
+follow_ups = ["What might be asked next?", "And after that?"]
+sources = ["Author and year, title, where to find it"]
++++
+**In a minute.** One sentence that defines the thing. Then what to say aloud, in 80 to 200 words and
+with at most three numbers: 14 steps.
+
+**Deeper.** What a good interviewer asks next, in 120 words or more.
+
+**The common mistake.** What people say instead, and why it is wrong.
+"""
+
+_IMPORTS = '''"""Drills on SUBJECT."""
+
+from labkit import calc
+from labkit.interview.drills.drill import drill
+from labkit.interview.drills.question import Solution, Trap
+'''
+
+_DRILL = '''
+
+@drill(
+    "TOPIC",
+    "A few words",
+    difficulty=1,
+    notebook=None,
+    prompt="{ranks} ranks all-reduce {megabytes} MB on a ring. How much does each of them send?",
+    draws={"ranks": (4, 8, 16, 32), "megabytes": (100, 250, 400)},
+    unit="MB",
+    between=("100 MB", "1 GB"),
+)
+def NAME(ranks: int, megabytes: int) -> Solution:
+    """What gives the answer, in a few words."""
+    size = megabytes * 1e6
+    sent = calc.collective("all_reduce", "ring", ranks, size).sent_bytes
+    return Solution(
+        sent,
+        [f"2 x {ranks - 1}/{ranks} x {megabytes} MB = {sent / 1e6:g} MB."],
+        [Trap("forgot the second half", sent / 2, "An all-gather follows the reduce-scatter.")],
+    )
+'''
+
+
 class CannotBegin(UserError, ValueError):
     """There is such a thing already, its name cannot be one, or this is no clone of the lab."""
 
@@ -112,8 +170,7 @@ def exercise(
 ) -> None:
     """Write a solution, a stub, a grader and its description, to fill in."""
     workspace, folder = find_workspace(), _folder(subject) / "exercises"
-    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
-        raise CannotBegin(f"{name!r} is no name for a function; try one such as my_exercise")
+    _check_name(name)
     if name in load_catalog():
         raise CannotBegin(f"there is an exercise {name} already; choose another name")
     order = folder.parent / "subject.toml"
@@ -130,6 +187,56 @@ def exercise(
     for path in (*texts, workspace.exercise(name)):
         console().print(workspace.shown(path), highlight=False)
     console().print(f"Fill them in, then: pytest tests/grade -k {name}", highlight=False)
+
+
+@new.command()
+def card(
+    id: Annotated[str, typer.Argument(help="A topic's id, co-8, or that and a letter: co-8b.")],
+) -> None:
+    """Write a question card to fill in."""
+    if id in load_bank():
+        raise CannotBegin(f"there is a card {id} already; a second one on a topic is {id}b")
+    path = _folder(_topic(id.rstrip("bcdefghijklmnopqrstuvwxyz")).subject) / "cards.md"
+    _append(path, _CARD.replace("ID", id), f"tests/unit/test_bank.py -k {id}")
+
+
+@new.command()
+def drill(
+    name: Annotated[str, typer.Argument(help="A name for a Python function.")],
+    topic: Annotated[str, typer.Option(help="What it is about, such as co-2.")],
+) -> None:
+    """Write a drill to fill in."""
+    _check_name(name)
+    if name in DRILLS:
+        raise CannotBegin(f"there is a drill {name} already; choose another name")
+    folder = _folder(_topic(topic).subject)
+    path = next(iter(sorted((folder / "drills").glob("*.py"))), folder / "drills.py")
+    if not path.exists():
+        path.write_text(_IMPORTS.replace("SUBJECT", folder.name), encoding="utf-8")
+    text = _DRILL.replace("TOPIC", topic).replace("NAME", name)
+    _append(path, text, f"tests/unit/test_drills.py -k {name}")
+
+
+def _check_name(name: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower():
+        raise CannotBegin(f"{name!r} is no name for a function; try one such as my_exercise")
+
+
+def _topic(id: str) -> Topic:
+    topics = load_topics()
+    if id not in topics:
+        near = difflib.get_close_matches(id, topics, 3) or list(topics)
+        raise CannotBegin(
+            f"there is no topic {id!r}; take {' or '.join(near)}, or write it into subject.toml"
+        )
+    return topics[id]
+
+
+def _append(path: Path, text: str, test: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+    console().print(find_workspace().shown(path), highlight=False)
+    console().print(f"Fill in what is new at its end, then: pytest {test}", highlight=False)
 
 
 def _folder(subject: str) -> Path:

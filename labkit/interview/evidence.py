@@ -8,18 +8,173 @@ end count as digits: "400 GB" is 399.5 to 400.5. Who rounds more says so: "about
 "almost", "under" (the value is at most 5% less), "over", "more than" (at most 5% more). A word is a
 number, too: "three", "half" (within 4%), "twice". For several numbers the proof gives as many:
 "4, 3, 2 and 1". For no number it gives that text: "ring"; True is not enough.
+
+A proof is Python of one line, which value() evaluates. Its names are calc, math, runs, ratio
+(0.3043... as 7 and 23) and a few built-in functions.
+
+numbers("about 4.93 ms on 8 ranks")    4.93 (scale 1e-3, seconds, 2 decimals), and 8 (scale 1)
+
+A number inside a name (H100, fp32, GPT-3, 1F1B) is no number here.
 """
 
+import ast
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Real
 from typing import Any
 
+from labkit import calc
 from labkit.calc.result import Result
-from labkit.interview import proof as proofs
-from labkit.interview.said import Number, said_numbers
+from labkit.calc.units import UNITS
+from labkit.interview import runs
+
+_DENOMINATOR = 1000  # of a fraction that somebody says
+
+
+def ratio(share: Any) -> tuple[int, int]:
+    """A share as the fraction that a text writes, in lowest terms: (7, 23) for 0.30434..."""
+    return Fraction(float(share)).limit_denominator(_DENOMINATOR).as_integer_ratio()
+
+
+_FUNCTIONS = (abs, float, int, len, max, min, range, ratio, round, sorted, sum)
+_NAMES: dict[str, Any] = {"calc": calc, "math": math, "runs": runs}
+_NAMES |= {each.__name__: each for each in _FUNCTIONS}
+
+
+class BadProof(ValueError):
+    """A proof that cannot be read, or that fails."""
+
+
+def value(proof: str) -> Any:
+    """What the expression gives. BadProof says how it failed."""
+    try:
+        return eval(proof.strip(), {**_NAMES, "__builtins__": {}})
+    except Exception as error:  # it may call anything in calc and runs
+        raise BadProof(f"{proof} fails: {type(error).__name__}: {error}") from error
+
+
+def uses(proof: str, room: str) -> bool:
+    """Whether a proof reads or calls something of "calc" or of "runs"."""
+    tree = ast.parse(proof.strip(), mode="eval")
+    return any(isinstance(node, ast.Name) and node.id == room for node in ast.walk(tree))
+
+
+def multiplies(proof: str) -> bool:
+    """Whether anything in it is multiplied, divided or raised to a power."""
+    products = (ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+    return any(isinstance(node, products) for node in ast.walk(ast.parse(proof.strip())))
+
+
+_WORDED: dict[str, dict[str, float]] = {
+    "bytes": {"byte": 1, "bytes": 1},
+    "seconds": {
+        "µs": 1e-6, "μs": 1e-6, "microsecond": 1e-6, "microseconds": 1e-6, "millisecond": 1e-3,
+        "milliseconds": 1e-3, "second": 1, "seconds": 1, "minute": 60, "minutes": 60, "hour": 3600,
+        "hours": 3600, "day": 86400, "weeks": 7 * 86400, "week": 7 * 86400, "years": 365 * 86400,
+    },
+    "FLOP": {
+        f"{prefix}FLOP{plural}": size
+        for prefix, size in {"": 1, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}.items()
+        for plural in ("", "s")
+    },
+    "bits": {"bit": 1, "bits": 1, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12},
+    "share": {"%": 0.01, "percent": 0.01},
+    "": {"million": 1e6, "billion": 1e9, "trillion": 1e12, "thousand": 1e3},
+}  # fmt: skip
+# Only without a space: "7B" are seven billion, "7 B" seven bytes.
+_ATTACHED = {"K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "x": 1, "×": 1}
+_ATTACHED |= dict.fromkeys(("st", "nd", "rd", "th"), 1)
+_SPACED: dict[str, tuple[float, str]] = {
+    unit: (size, dimension)
+    for dimension, units in (*UNITS.items(), *_WORDED.items())
+    for unit, size in units.items()
+    if unit not in ("", "x")
+}
+_UNIT = "|".join(sorted(map(re.escape, _SPACED), key=len, reverse=True))
+_DIGITS = (
+    r"(?:\d+[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
+    r"|(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)"
+)
+_HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+# Not inside a word, a number or a name such as GPT-3. After it no letter: "3D" is a name.
+_NUMBER = re.compile(
+    rf"(?<![\w.])(?<![A-Za-z]-)(?:\$|[x×](?=\d))?(?P<digits>{_DIGITS})"
+    rf"(?:(?P<attached>st|nd|rd|th|[KkMBTx×])(?!\w)"
+    rf"|[ \u00a0-]?(?P<unit>{_UNIT})(?P<rate>/s)?(?![\w/])|(?!\w))"
+)
+_WORDS = {
+    name: value
+    for value, name in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve".split()
+    )
+}
+_SHARES = {"half": 0.5, "twice": 2, "a third": 1 / 3, "two thirds": 2 / 3, "a quarter": 0.25}
+_SHARES |= {"three quarters": 0.75, "a fifth": 0.2, "a tenth": 0.1}
+_WORD = re.compile(rf"\b({'|'.join([*_SHARES, *_WORDS])})\b", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One number of a text."""
+
+    text: str
+    """As it stands there, unit included."""
+    start: int
+    end: int
+    value: float
+    """Without its unit: 4.93 for "4.93 ms"."""
+    scale: float
+    """The unit in base units: 1e-3."""
+    dimension: str
+    """bytes, bytes/s, seconds, FLOP, bits, share, or "" for none that is known."""
+    step: float
+    """One of the last digit that it shows, without the unit: 0.01."""
+
+
+def numbers(text: str) -> list[Number]:
+    """Every number of `text` in digits, in order."""
+    return [_number(match) for match in _NUMBER.finditer(text)]
+
+
+def said_numbers(says: str) -> list[Number]:
+    """The numbers of a claim: those in digits, or else the one that is written as a word."""
+    if found := numbers(says):
+        return found
+    match = _WORD.search(says)
+    if match is None:
+        return []
+    word = match[1].lower()
+    if word in _SHARES:
+        # Half is 0.48 to 0.52: whoever wants to be more exact writes 50%.
+        value = _SHARES[word]
+        return [Number(match[0], *match.span(), value, 1.0, "", 0.08 * value)]
+    return [Number(match[0], *match.span(), _WORDS[word], 1.0, "", 1.0)]
+
+
+def _number(match: re.Match[str]) -> Number:
+    digits = match["digits"].replace(",", "")
+    if raised := re.fullmatch(r"(\d+?)([⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹]+)", digits):
+        digits = f"{float(raised[1]) ** int(raised[2].translate(_HIGH)):.17g}"
+    mantissa, _, exponent = digits.lower().partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    scale, dimension = 1.0, ""
+    if match["attached"]:
+        scale = _ATTACHED[match["attached"]]
+    elif match["unit"]:
+        scale, dimension = _SPACED[match["unit"]]
+        dimension += match["rate"] or ""
+    return Number(
+        match[0],
+        *match.span(),
+        value=float(digits),
+        scale=scale,
+        dimension=dimension,
+        step=10.0 ** (int(exponent or 0) - decimals),
+    )
+
 
 _ABOUT = re.compile(
     r"\b(?:about|around|roughly|some|nearly|almost|under|over|(?:more|less) than)\b"
@@ -45,11 +200,11 @@ class Proved:
 def prove(says: str, proof: str) -> Proved:
     """Evaluate `proof` and compare it with `says`. Raises nothing: the reason is in the answer."""
     try:
-        value = proofs.value(proof)
-    except proofs.BadProof as error:
+        found = value(proof)
+    except BadProof as error:
         return Proved(says, proof, None, False, str(error))
-    reason = _difference(says, value, is_product=proofs.multiplies(proof))
-    return Proved(says, proof, value, not reason, reason)
+    reason = _difference(says, found, is_product=multiplies(proof))
+    return Proved(says, proof, found, not reason, reason)
 
 
 def _difference(says: str, value: Any, is_product: bool) -> str:

@@ -22,7 +22,7 @@ from labkit import progress
 from labkit.grade.verdict import ink
 from labkit.interview.cards import Evidence
 from labkit.interview.court import VERDICTS, Claim, Finding, findings, load_claims, record
-from labkit.interview.court.claim import Evidence as EvidenceOfClaim
+from labkit.interview.court import Evidence as EvidenceOfClaim
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
 from labkit.progress import clock, practice
 

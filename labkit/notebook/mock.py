@@ -41,11 +41,11 @@ from labkit.grade.engine import check
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank
-from labkit.interview.mock import Interview, Item, Plan, Report, asking, plan_interview
-from labkit.interview.mock.asking import Scored
-from labkit.interview.mock.given_exercise import GivenExercise
+from labkit.interview.mock import Interview, Item, Plan, Report, plan_interview
+from labkit.interview.mock import interview as asking
+from labkit.interview.mock.interview import GivenExercise, Scored
 from labkit.interview.mock.plan import EXERCISE, QUESTION
-from labkit.interview.mock.report_file import write_report
+from labkit.interview.mock.report import write_report
 from labkit.interview.page import html_of
 from labkit.notebook.cards import CardQuestion, link
 from labkit.notebook.controls import Ticker, button, listen, note, page, row, say, show

@@ -8,7 +8,7 @@ this machine measures. One test a claim, so that runs are shared within a proces
 import pytest
 
 from labkit import calc
-from labkit.interview import proof, runs
+from labkit.interview import evidence, runs
 from labkit.interview.court import findings, load_claims, record
 from labkit.interview.recorded_times import times_of
 from labkit.pipeline import Costs, gpipe, plan
@@ -39,7 +39,7 @@ class Asked(dict):
 def test_the_record_has_the_times_of_every_exhibit_that_allows_a_tolerance_and_no_others():
     times = Asked(record().times)
     with times_of(times):
-        assert all(proof.value(each.run) > 0 for each in TIMED)
+        assert all(evidence.value(each.run) > 0 for each in TIMED)
     assert times.names == record().times.keys()
     assert record().machine and record().date
 

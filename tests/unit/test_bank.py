@@ -12,8 +12,7 @@ from labkit.grade.catalog import load_catalog, load_subjects
 from labkit.grade.workspace import find_workspace
 from labkit.interview import cards
 from labkit.interview.court import Evidence, load_claims
-from labkit.interview.evidence import prove
-from labkit.interview.proof import uses
+from labkit.interview.evidence import prove, uses
 from tests.bank_faults import card_faults
 from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 

@@ -1,6 +1,7 @@
 """labkit in a terminal: the same engine, in commands."""
 
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from labkit import cli, progress
 from labkit.grade import catalog
 from labkit.grade.catalog import get_exercise, load_catalog, load_subjects
+from labkit.interview.cards import read_bank
+from labkit.interview.drills import Outcome, judge
 
 ROOT = Path(__file__).parents[2]
 NAME, OTHER = "model_state_bytes", "tree_broadcast"
@@ -160,3 +163,21 @@ def test_a_new_exercise_has_all_its_files(labkit, tmp_path):
     assert get_exercise("my_sum").subject == "collectives"
     for wrong in (words, (*words[:2], "no name", *words[3:]), (*words[:4], "colectives")):
         assert labkit(*wrong)[0] == 2
+
+
+def test_a_new_card_can_be_read(labkit):
+    assert labkit("new", "card", "co-1b")[0] == 0
+    found, problems = read_bank()
+    assert [(card.id, card.file) for card in found] == [("co-1b", "collectives/cards.md")]
+    assert problems == []
+    assert labkit("new", "card", "co-1b")[0] == 2
+    assert labkit("new", "card", "co-99")[0] == 2
+
+
+def test_a_new_drill_can_be_asked(labkit):
+    assert labkit("new", "drill", "my_drill", "--topic", "co-2")[0] == 0
+    made = runpy.run_path(str(catalog.COURSE / "collectives" / "drills.py"))["my_drill"]
+    question = made.question(seed=1)
+    assert judge(question, question.answer_text).outcome is Outcome.RIGHT
+    assert labkit("new", "drill", "bubble_of_total", "--topic", "co-2")[0] == 2
+    assert labkit("new", "drill", "my_drill", "--topic", "co-99")[0] == 2

@@ -11,9 +11,17 @@ from labkit import calc
 from labkit.calc.units import Quantity, read
 from labkit.interview.cards.sitting import cards_of
 from labkit.interview.drills import Outcome, drills_of, get_drill, judge
-from labkit.interview.drills.digits import agrees, half_unit, may_be_confused, rounded_text
 from labkit.interview.drills.drill import drill
-from labkit.interview.drills.question import Question, Solution, Trap, told_apart
+from labkit.interview.drills.question import (
+    Question,
+    Solution,
+    Trap,
+    agrees,
+    half_unit,
+    may_be_confused,
+    rounded_text,
+    told_apart,
+)
 
 values = st.floats(1e-6, 1e12)
 digits = st.integers(1, 5)

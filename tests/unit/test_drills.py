@@ -9,8 +9,8 @@ import pytest
 
 from labkit.calc.units import UNITS
 from labkit.interview.drills import DRILLS, Outcome, drills_of, get_drill, judge
-from labkit.interview.drills.digits import rounded_text
 from labkit.interview.drills.drill_catalog import UnknownDrill
+from labkit.interview.drills.question import rounded_text
 
 SEEDS = range(40)
 EVERY_DRILL = pytest.mark.parametrize("name", DRILLS)

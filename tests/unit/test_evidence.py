@@ -3,9 +3,8 @@
 import pytest
 
 from labkit import calc
-from labkit.interview import proof, runs
-from labkit.interview.evidence import prove
-from labkit.interview.said import numbers, said_numbers
+from labkit.interview import evidence, runs
+from labkit.interview.evidence import numbers, prove, said_numbers
 
 ONE = "calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)"  # 4.931 ms
 BUBBLE = "calc.bubble_fraction(10, 4)"  # 0.6923
@@ -164,7 +163,7 @@ def test_words_are_numbers_only_where_no_digits_are():
 
 def test_a_table_of_data_sheets_is_read_as_a_proof():
     assert prove("80 GiB", 'calc.GPUS["a100-80g"].memory_bytes').holds
-    assert proof.uses('calc.GPUS["h100"].flops_per_s', "calc")
+    assert evidence.uses('calc.GPUS["h100"].flops_per_s', "calc")
 
 
 def test_a_real_run_is_launched_once(monkeypatch):

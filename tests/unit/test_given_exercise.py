@@ -10,7 +10,7 @@ from labkit.grade.desk import reset
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interview.mock import Item
-from labkit.interview.mock.given_exercise import GivenExercise
+from labkit.interview.mock.interview import GivenExercise
 from labkit.notebook import mock
 from labkit.notebook.mock import ExerciseItem
 

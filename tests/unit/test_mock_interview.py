@@ -12,15 +12,8 @@ from labkit.grade.verdict import Outcome
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
-from labkit.interview.mock import (
-    LEVELS,
-    Interview,
-    Item,
-    Report,
-    Taken,
-    asking,
-    plan_interview,
-)
+from labkit.interview.mock import LEVELS, Interview, Item, Report, Taken, plan_interview
+from labkit.interview.mock import interview as asking
 
 BANK = load_bank()
 

@@ -7,7 +7,7 @@ import pytest
 
 from labkit import progress
 from labkit.grade.verdict import Outcome
-from labkit.interview.mock import Item, Plan, asking, plan_interview
+from labkit.interview.mock import Item, Plan, interview, plan_interview
 from labkit.notebook import mock, mock_interview
 from labkit.notebook.mock import MockInterview, clock_html, named
 from labkit.progress import practice
@@ -64,7 +64,7 @@ def test_a_question_is_shown_graded_and_stored_as_a_card():
 def test_a_drill_is_judged_and_its_score_is_that_of_the_terminal():
     box, _ = box_of(DRILL, QUESTION)
     box.start()
-    same = asking.asked_drill(DRILL, 1)
+    same = interview.asked_drill(DRILL, 1)
     assert box.view._question.asked.question == same.question, "other numbers than labkit mock"
     box.view._question.submit("1234%")
     answer_drill(box)
@@ -124,7 +124,7 @@ def test_what_is_skipped_counts_nothing_and_a_card_is_stored_as_not_known():
     for subject in ("card/co-8", "drill/bubble_of_total"):
         (event,) = progress.events(subject, "answer")
         assert event.detail["rating"] == "again"
-    assert box.interview.taken[2].missed == (asking.SKIPPED,)
+    assert box.interview.taken[2].missed == (interview.SKIPPED,)
 
 
 def test_what_is_skipped_counts_nothing_whatever_is_ticked():

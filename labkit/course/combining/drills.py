@@ -3,8 +3,7 @@
 from itertools import product
 
 from labkit import calc
-from labkit.interview.drills.drill import Shown, drill
-from labkit.interview.drills.numbers import MODEL_SIZES, PEAKS, amounts, billions
+from labkit.interview.drills.drill import MODEL_SIZES, PEAKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "11_combining_and_planning"

@@ -5,8 +5,7 @@ import math
 from labkit import calc
 from labkit.calc.reliability import asynchronous_samples_per_s, synchronous_samples_per_s
 from labkit.calc.traffic.cost import num_blocks
-from labkit.interview.drills.drill import Shown, drill
-from labkit.interview.drills.numbers import RANKS, amounts, billions
+from labkit.interview.drills.drill import RANKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "03_data_parallel"

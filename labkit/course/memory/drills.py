@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from labkit import calc
 from labkit.calc.models import attention_parameters, layer_parameters, mlp_parameters
-from labkit.interview.drills.drill import Shown, drill
-from labkit.interview.drills.numbers import BATCHES, MODEL_SIZES, amounts
+from labkit.interview.drills.drill import BATCHES, MODEL_SIZES, Shown, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 MIXED = "bf16 parameters and gradients, float32 master copy, Adam's two moments in float32"

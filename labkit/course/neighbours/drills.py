@@ -1,8 +1,7 @@
 """Drills on fine-tuning: states and traffic of LoRA."""
 
 from labkit import calc
-from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import amounts, billions
+from labkit.interview.drills.drill import amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _FROZEN = calc.Recipe(name="frozen", parameter_bytes=2, gradient_bytes=0)

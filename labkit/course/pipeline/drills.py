@@ -3,8 +3,7 @@
 from bisect import bisect_left
 
 from labkit import calc
-from labkit.interview.drills.drill import Shown, drill
-from labkit.interview.drills.numbers import BATCHES, amounts, num_text
+from labkit.interview.drills.drill import BATCHES, Shown, amounts, drill, num_text
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "09_pipeline_parallel"

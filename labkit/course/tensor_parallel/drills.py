@@ -1,8 +1,7 @@
 """Drills on tensor and sequence parallelism: traffic, its time, activations, the vocabulary."""
 
 from labkit import calc
-from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import BATCHES, amounts
+from labkit.interview.drills.drill import BATCHES, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "07_tensor_parallel"

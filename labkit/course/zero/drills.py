@@ -4,8 +4,7 @@ import math
 
 from labkit import calc
 from labkit.course.memory.drills import MIXED, as_gib, states_of, without_master
-from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import MODEL_SIZES, RANKS, amounts, billions
+from labkit.interview.drills.drill import MODEL_SIZES, RANKS, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _ZERO = "06_zero_and_fsdp"

@@ -5,9 +5,18 @@ cards.load_bank()["co-8"].minute      what to say in a minute
 `labkit bank` counts them, and proves their numbers with evidence.py.
 """
 
-from labkit.interview.cards.card import SECTIONS, Card, CardError, Evidence, Problem
-from labkit.interview.cards.read_cards import load_bank, read_bank, read_file
-from labkit.interview.cards.topics import Topic, load_topics
+from labkit.interview.cards.card import (
+    SECTIONS,
+    Card,
+    CardError,
+    Evidence,
+    Problem,
+    Topic,
+    load_bank,
+    load_topics,
+    read_bank,
+    read_file,
+)
 
 __all__ = [
     "Card",

@@ -1,8 +1,56 @@
-"""What a question card is, once it has been read."""
+"""A question card, read from labkit/course/SUBJECT/cards.md, and the topics that cards cover.
 
++++                             a card begins: TOML follows
+id = "co-8"
+...
++++                             the TOML ends: Markdown follows, up to the next card
+**In a minute.** ...
+**Deeper.** ...
+**The common mistake.** ...
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from labkit.interview.levels import LEVELS
+from labkit.grade import catalog
+from labkit.grade.catalog import load_subjects
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One thing that interviews ask about."""
+
+    id: str
+    title: str
+    group: str
+    """The title of its subject."""
+    subject: str
+    """The name of the folder in which its cards, drills and exercises are."""
+    notebook: str = ""
+    """"" where there is none yet."""
+    section: str = ""
+    """The heading in the notebook under which it is shown."""
+    contradicts: bool = False
+    """Whether tools and papers count differently here: its card says which counts which."""
+
+
+def load_topics() -> dict[str, Topic]:
+    """Every topic by its id, in the course's order."""
+    topics = [
+        Topic(group=subject.title, subject=subject.name, **entry)
+        for subject in load_subjects().values()
+        for entry in subject.topics
+    ]
+    return {topic.id: topic for topic in topics}
+
+
+LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
+
 
 SECTIONS = ("In a minute.", "Deeper.", "The common mistake.")
 
@@ -84,3 +132,150 @@ class CardError(ValueError):
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+_FENCE = "+++"
+_REQUIRED = ("id", "difficulty", "prompt", "evidence", "rubric", "follow_ups", "sources")
+_KNOWN = (*_REQUIRED, "given", "notebook", "exercise")
+_HEADING = re.compile(rf"^\*\*({'|'.join(map(re.escape, SECTIONS))})\*\*\s*", re.M)
+_AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One card as text: its two halves, and the lines of the file at which they begin."""
+
+    matter: str
+    matter_line: int
+    body: str
+    body_line: int
+
+
+def read_bank(course: Path | None = None) -> tuple[list[Card], list[Problem]]:
+    """Every card of a folder of subjects (the package's own), and what is wrong with the others."""
+    cards, problems = [], []
+    for subject in catalog.load_subjects():
+        path = (course or catalog.COURSE) / subject / "cards.md"
+        if path.is_file():
+            found, wrong = read_file(f"{subject}/cards.md", path.read_text(encoding="utf-8"))
+            cards += found
+            problems += wrong
+    return cards, problems
+
+
+def load_bank(course: Path | None = None) -> dict[str, Card]:
+    """Every card by its id. CardError if one cannot be read."""
+    cards, problems = read_bank(course)
+    if problems:
+        raise CardError(problems)
+    return {card.id: card for card in cards}
+
+
+def read_file(name: str, text: str) -> tuple[list[Card], list[Problem]]:
+    """The cards of one file, and why the others are none."""
+    cards, problems = _parsed(name, text)
+    return list(cards), list(problems)
+
+
+@lru_cache(maxsize=64)  # a text is parsed once: each drill, mock and page asks for all cards
+def _parsed(name: str, text: str) -> tuple[tuple[Card, ...], tuple[Problem, ...]]:
+    cards: list[Card] = []
+    problems: list[Problem] = []
+    try:
+        for block in _blocks(name, text):
+            try:
+                cards.append(_card(name, block))
+            except CardError as error:
+                problems += error.problems
+    except CardError as error:
+        problems += error.problems
+    return tuple(cards), tuple(problems)
+
+
+def _blocks(name: str, text: str) -> Iterator[_Block]:
+    lines = text.splitlines()
+    fences = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
+    before = "\n".join(lines[: fences[0]] if fences else lines).strip()
+    if before:
+        reason = f"text that belongs to no card: {before[:40]!r}"
+        raise _error(name, 1, "", reason, f"begin a card with a line {_FENCE}")
+    if len(fences) % 2:
+        reason = f"the {_FENCE} in this line has no partner"
+        fix = f"write {_FENCE} in lines of their own before and after the TOML of every card"
+        raise _error(name, fences[-1] + 1, "", reason, fix)
+    ends = [*fences[2::2], len(lines)]
+    for opened, closed, end in zip(fences[::2], fences[1::2], ends, strict=True):
+        yield _Block(
+            "\n".join(lines[opened + 1 : closed]),
+            opened + 2,
+            "\n".join(lines[closed + 1 : end]),
+            closed + 2,
+        )
+
+
+def _card(name: str, block: _Block) -> Card:
+    data = _front_matter(name, block)
+    known_id = data.get("id")
+    card_id = known_id if isinstance(known_id, str) else ""
+
+    def fail(reason: str, fix: str, line: int = block.matter_line) -> CardError:
+        return _error(name, line, card_id, reason, fix)
+
+    if unknown := sorted(set(data) - set(_KNOWN)):
+        raise fail(f"unknown {', '.join(unknown)}", f"a card has {', '.join(_KNOWN)}")
+    if missing := [key for key in _REQUIRED if key not in data]:
+        raise fail(f"there is no {', '.join(missing)}", "write it into the TOML")
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+    }
+    fields["evidence"] = _evidence(data["evidence"], fail)
+    minute, deeper, mistake = _sections(block, fail)
+    return Card(
+        **fields,
+        minute=minute,
+        deeper=deeper,
+        mistake=mistake,
+        file=name,
+        line=block.matter_line - 1,
+    )
+
+
+def _front_matter(name: str, block: _Block) -> dict[str, Any]:
+    try:
+        return tomllib.loads(block.matter)
+    except tomllib.TOMLDecodeError as error:
+        said = _AT_LINE.search(str(error))
+        line = block.matter_line + (int(said[1]) - 1 if said else 0)
+        reason = f"the TOML cannot be read: {_AT_LINE.sub('', str(error))}"
+        match = re.search(r'^id\s*=\s*"([^"]*)"', block.matter, re.M)
+        fix = "mind quotes, commas, and that { ... } stays on one line"
+        raise _error(name, line, match[1] if match else "", reason, fix) from None
+
+
+def _evidence(items: Any, fail: Callable[..., CardError]) -> tuple[Evidence, ...]:
+    """The items, each with exactly one of proof, source and pending."""
+    kinds = ("proof", "source", "pending")
+    for item in items:
+        if set(item) - {"says", *kinds} or sum(kind in item for kind in kinds) != 1:
+            raise fail(f"the evidence {item} proves nothing", f"give one of {', '.join(kinds)}")
+    return tuple(Evidence(**item) for item in items)
+
+
+def _sections(block: _Block, fail: Callable[..., CardError]) -> list[str]:
+    """The three texts, without their headings."""
+    found = list(_HEADING.finditer(block.body))
+    if [match[1] for match in found] != list(SECTIONS):
+        there = ", ".join(match[1] for match in found) or "none"
+        wanted = ", ".join(f"**{heading}**" for heading in SECTIONS)
+        reason = f"the sections are {there}"
+        fix = f"begin a line with each of {wanted}, in this order, once"
+        raise fail(reason, fix, block.body_line)
+    if before := block.body[: found[0].start()].strip():
+        reason = f"text before the first section: {before[:40]!r}"
+        raise fail(reason, f"begin with **{SECTIONS[0]}**", block.body_line)
+    ends = [match.start() for match in found[1:]] + [len(block.body)]
+    return [block.body[match.end() : end].strip() for match, end in zip(found, ends, strict=True)]
+
+
+def _error(name: str, line: int, card: str, reason: str, fix: str) -> CardError:
+    return CardError([Problem(name, line, card, reason, fix)])

@@ -22,9 +22,7 @@ from fractions import Fraction
 from labkit import arguments
 from labkit.arguments import UserError
 from labkit.grade.catalog import load_subjects
-from labkit.interview.cards.card import Card
-from labkit.interview.cards.read_cards import load_bank
-from labkit.interview.cards.topics import load_topics
+from labkit.interview.cards.card import Card, load_bank, load_topics
 from labkit.progress import clock, practice
 
 PREFIX = "card/"

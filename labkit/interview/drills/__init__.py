@@ -7,8 +7,7 @@ judge(question, "43.8%").text        "A known trap: relative to ideal time. ..."
 
 from labkit.interview.drills.drill import Drill
 from labkit.interview.drills.drill_catalog import DRILLS, UnknownDrill, drills_of, get_drill
-from labkit.interview.drills.judge import Outcome, Ruling, judge
-from labkit.interview.drills.question import Question, Trap
+from labkit.interview.drills.question import Outcome, Question, Ruling, Trap, judge
 
 __all__ = [
     "DRILLS",

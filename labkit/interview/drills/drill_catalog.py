@@ -7,7 +7,7 @@ from types import MappingProxyType
 from labkit import arguments
 from labkit.arguments import UserError
 from labkit.grade.catalog import load_modules, load_subjects
-from labkit.interview.cards.topics import load_topics
+from labkit.interview.cards.card import load_topics
 from labkit.interview.drills.drill import Drill
 
 

@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from labkit.interview.drills.drill import Kind
-from labkit.interview.drills.judge import Outcome, Ruling
-from labkit.interview.drills.question import Question
+from labkit.interview.drills.question import Outcome, Question, Ruling
 from labkit.progress import practice
 
 _TRIES = 2

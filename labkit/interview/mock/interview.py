@@ -1,14 +1,32 @@
 """An interview that goes on: what has been taken, how much time is left, and the report of it.
 
 The clock decides what is still asked, and never cuts an answer off: whoever speaks finishes.
+
+A terminal and a notebook announce an item alike, and score it so:
+
+question   the share of the rubric's points that were said; missed: the others
+drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
+case       the same
+exercise   1 after a pass, 0 when it is given up
+
+GivenExercise is the file of an exercise as it was when an interview asked for it: code from before
+is no answer.
 """
 
+import ast
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from labkit import progress
-from labkit.interview.mock.plan import Item, Plan
+from labkit.grade.desk import has_passed
+from labkit.grade.submission import NothingToGrade, Submission
+from labkit.grade.verdict import Outcome
+from labkit.grade.workspace import WorkspaceNotFound, find_workspace
+from labkit.interview.cards import Card
+from labkit.interview.drills.drill_session import Asked, Round
+from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
 from labkit.interview.mock.report import GIVEN_UP, Report, Taken
 
 _SECONDS = 60
@@ -82,3 +100,111 @@ class Interview:
                 by_group={group: round(score, 3) for group, (score, _) in found.by_group.items()},
             )
         return found
+
+
+SKIPPED = "skipped"
+# A file that is missing or no Python: the interview goes on, and says so.
+CANNOT_BE_CHECKED = (NothingToGrade, WorkspaceNotFound, OSError)
+_OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
+
+Scored = tuple[float, list[str]]
+"""A score from 0 to 1, and what was missed, in words: as `Interview.take` wants them."""
+
+
+def planned(plan: Plan) -> str:
+    """`6 questions, 3 drills, 1 exercise`; with their minutes, where these are fewer than asked."""
+    counts = Counter(item.kind for item in plan.items)
+    items = ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items())
+    if plan.planned_minutes == plan.minutes:
+        return items
+    return f"{items}: {plan.planned_minutes} of the {plan.minutes} minutes"
+
+
+def announced(interview: Interview, item: Item) -> str:
+    """`2 of 10: a drill, about 2 minutes.`"""
+    place = f"{len(interview.taken) + 1} of {len(interview.plan.items)}"
+    article = "an" if item.kind == EXERCISE else "a"
+    return f"{place}: {article} {item.kind}, about {item.minutes} minutes."
+
+
+def minutes_text(minutes: float) -> str:
+    """`10 minutes`, to the nearest one."""
+    whole = max(round(minutes), 0)
+    return f"{whole} minute{'' if whole == 1 else 's'}"
+
+
+def asked_drill(item: Item, seed: int) -> Asked:
+    """The question of a drill or a case, the same for the same seed."""
+    return Round([kind_of(item)], seed).ask()
+
+
+def scored_question(card: Card, said: Collection[int]) -> Scored:
+    """said: the numbers of the rubric's points, from 1."""
+    missed = [point for place, point in enumerate(card.rubric, 1) if place not in said]
+    return 1 - len(missed) / len(card.rubric), missed
+
+
+def scored_drill(asked: Asked) -> Scored:
+    """Once it is over, or given up. Remembers its rating, once."""
+    return _OF_A_RATING[asked.finish()], asked.traps
+
+
+def scored_exercise(*, passed: bool) -> Scored:
+    """Given up is not passed."""
+    return (1.0, []) if passed else (0.0, [SKIPPED])
+
+
+class GivenExercise:
+    """Made when the exercise is shown."""
+
+    def __init__(self, name: str) -> None:
+        """Raises UnknownExercise and WorkspaceNotFound."""
+        self.name = name
+        self._num_resets = self._count_resets()
+        self._before = _code_of(name)
+        """None: a stub, or nothing that can be read."""
+
+    @property
+    def notice(self) -> str:
+        """To be said before the learner begins; "" where there is nothing to say."""
+        if self._before is None:
+            return ""
+        if has_passed(self.name):
+            return f"`labkit reset {self.name}` first: it is solved already."
+        return (
+            f"exercises/{self.name}.py has code in it from before, which does not count as it is. "
+            f"`labkit reset {self.name}` puts the stub back, and keeps what you had."
+        )
+
+    @property
+    def refusal(self) -> str:
+        """What is said to a pass that is not new."""
+        return (
+            "It passes, and was in the file before it was asked for: this does not count. "
+            f"`labkit reset {self.name}`, write it again, and check; or skip it."
+        )
+
+    def is_new(self) -> bool:
+        """Whether the code is another than it was, or was reset since; comments are no code."""
+        if self._before is None or self._count_resets() > self._num_resets:
+            return True
+        return _code_of(self.name) != self._before
+
+    def _count_resets(self) -> int:
+        return len(progress.events(self.name, "reset"))
+
+
+def _code_of(name: str) -> str | None:
+    """The learner's code without comments and spacing; None for a stub, or where there is none."""
+    from labkit.grade.grader import functions_of  # it takes torch with it
+
+    workspace = find_workspace()
+    try:
+        found = Submission.read(None, name, functions_of(name), workspace)
+    except NothingToGrade:
+        return None
+    finding = found.finding_before_running()
+    if finding is not None and finding.outcome is Outcome.NOT_ATTEMPTED:
+        return None
+    text = found.code.source
+    return text if finding is not None else ast.dump(ast.parse(text))

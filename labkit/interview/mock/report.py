@@ -5,10 +5,12 @@ score of a question: share of the rubric's points that were said
          exercise:   1 if it passed
 Each counts by the minutes that were meant for it. One that was shown when the interview was ended
 counts 0, and is not done. There is a verdict once half of the plan is done, by items or by minutes.
+As a file it is Markdown or HTML, by the ending of the name.
 """
 
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank
@@ -155,3 +157,21 @@ def _again(item: Item) -> str:
 
 def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+_FORMS = {".md": "markdown", ".html": "html"}
+
+
+def require_report_name(file: Path) -> None:
+    """Raises ValueError unless a report can have this name: before an interview, not after it."""
+    if file.suffix not in _FORMS:
+        raise ValueError(f"{file}: give a name that ends in {' or '.join(_FORMS)}")
+    if not file.parent.is_dir():
+        raise ValueError(f"{file}: there is no folder {file.parent}")
+
+
+def write_report(report: Report, file: Path, *, replace: bool = False) -> None:
+    """Raises ValueError as above, FileExistsError unless `replace`, OSError from the disk."""
+    require_report_name(file)
+    with file.open("w" if replace else "x", encoding="utf-8") as opened:
+        opened.write(getattr(report, _FORMS[file.suffix]))

@@ -4,8 +4,7 @@ from functools import cache
 
 from labkit import calc
 from labkit.calc.choice import predicted_crossing
-from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import LATENCIES, LINKS, amounts
+from labkit.interview.drills.drill import LATENCIES, LINKS, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "02_all_reduce_inside_out"

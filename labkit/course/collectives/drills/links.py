@@ -1,8 +1,7 @@
 """Drills on bandwidth: algbw and busbw, data sheets, bits and bytes."""
 
 from labkit import calc
-from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import amounts
+from labkit.interview.drills.drill import amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "02_all_reduce_inside_out"

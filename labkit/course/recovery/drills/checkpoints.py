@@ -4,8 +4,7 @@ import math
 
 from labkit import calc
 from labkit.calc.result import Result
-from labkit.interview.drills.drill import drill
-from labkit.interview.drills.numbers import MODEL_SIZES, amounts
+from labkit.interview.drills.drill import MODEL_SIZES, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _JOBS = {

@@ -1,8 +1,7 @@
 """Drills on the key-value cache: bytes of a token and a request, and the fastest token."""
 
 from labkit import calc
-from labkit.interview.drills.drill import Shown, drill
-from labkit.interview.drills.numbers import amounts, billions
+from labkit.interview.drills.drill import Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _SIZES = {

@@ -3,8 +3,7 @@
 from math import ceil
 
 from labkit import calc
-from labkit.interview.drills.drill import Shown, drill
-from labkit.interview.drills.numbers import PEAKS, billions, num_text
+from labkit.interview.drills.drill import PEAKS, Shown, billions, drill, num_text
 from labkit.interview.drills.question import Solution, Trap
 
 

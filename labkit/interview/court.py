@@ -1,0 +1,324 @@
+"""The claims court: what circulates about distributed training, and what calc and real runs say.
+
+case = load_claims()["gpipe-10-4"]
+case.claim, case.verdict             "GPipe with 10 stages and ...: 53%", "wrong"
+findings(case)                       its exhibits, calculated and measured
+
+A subject's claims are in labkit/course/SUBJECT/claims.toml: the claim as it is said, the verdict,
+the truth, what was confused with what, evidence, exhibits. ClaimsError names claim, reason and fix.
+What clocks read is in labkit/course/times.json, with the machine and the date.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from labkit.calc.units import GB, bytes_text, number_text, parse_quantity
+from labkit.grade.catalog import COURSE, load_subjects
+from labkit.interview import evidence as proofs
+from labkit.interview.evidence import prove
+from labkit.interview.recorded_times import times_of
+
+TIMES = COURSE / "times.json"
+
+
+class Verdict(NamedTuple):
+    """What a verdict means, and what the exhibits must then show."""
+
+    meaning: str
+    stands: frozenset[bool]
+    """Whether exhibits bear the claim out: all of them, none, or some and some not."""
+
+
+_ALL, _NONE, _SOME = frozenset({True}), frozenset({False}), frozenset({True, False})
+
+VERDICTS: Mapping[str, Verdict] = MappingProxyType(
+    {
+        "right": Verdict("it holds as it is said", _ALL),
+        "right with care": Verdict("right on a condition that it does not mention", _SOME),
+        "half right": Verdict("one part of it is right, the other is not", _SOME),
+        "under-specified": Verdict("no answer until something is named that it leaves out", _SOME),
+        "misleading": Verdict("something is seen rightly, and explained wrongly", _SOME),
+        "units mixed": Verdict("its numbers do not measure the same thing", _NONE),
+        "wrong": Verdict("what it says does not hold", _NONE),
+    }
+)
+"""By name, from right to wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One number of a text. Exactly one of proof, source and pending is given."""
+
+    says: str = ""
+    """As it stands in the text."""
+    proof: str = ""
+    """An expression of calc and runs that gives it."""
+    source: str = ""
+    """Where it was published, if nothing here can derive it."""
+    pending: str = ""
+    """What labkit would need to derive it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """One thing that can be counted, as the claim has it, as calc has it, and as a run measures it.
+
+    The claim stands if the number that it names is the proof's, rounded as the claim rounds it; or,
+    where the claim is in words ("slightly more"), if the proof's number is within the bounds.
+    """
+
+    shows: str
+    """What is counted, and when."""
+    claimed: str
+    """What the claim says of it: "53%", "the same"."""
+    stands: bool
+    """Whether it bears the claim out. Tested against the proof."""
+    proof: str = ""
+    """An expression of calc, or of runs where calc has no formula. Or else:"""
+    published: str = ""
+    """a figure from `source`."""
+    source: str = ""
+    run: str = ""
+    """An expression of runs that measures what the proof predicts."""
+    within: float = 0.0
+    """The relative error allowed to the run: 0 for bytes and counts, more for times. Those are in
+    times.json, with the machine and the date."""
+    at_least: float | None = None
+    more_than: float | None = None
+    at_most: float | None = None
+    unit: str = ""
+    """To show numbers in, where `claimed` has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim that circulates, its verdict, and the case."""
+
+    key: str
+    group: str
+    """Claims of a group are tried together."""
+    claim: str
+    """As it is said."""
+    verdict: str
+    """One of VERDICTS."""
+    truth: str
+    """What is right."""
+    confusion: str
+    """What was confused with what."""
+    evidence: tuple[Evidence, ...]
+    """Of the numbers in `truth` and `confusion`."""
+    exhibits: tuple[Exhibit, ...]
+    topics: tuple[str, ...]
+    """Of the question bank."""
+    sources: tuple[str, ...]
+    notebook: str = ""
+    """Which shows it at length; "" where there is none yet."""
+    given: tuple[str, ...] = ()
+    """Numbers of the text that are assumptions."""
+
+    @property
+    def text(self) -> str:
+        """All that needs evidence."""
+        return f"{self.truth}\n{self.confusion}"
+
+
+_KINDS_OF_EVIDENCE = ("proof", "source", "pending")
+
+
+class ClaimsError(ValueError):
+    """A file that holds no claims, or not only claims."""
+
+
+@cache
+def load_claims() -> Mapping[str, Claim]:
+    """Every claim of the package by its key, in the course's order."""
+    claims: dict[str, Claim] = {}
+    for subject in load_subjects().values():
+        path = subject.folder / "claims.toml"
+        if path.is_file():
+            claims |= read_claims(path.read_text(encoding="utf-8"))
+    return claims
+
+
+def read_claims(text: str) -> Mapping[str, Claim]:
+    """The claims of a TOML text by key. ClaimsError for whatever is no claim."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ClaimsError(
+            f"the TOML cannot be read: {error}; mind quotes, commas, and that each {{ ... }} stays "
+            "on one line"
+        ) from None
+    entries = data.get("claims")
+    if set(data) != {"claims"} or not isinstance(entries, list):
+        raise ClaimsError("write the claims as [[claims]] tables, and nothing beside them")
+    claims: dict[str, Claim] = {}
+    for number, entry in enumerate(entries, start=1):
+        claim = _claim(entry, number)
+        if claim.key in claims:
+            raise ClaimsError(f"{claim.key}: there are two of this key; give each its own")
+        claims[claim.key] = claim
+    return claims
+
+
+def _claim(entry: dict[str, Any], number: int) -> Claim:
+    known = entry.get("key")
+    name = known if isinstance(known, str) and known else f"claim {number}"
+    given = dict(entry)
+    for key, kind in (("evidence", Evidence), ("exhibits", Exhibit)):
+        given[key] = [_made(kind, item, f"{name}, {key}") for item in given.get(key, ())]
+    claim: Claim = _made(Claim, given, name)
+    _check(claim)
+    return claim
+
+
+def _made(kind: Any, entry: dict[str, Any], where: str) -> Any:
+    """A `kind` of an entry's fields; unknown and missing ones are refused."""
+    allowed = {each.name: each for each in fields(kind)}
+    if unknown := sorted(set(entry) - set(allowed)):
+        raise ClaimsError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(allowed)}")
+    needed = [name for name, each in allowed.items() if each.default is MISSING]
+    if missing := [name for name in needed if name not in entry]:
+        raise ClaimsError(f"{where}: there is no {', '.join(missing)}; write it")
+    return kind(**{
+        name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()
+    })  # fmt: skip
+
+
+def _check(claim: Claim) -> None:
+    """Raises ClaimsError for fields that do not go together."""
+
+    def fail(reason: str) -> ClaimsError:
+        return ClaimsError(f"{claim.key}: {reason}")
+
+    if claim.verdict not in VERDICTS:
+        raise fail(f"verdict = {claim.verdict!r}; give one of {', '.join(VERDICTS)}")
+    if not claim.exhibits:
+        raise fail("there is no exhibit; a claim without a number cannot be tried")
+    for item in claim.evidence:
+        if sum(bool(getattr(item, kind)) for kind in _KINDS_OF_EVIDENCE) != 1:
+            raise fail(f"the evidence of {item.says!r} needs one of proof, source and pending")
+    for exhibit in claim.exhibits:
+        if bool(exhibit.proof) == bool(exhibit.published):
+            raise fail(f"the exhibit {exhibit.shows!r} needs a proof, or else a published figure")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An exhibit with its numbers, in base units."""
+
+    exhibit: Exhibit
+    found: float
+    """By calc, or as published."""
+    measured: float | None
+    """By the run; None where there is none."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the claim is borne out, by what was found."""
+        exhibit = self.exhibit
+        if has_bounds(exhibit):
+            return (
+                (exhibit.at_least is None or self.found >= exhibit.at_least)
+                and (exhibit.more_than is None or self.found > exhibit.more_than)
+                and (exhibit.at_most is None or self.found <= exhibit.at_most)
+            )
+        if exhibit.published:
+            return exhibit.published == exhibit.claimed
+        return prove(exhibit.claimed, exhibit.proof).holds
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the run measured what the proof predicts, within the exhibit's tolerance."""
+        if self.measured is None:
+            return True
+        return abs(self.measured - self.found) <= (self.exhibit.within + 1e-9) * abs(self.found)
+
+    @property
+    def only_measured(self) -> bool:
+        """Whether calc has no formula, so that the proof itself is a run."""
+        return bool(self.exhibit.proof) and not proofs.uses(self.exhibit.proof, "calc")
+
+    @property
+    def found_text(self) -> str:
+        """What calc says, or a paper, as the claim would write it; "" where only a run can tell."""
+        if self.exhibit.published:
+            return f"{self.exhibit.published}, published"
+        return "" if self.only_measured else shown(self.found, self.exhibit)
+
+    @property
+    def measured_text(self) -> str:
+        """What was measured; marked with ~ where a clock has part in it."""
+        if self.only_measured:
+            return shown(self.found, self.exhibit)
+        if self.measured is None:
+            return ""
+        mark = "~" if self.exhibit.within else ""
+        return f"{mark}{shown(self.measured, self.exhibit)}"
+
+
+class Record(NamedTuple):
+    """What clocks read in the runs of exhibits that allow a tolerance: starts and ends, in seconds.
+
+    `python -m scripts.court_times --write` makes it anew.
+    """
+
+    machine: str
+    date: str
+    times: dict[str, Any]
+    """By run, with its arguments."""
+
+
+@cache
+def record() -> Record:
+    """The one that the package has."""
+    return Record(**json.loads(TIMES.read_text(encoding="utf-8")))
+
+
+def findings(claim: Claim, *, measure: bool = True, anew: bool = False) -> list[Finding]:
+    """Each exhibit of a claim with its numbers. BadProof where an expression fails.
+
+    measure: whether real runs are made, which takes some seconds; each is made once in a process.
+    Bytes and counts are measured now. Times are those of the `record`, and so the same on every
+    machine. anew: times, too, are measured now.
+    """
+    return list(_findings(claim, measure, anew))
+
+
+def _findings(claim: Claim, measure: bool, anew: bool) -> Iterator[Finding]:
+    for exhibit in claim.exhibits:
+        if exhibit.published:
+            found = parse_quantity(exhibit.published).value
+        else:
+            found = float(proofs.value(exhibit.proof))
+        measured = None
+        if measure and exhibit.run:
+            with nullcontext() if anew else times_of(record().times):
+                measured = float(proofs.value(exhibit.run))
+        yield Finding(exhibit, found, measured)
+
+
+def has_bounds(exhibit: Exhibit) -> bool:
+    """Whether the claim is in words, and bounds say what they mean."""
+    return any(each is not None for each in (exhibit.at_least, exhibit.more_than, exhibit.at_most))
+
+
+def shown(value: float, exhibit: Exhibit) -> str:
+    """A number in the unit in which the claim has it."""
+    unit = exhibit.unit or exhibit.claimed.rstrip()
+    if unit.endswith("%"):
+        return f"{value:.1%}"
+    if unit.endswith("B/s"):
+        return f"{bytes_text(value)}/s"
+    number = float(f"{value:.3g}")
+    if unit.endswith("GB"):
+        return f"{number_text(number / GB)} GB"
+    return f"{number_text(number)}{'x' * unit.endswith('x')}"
