@@ -2,8 +2,8 @@
 
     python -m scripts.topic_map > notebooks/README.md
 
-The order of notebooks and their titles come from the notebooks, topics from the question bank,
-drills and exercises from their catalogs; what none of them knows is in scripts/topic_map.toml.
+The order of notebooks and their titles come from the notebooks, topics, cards, drills and exercises
+from labkit/course; what none of them knows is in scripts/topic_map.toml.
 """
 
 import argparse

@@ -22,5 +22,7 @@ def test_an_exercise_is_with_the_topics_of_its_subject():
     assert "exercise/ring_all_reduce" in groups["Collectives and networks"]
 
 
-def test_every_drill_is_of_a_topic_of_the_bank():
-    assert {drill.topic for drill in DRILLS.values()} <= set(load_topics())
+def test_every_drill_lies_in_the_folder_of_its_topic():
+    topics = load_topics()
+    folders = {name: drill.solve.__module__.split(".")[2] for name, drill in DRILLS.items()}
+    assert folders == {name: topics[drill.topic].subject for name, drill in DRILLS.items()}
