@@ -18,7 +18,7 @@ from typing import Any
 
 from labkit.comm.operation import NETWORK, Operation, Timeline
 from labkit.profile.activity import Span, blocked, end_of, in_flight
-from labkit.viz.lanes import matched_messages, timelines_of
+from labkit.viz.journals import matched_messages, timelines_of
 
 Event = dict[str, Any]
 _FIRST_WORK, _FIRST_FLIGHT = 0, 100  # within a rank's thread numbers

@@ -1,41 +1,22 @@
-"""Drawing one rank's two lanes: what it was doing, and below it, thin, what was in flight.
+"""One rank's two lanes: what it was doing, and below it, thin, what was in flight.
 
-What to draw, from whatever has timelines: the timelines, and how ranks ended.
-
-How a rank's time divides, bin by bin: for pictures of more spans than there are dots.
-
-Which send met which receive.
+A picture of more spans than there are dots shows how the time divides, bin by bin.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 
-from labkit.comm.operation import P2P_KINDS, Operation, Timeline
+from labkit.comm.operation import P2P_KINDS
 from labkit.doctor.verdict import Stage
 from labkit.profile.activity import Span, rows_without_overlap
 from labkit.viz import style
 
 _OF_ITSELF = {Stage.RETURNED.value, Stage.RAISED.value, Stage.DIED.value}
-
-
-def timelines_of(run: Any) -> list[Timeline]:
-    """By rank: of a Run, of the error of a failed run, or the list itself.
-
-    Raises TypeError for anything else.
-    """
-    timelines = getattr(run, "timeline", run)
-    is_list = isinstance(timelines, (list, tuple))
-    if not is_list or not all(isinstance(each, Timeline) for each in timelines):
-        raise TypeError(
-            f"a {type(run).__name__} has no timelines to show; pass what labkit.run returned, the "
-            "error that it raised, or a list of Timelines by rank"
-        )
-    return list(timelines)
 
 
 def endings_of(run: Any) -> dict[int, str]:
@@ -225,37 +206,3 @@ class LanePainter:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.9},
             clip_on=True,
         )
-
-
-class Message(NamedTuple):
-    """A send and the receive that took it, on global ranks `source` and `destination`."""
-
-    source: int
-    destination: int
-    send: Operation
-    recv: Operation
-
-
-def matched_messages(timelines: Sequence[Timeline]) -> list[Message]:
-    """Every message of which both ends are in the journals, in order of posting.
-
-    timelines: by global rank. The n-th send from a source to a destination within a group meets the
-    n-th receive there from that source: the order of messages between two ranks is kept.
-    """
-    receives: dict[tuple, Operation] = {}
-    for rank, timeline in enumerate(timelines):
-        for operation in timeline.operations:
-            if operation.kind == "recv":
-                receives[_key(operation, operation.peer, rank)] = operation
-    messages = []
-    for rank, timeline in enumerate(timelines):
-        for operation in timeline.operations:
-            if operation.kind == "send":
-                recv = receives.get(_key(operation, rank, operation.peer))
-                if recv is not None and operation.peer is not None:
-                    messages.append(Message(rank, operation.peer, operation, recv))
-    return sorted(messages, key=lambda message: message.send.posted_s)
-
-
-def _key(operation: Operation, source: int | None, destination: int | None) -> tuple:
-    return operation.group, operation.group_name, source, destination, operation.sequence

@@ -27,7 +27,7 @@ import torch
 from labkit import calc
 from labkit.comm.operation import Timeline
 from labkit.viz import style
-from labkit.viz.lanes import Message, matched_messages, timelines_of
+from labkit.viz.journals import Message, matched_messages, timelines_of
 from labkit.viz.style import CellPainter, Picture, blank_axes
 
 Holding = tuple[frozenset[int], ...]

@@ -24,6 +24,7 @@ from labkit.calc.units import seconds_text
 from labkit.comm.operation import Timeline
 from labkit.profile.activity import Span, clipped, doing, end_of, in_flight, topmost
 from labkit.viz import style
+from labkit.viz.journals import Message, matched_messages, timelines_of
 from labkit.viz.lanes import (
     FLIGHT_BOTTOM,
     FLIGHT_TOP,
@@ -31,11 +32,8 @@ from labkit.viz.lanes import (
     MAIN_MIDDLE,
     MAIN_TOP,
     LanePainter,
-    Message,
     Scale,
     endings_of,
-    matched_messages,
-    timelines_of,
 )
 from labkit.viz.style import Picture
 

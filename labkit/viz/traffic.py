@@ -25,7 +25,7 @@ from labkit.calc.units import bytes_text, exact_bytes_text, number_text
 from labkit.comm import Topology
 from labkit.comm.operation import Timeline
 from labkit.viz import style
-from labkit.viz.lanes import timelines_of
+from labkit.viz.journals import timelines_of
 from labkit.viz.style import Picture, blank_axes
 
 
