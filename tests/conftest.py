@@ -126,7 +126,7 @@ def _length(scope):
 def pytest_xdist_make_scheduler(config, log):
     """A file's tests share launches, so they stay together; those of exercises are too many.
 
-    What takes longest comes first: a long file that comes last has three of four workers idle.
+    The longest parts start first. A long part that starts last leaves three of four workers idle.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -37,7 +37,7 @@ EXTRAS = {
 
 def main() -> None:
     """The command `labkit`."""
-    if sys.argv[1:2] == ["watch"]:  # it owns its terminal, whoever ignores SIGINT around it
+    if sys.argv[1:2] == ["watch"]:  # in the foreground, even if a script made it inherit SIG_IGN
         signal.signal(signal.SIGINT, signal.default_int_handler)
     ctrl_c.ends_at_once()
     try:

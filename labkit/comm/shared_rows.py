@@ -68,7 +68,7 @@ class SharedRows:
 
     def _opened(self, number: int) -> mmap.mmap:
         size = ROWS_PER_FILE * self._width * ENTRY_BYTES
-        # Whoever comes first makes the file; setting the same size again changes nothing.
+        # The first process makes the file; setting the same size again changes nothing.
         with open(f"{self._path}.{number}", "a+b") as file:
             file.truncate(size)
             return mmap.mmap(file.fileno(), size)

@@ -110,7 +110,7 @@ class Timetable:
     def __init__(
         self, topology: Topology, folder: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`folder`: of the run. Whoever comes first makes the files there. `clock`: in seconds."""
+        """folder: of the run; the first process makes the files in it. clock: in seconds."""
         self._clock = clock
         self._link_between = topology.link_between
         self._path = functools.cache(topology.path)

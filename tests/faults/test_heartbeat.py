@@ -62,7 +62,7 @@ def test_ranks_that_are_slow_stopped_and_killed():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The monitor's clock, which stands still until a test moves it."""
+    """A clock for the monitor. Only a test moves it."""
     clock = SimpleNamespace(now_s=0.0)
     monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     return clock
