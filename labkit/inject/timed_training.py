@@ -36,7 +36,7 @@ from labkit.data_parallel import DDP, InBackground, library_all_reduce
 from labkit.gpt_config import GPTConfig
 from labkit.inject.slow import Fault, compute, faults
 from labkit.inject.uneven import NetworkFault
-from labkit.launch import run
+from labkit.launch.run import run
 from labkit.moe.moe_layer import ExpertParallelMoE
 from labkit.moe.routing import MoEConfig
 from labkit.pipeline import Pipeline, one_f_one_b, plan

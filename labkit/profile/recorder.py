@@ -17,13 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch.profiler import ProfilerActivity
-
-from labkit.comm import Group
 from labkit.comm.operation import WAITS, Operation, Timeline
-from labkit.launch import Run
 from labkit.profile.activity import doing, end_of
 from labkit.profile.step_trace import (
     COMPUTE,
@@ -39,6 +35,10 @@ from labkit.profile.step_trace import (
     missing,
     with_waits,
 )
+
+if TYPE_CHECKING:
+    from labkit import Run
+    from labkit.comm import Group
 
 
 @contextmanager
@@ -58,6 +58,9 @@ def recording(
     memory: record allocations as well, and operators of the calling thread only. Without it, those
     of all threads: torch's profiler sees either other threads or memory.
     """
+    import torch
+    from torch.profiler import ProfilerActivity
+
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank prints that it began
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
@@ -91,7 +94,7 @@ def of_run(run: Run | Sequence[Timeline]) -> Trace:
 
     Ranks that `Run.load(..., partial=True)` did not find are left out. ValueError: all are.
     """
-    timelines = run.timeline if isinstance(run, Run) else run
+    timelines = run if isinstance(run, Sequence) else run.timeline
     ranks = {
         rank: _rank(rank, timeline)
         for rank, timeline in enumerate(timelines)

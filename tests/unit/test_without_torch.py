@@ -1,0 +1,129 @@
+"""Rooms that open without torch, and what a browser's Python lacks besides: imported, and used."""
+
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Importing one of these raises ModuleNotFoundError.
+WITHOUT = """
+import sys
+for name in "torch numpy matplotlib PIL IPython ipywidgets multiprocessing fcntl resource".split():
+    sys.modules[name] = None
+"""
+
+
+def a_layout_is_planned_and_its_step_simulated():
+    from labkit import calc
+
+    job = calc.plan.Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 8), 64)
+    best = calc.plan.plan(job, 1).best
+    pieces = calc.plan.pieces(job, best.layout)
+    healthy = calc.simulate.step(pieces, best.layout)
+    slow = calc.simulate.step(pieces, best.layout, [calc.simulate.Straggler(5, 1.5)])
+    assert abs(healthy.seconds / best.step.value - 1) < 0.01
+    assert slow.seconds > healthy.seconds
+
+
+def schedules_are_made_validated_simulated_and_drawn():
+    from labkit import pipeline
+
+    rows = "naive gpipe one_f_one_b interleaved zero_bubble_h1 zero_bubble_h2 zero_bubble_v"
+    bubbles = {}
+    for name in rows.split():
+        schedule = pipeline.plan(getattr(pipeline, name), num_ranks=4, num_microbatches=8)
+        pipeline.validate(schedule)
+        timing = pipeline.simulate(schedule)
+        bubbles[name] = timing.bubble()
+        assert len(pipeline.in_time(timing).splitlines()) == 4
+        assert pipeline.parse(pipeline.text(schedule), name).rows == schedule.rows
+    assert bubbles["one_f_one_b"] == bubbles["gpipe"] == 3 / 11
+    assert bubbles["naive"] > 3 / 11 > bubbles["interleaved"] > bubbles["zero_bubble_h1"]
+
+
+def a_schedule_that_deadlocks_is_refused_with_the_cell():
+    from labkit.pipeline import ScheduleError, parse, validate
+
+    try:
+        validate(parse("F0 B0\nB0 F0"))
+    except ScheduleError as error:
+        assert (error.rank, error.index) == (1, 0)
+    else:
+        raise AssertionError("a backward before its forward is no step")
+
+
+def a_puzzle_is_solved_and_remembered():
+    from labkit.grade.puzzles import solve, standing
+
+    assert not solve("two ranks", "F0 B0 F1 B1\nF0 B0 F1 B1")
+    assert solve("two ranks", "F0 F1 B0 B1\nF0 B0 F1 B1")
+    assert standing("two ranks") == "passed"
+
+
+def a_scheduler_plans_passes_over_pages():
+    from labkit.serving import Pages, Piece, Request, preempting
+    from labkit.serving.requests import Generation
+    from labkit.serving.scheduler import State
+
+    pages = Pages(num_pages=3, page_size=4)
+    first, second = (Generation(i, Request([7] * 5)) for i in range(2))
+    plan = preempting(State([first, second], [], pages))
+    assert [(each.generation, each.num_tokens) for each in plan.chunks] == [(first, 5)]
+    assert pages.reserve(first.id, 5, first.longest)
+    pages.commit([Piece(first.id, first.tokens, 0)])
+    assert pages.num_found(second.tokens) == 4, "the first page holds the same tokens"
+    assert pages.share_prefix(second.id, second.tokens) == 4
+    plan = preempting(State([second], [first], pages))
+    assert [each.num_tokens for each in plan.chunks] == [0, 1]
+
+
+def a_users_waits_are_measured():
+    from labkit.serving import Timing, goodput, percentile
+
+    timings = [Timing(0.0, [0.5, 0.6, 0.7]), Timing(1.0, [3.0, 3.1])]
+    assert goodput(timings, ttft_s=1.0, tpot_s=0.2) == 1 / 3.1
+    assert percentile([each.ttft_s for each in timings], 99) == 2.0
+
+
+def traces_of_a_job_are_read_and_explained():
+    from labkit import profile
+
+    found = profile.report(profile.h200("slow_loader"))
+    assert found.words() and profile.page(found).startswith("<!DOCTYPE html>")
+
+
+def progress_is_written_and_read():
+    from labkit.progress import events, practice, record
+
+    record("hint", "scan", number=1)
+    assert [(each.kind, each.subject) for each in events()] == [("hint", "scan")]
+    assert practice.answer("card/co-8", "good") is not None
+    assert practice.state("card/co-8") is not None
+
+
+USES = [
+    a_layout_is_planned_and_its_step_simulated,
+    schedules_are_made_validated_simulated_and_drawn,
+    a_schedule_that_deadlocks_is_refused_with_the_cell,
+    a_puzzle_is_solved_and_remembered,
+    a_scheduler_plans_passes_over_pages,
+    a_users_waits_are_measured,
+    traces_of_a_job_are_read_and_explained,
+    progress_is_written_and_read,
+]
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_without_torch(use, tmp_path):
+    code = f"{WITHOUT}\n{textwrap.dedent(inspect.getsource(use))}\n{use.__name__}()"
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LABKIT_HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
