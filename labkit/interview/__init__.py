@@ -1,6 +1,14 @@
-"""What an interviewer asks, and answers in which every number is proved.
+"""The engines of question cards, drills, mock interviews and the claims court.
 
-cards/       the question cards of labkit/course/*/cards.md: read and asked
-evidence.py  prove("14 steps", "calc.collective('all_reduce', 'ring', 8).steps")
-runs.py      short real runs whose number is evidence: runs.collectives.ring_sent_bytes(4, 16_000)
+What they ask lies in labkit/course, a folder per subject.
+
+    cards/          card.py reads cards; sitting.py asks them and remembers the rating
+    evidence.py     prove("14 steps", "calc.collective('all_reduce', 'ring', 8).steps")
+    runs.py         the real runs of all subjects: runs.collectives.ring_sent_bytes(4, 16_000)
+    real_run.py     how such a run is written; recorded_times.py where it reads a clock
+    drills/         questions with fresh numbers: drill.py makes one, question.py judges an answer
+    case_files.py   a slow job to diagnose, made by slow_case.py
+    court.py        claims, and what calc and real runs say of them
+    mock/           an interview with a plan, a clock and a report
+    standing.py     how far a learner is with all of it
 """

@@ -1,15 +1,9 @@
-"""Collectives, measured: bytes, messages and seconds of real ranks.
+"""Measure collectives on real ranks: bytes, messages and seconds, from their journals.
 
-Collectives on real ranks: bytes and messages by the journals.
+seconds_of_tensors() times one tensor against many, on links that are throttled to a known speed.
 
-What all-reduce algorithms send, from the journals of real ranks.
-
-One tensor against many: rings on links that are held back to a known speed.
-
-A fat tree with one degraded uplink: what GPUs reach, and how the lab finds it. Nothing is run.
-
-64 nodes with 8 GPUs and 8 adapters of 50 GB/s each, 4 nodes per leaf switch, 4 leaves per pod. The
-uplink of one leaf has a quarter of its bandwidth.
+The fat tree is calculated and not run: 64 nodes with 8 GPUs and 8 adapters of 50 GB/s each, 4 nodes
+per leaf switch, 4 leaves per pod. The uplink of one leaf has a quarter of its bandwidth.
 """
 
 import math

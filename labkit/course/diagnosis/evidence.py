@@ -1,11 +1,9 @@
-"""Hangs and slow steps, measured: what journals and traces say.
+"""Measure hangs and slow steps: what journals and traces show.
 
-Four real ranks: a hang, and what their journals say; a straggler, and what their traces say.
-
-What `labkit.profile` reads from recorded traces of GPUs: one H200, and a rank of 128 GPUs.
-
-The H200's come with the package: labkit/profile/h200_traces.py. The other one is in the repository,
-in tests/data/traces, so its numbers are not proved beside an installed package.
+Four real ranks hang, or have a straggler. Terms of a step come from recorded traces of GPUs: one
+H200, and a rank of 128 GPUs. The H200's traces are part of the package
+(labkit/profile/h200_traces.py). The other one is in the repository, in tests/data/traces, so its
+numbers are not proved beside an installed package.
 """
 
 from collections import Counter

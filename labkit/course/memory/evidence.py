@@ -1,10 +1,8 @@
-"""Memory and precision, measured in one process: each run returns one number.
+"""Measure memory and 16-bit numbers in one process; each function returns one number.
 
-Memory and sixteen bits, measured in one process: each run returns one number.
+16-bit training with Adam, by what is kept for each parameter (bytes_per_parameter):
 
-16-bit training with Adam, metered: what one process holds for each parameter.
-
-    bf16       all in bfloat16, as AdamW does it when nobody says more      2 + 2 + 2 + 2         8
+    bf16       all in bfloat16, as AdamW does it by default                 2 + 2 + 2 + 2         8
     moments    Adam's two moments in float32                                2 + 2 + 4 + 4        12
     masters    a float32 master copy as well, which is what Adam updates    2 + 2 + 4 + 4 + 4    16
 

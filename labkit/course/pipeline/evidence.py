@@ -1,16 +1,12 @@
-"""Pipelines, measured: what stages hold, and how long they wait.
+"""Measure pipelines: what stages hold, and how long they wait.
 
-Pipelines on four real ranks: what their stages hold, counted there. Simulated: simulated.py.
+Memory is counted on four real ranks. The bubble is read from the clocks of real ranks, which sleep
+instead of computing, so that ten of them really run at once on two cores. All else is real:
+messages, order, waiting. Wire: 32 B per row over each boundary, and back.
 
-The bubble of a schedule, from the clocks of real ranks.
-
-Ranks sleep instead of computing, so that ten of them really run at once on two cores; all
-else is real: messages, order, waiting. Wire: 32 B per row over each boundary, and back.
-
-Pipelines simulated from their list of operations: no ranks, and no formula of calc.
-
-runs.pipeline.bubble(8, 16) adds up the idle time of labkit.pipeline's event simulation, so that it
-can stand beside calc.bubble_fraction(8, 16), which knows no list.
+Simulated pipelines have no ranks and no formula of calc: runs.pipeline.bubble(8, 16) adds up the
+idle time of labkit.pipeline's event simulation, so that it can stand beside
+calc.bubble_fraction(8, 16), which knows no list of operations.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Failing and recovering, measured: what is lost, read again and kept.
+"""Measure what a failure costs: steps repeated, bytes moved and read, seconds lost.
 
-A training run that is interrupted, and one that goes on from what a checkpoint had kept.
-
-And torchrun's elastic agent when one of its workers fails. Which processes go on?
+A run is interrupted, and goes on from what a checkpoint had kept. Under torchrun's elastic agent
+one of two workers fails:
 
     round 0    worker 0 waits    worker 1 exits with 1       two processes
     round 1    worker 0          worker 1                    two more, with new ranks and new memory
 
-Four ways to go on after a failure, on real ranks: steps repeated, bytes moved, seconds lost.
+RUNGS are ways to go on after a failure:
 
     from disk      one rank of four is killed; all begin anew, from a checkpoint every 8 steps
     from memory    a host with two of four ranks is lost, and its memory; all begin anew, from the

@@ -1,10 +1,7 @@
-"""Serving, measured: passes, tokens and bytes of small GPTs.
+"""Measure a serving engine with small GPTs: passes, waits, cached tokens, and what changes them.
 
-The serving engine with a small GPT: passes, waits and cached tokens.
-
-What a serving engine gains from ranks, fewer bits, drafts and shared prefixes, with small GPTs.
-
-Counts come from float64, so that a token depends on no machine's rounding.
+Ranks, fewer bits, drafts and shared prefixes change them. Counts come from float64, so that a token
+depends on no machine's rounding.
 """
 
 import os

@@ -1,11 +1,8 @@
-"""ZeRO and FSDP, measured: what ranks hold, and what they send.
+"""Measure ZeRO on four ranks: what one holds, and what it sends; each function returns one number.
 
-ZeRO, measured on four ranks: what one holds, and what it sends; each run gives a number.
-
-PyTorch's own FSDP2 on four ranks over gloo: which collectives its switches leave of a step.
-
-Each unit is one linear layer, and all are equal. So a collective of each unit is one time the
-parameters: an all-gather before it is used, a reduce-scatter of its gradient.
+PyTorch's own FSDP2 runs over gloo, and fsdp2_sent_volume() counts which collectives its switches
+leave of a step. Each unit is one linear layer, and all are equal. So a collective of each unit is
+one time the parameters: an all-gather before it is used, a reduce-scatter of its gradient.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asynchrony and compression, measured: each run returns one number.
+"""Measure asynchrony and compression on real ranks; each function returns one number.
 
-Mean staleness is the number of other workers at any mix of speeds, so no clock decides it. Which
-worker's gradients are older, a clock decides, and a card says no number of that.
+Mean staleness is the number of other workers at any mix of speeds, so no clock decides it. A clock
+decides which worker's gradients are older, and a card gives no number of that.
 """
 
 from __future__ import annotations

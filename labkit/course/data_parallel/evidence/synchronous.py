@@ -1,21 +1,12 @@
-"""Synchronous data parallelism, measured: equality, counts, wrong averages, overlap.
+"""Measure synchronous data parallelism on real ranks; each function returns one number.
 
-Data parallelism, measured: short runs on real ranks, each of which returns one number.
+Equality of replicas, wrong averages, accumulation, the gradient against one process with the whole
+batch, the learning rate of a larger batch. A card's bytes and seconds at the size of a cluster come
+from `calc`.
 
-What a card claims about equality, counts and wrong averages comes from here; what it claims about
-bytes and seconds at the size of a cluster, from `calc`.
-
-Gradient accumulation, measured: how often it communicates, and what it must be divided by.
-
-Data parallelism against one process with the whole batch: how far off is the gradient?
-
-A larger batch for the same data: how far a small GPT gets, by the rule for its learning rate.
-
-Who makes communication overlap with computation: the same collectives, begun at other moments.
-
-Two classes reduce the same buckets by the same ring. BucketedDDP begins when backward has finished,
-OverlappedDDP as soon as a bucket is full. Layers sleep instead of computing, as a GPU would
-leave the processor alone, and links are held back to 1 ms and 20 MB/s.
+Overlap: two classes reduce the same buckets by the same ring. BucketedDDP begins when backward has
+finished, OverlappedDDP as soon as a bucket is full. Layers sleep instead of computing, as a GPU
+would leave the processor alone, and links are throttled to 1 ms and 20 MB/s.
 """
 
 from __future__ import annotations
