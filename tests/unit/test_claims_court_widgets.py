@@ -156,7 +156,7 @@ def test_the_docket_counts_votes_and_agreement():
 
 
 def test_what_does_not_exist_is_refused_with_what_does():
-    with pytest.raises(KeyError, match="the claims are gpipe-10-4"):
+    with pytest.raises(KeyError, match="the claims are ring-8"):
         vote("gpipe")
     with pytest.raises(KeyError, match="not on trial"):
         judge("gpipe")
