@@ -37,8 +37,8 @@ from labkit.profile.step_trace import (
 )
 
 if TYPE_CHECKING:
-    from labkit import Run
     from labkit.comm import Group
+    from labkit.launch.run_result import Run
 
 
 @contextmanager
