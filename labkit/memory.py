@@ -1,16 +1,4 @@
-"""The meter: a dispatch mode that follows every storage from allocation to release.
-
-Storages: one that is followed, and those that hold a tensor's numbers.
-
-What a meter has seen: live bytes over time, by kind.
-
-What torch's allocator on a GPU says, to stand beside what the meter has followed.
-
-The two differ by design. The allocator rounds a request up to 512 bytes, and counts workspaces that
-live inside an operation and tensors of which the meter never heard; the meter knows of what kind a
-byte is. Where the meter's peak is far below the allocator's, something is not followed.
-
-What a rank's memory holds, by kind: followed storage by storage, from allocation to release.
+"""Memory of a rank by kind: each storage is followed from allocation to release.
 
     meter = Meter(module, optimizer)
     with meter:
@@ -19,7 +7,7 @@ What a rank's memory holds, by kind: followed storage by storage, from allocatio
     meter.usage.peak_bytes, meter.usage.at_peak["activations"]
 
 Every operation passes a dispatch mode, which sees what it allocates; a weak reference tells when a
-storage is gone. What a storage IS may turn out later: an output becomes an activation when autograd
+storage is gone. A storage's kind may turn out later: an output becomes an activation when autograd
 saves it, and a gradient when it lands in `.grad`. So allocations and releases are written down, and
 kinds are counted at the end:
 
@@ -30,13 +18,13 @@ kinds are counted at the end:
     activations       what autograd has saved for backward
     other             results that are on their way, inputs, workspaces
 
-A storage counts once, whatever views there are of it, with all its bytes; of several kinds that fit
-the first in this list counts. Seen is what operations of this thread allocate: on CPU a backward
-pass runs in it too; workspaces inside an operation are not seen. On a GPU torch's allocator sees
-those, and `usage.allocator_peak_bytes` has its figures for the same time.
-
-    memory.py memory.py   what is followed        memory.py   the allocator's own figures
-    memory.py                 what comes of it
+A storage counts once, whatever views there are of it, with all its bytes, under the first kind in
+this list that fits. The meter follows operations of this thread: on CPU a backward pass runs in it
+too. Workspaces inside an operation are not seen. On a GPU torch's allocator sees them, and
+`usage.allocator_peak_bytes` has its figures for the same time. The two differ by design: the
+allocator rounds a request up to 512 bytes, and counts tensors that the meter never saw; the meter
+knows of what kind a byte is. Where the meter's peak is far below the allocator's, something is not
+followed.
 """
 
 from __future__ import annotations
@@ -57,138 +45,13 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.optimizer import Optimizer, state_tensors
 
+__all__ = ["KINDS", "Meter", "Usage", "announce"]
+
 KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "other")
 """Of what fits, the first counts."""
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Live bytes over time, by kind. Plain data: a rank can return it."""
-
-    times_s: list[float]
-    """Of each change, from the meter's start."""
-    bytes_of: Mapping[str, list[int]]
-    """For each kind, the live bytes after each change."""
-    allocator_peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    """On GPUs what torch's allocator says itself, by device: its peak while the meter ran, with
-    workspaces and everything else on the device, rounded up. Empty on CPU."""
-
-    @property
-    def totals(self) -> list[int]:
-        """All kinds together, after each change."""
-        return [sum(each) for each in zip(*self.bytes_of.values(), strict=True)]
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most that was alive at once."""
-        return max(self.totals, default=0)
-
-    @property
-    def at_peak(self) -> dict[str, int]:
-        """What was alive at that moment, the first of equals, by kind."""
-        totals = self.totals
-        if not totals:
-            return dict.fromkeys(KINDS, 0)
-        when = totals.index(max(totals))
-        return {kind: history[when] for kind, history in self.bytes_of.items()}
-
-    def peak_of(self, kind: str) -> int:
-        """The most of one kind, at whatever moment. KeyError for a kind that is none."""
-        return max(self.bytes_of[kind], default=0)
-
-    @property
-    def at_end(self) -> dict[str, int]:
-        """What is left."""
-        return {kind: history[-1] if history else 0 for kind, history in self.bytes_of.items()}
-
-
 RANKING = {kind: place for place, kind in enumerate(KINDS)}
-
-
-@dataclass(eq=False)
-class Allocation:
-    """One storage, from the first operation that shows it until it is gone."""
-
-    storage: weakref.ref[torch.UntypedStorage]
-    nbytes: int = 0
-    kind: str = "other"
-    history: list[tuple[float, int]] = field(default_factory=list)
-    """(when, by how many bytes it grew or shrank)."""
-
-    def resize(self, nbytes: int) -> None:
-        """It has so many bytes from now on."""
-        if nbytes != self.nbytes:
-            self.history.append((time.perf_counter(), nbytes - self.nbytes))
-            self.nbytes = nbytes
-
-    def call_it(self, kind: str) -> None:
-        """It is of this kind, if of no earlier one."""
-        if RANKING[kind] < RANKING[self.kind]:
-            self.kind = kind
-
-
-def with_storage(tensor: Tensor) -> list[Tensor]:
-    """The tensors whose storages hold its numbers: itself, or the parts of a sparse one.
-
-    Of a DTensor and other wrappers what they wrap: their own storage has the global size. On the
-    device "meta" there are shapes and no numbers.
-    """
-    if tensor.is_meta:
-        return []
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is not None:
-        inner = (getattr(tensor, name) for name in flatten()[0])
-        return [p for each in inner if isinstance(each, Tensor) for p in with_storage(each)]
-    if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return [tensor] if tensor.layout is torch.strided else []  # of others nobody can tell
-
-
-class AllocatorPeaks:
-    """The most bytes that were given out at once on each GPU, while somebody looked."""
-
-    def __init__(self) -> None:
-        self.peak_bytes: dict[str, int] = {}
-        """By device, such as "cuda:0". Empty where there is none, or none is used yet."""
-
-    def begin(self, others: Iterable[AllocatorPeaks]) -> None:
-        """Count from here. `others` are counting already; what they have seen is kept.
-
-        Resets torch.cuda's own peaks: whoever reads those meanwhile has them from here too.
-        """
-        for other in others:
-            other.note()
-        for device in _devices_in_use():
-            torch.cuda.reset_peak_memory_stats(device)
-
-    def note(self) -> None:
-        """Take in what there has been since somebody began."""
-        for device in _devices_in_use():
-            peak, name = torch.cuda.max_memory_allocated(device), f"cuda:{device}"
-            self.peak_bytes[name] = max(peak, self.peak_bytes.get(name, 0))
-
-
-def _devices_in_use() -> Iterable[int]:
-    # Asking about a device that nobody has used yet would take half a GB of it for a context.
-    return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-
-
-_innermost = threading.local()
-
-
-def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
-    """Say to every meter that runs in this thread what these storages are; nothing without one.
-
-    For what is gone before anybody asks, such as a bucket. Errors as of `Meter.mark`.
-    """
-    meter: Meter | None = getattr(_innermost, "meter", None)
-    while meter is not None:
-        meter.mark(tensors, kind)
-        meter = meter._outer
 
 
 class Meter(TorchDispatchMode):
@@ -346,4 +209,128 @@ class Meter(TorchDispatchMode):
             self.mark(state_tensors(self._optimizer), "optimizer states")
 
 
-__all__ = ["KINDS", "Meter", "Usage", "announce"]
+def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
+    """Tell every meter that runs in this thread the kind of these storages.
+
+    For what is gone before anybody asks, such as a bucket. Errors as of `Meter.mark`.
+    """
+    meter: Meter | None = getattr(_innermost, "meter", None)
+    while meter is not None:
+        meter.mark(tensors, kind)
+        meter = meter._outer
+
+
+_innermost = threading.local()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Live bytes over time, by kind. Plain data: a rank can return it."""
+
+    times_s: list[float]
+    """Of each change, from the meter's start."""
+    bytes_of: Mapping[str, list[int]]
+    """For each kind, the live bytes after each change."""
+    allocator_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    """On GPUs what torch's allocator says itself, by device: its peak while the meter ran, with
+    workspaces and everything else on the device, rounded up. Empty on CPU."""
+
+    @property
+    def totals(self) -> list[int]:
+        """All kinds together, after each change."""
+        return [sum(each) for each in zip(*self.bytes_of.values(), strict=True)]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was alive at once."""
+        return max(self.totals, default=0)
+
+    @property
+    def at_peak(self) -> dict[str, int]:
+        """What was alive at that moment, the first of equals, by kind."""
+        totals = self.totals
+        if not totals:
+            return dict.fromkeys(KINDS, 0)
+        when = totals.index(max(totals))
+        return {kind: history[when] for kind, history in self.bytes_of.items()}
+
+    def peak_of(self, kind: str) -> int:
+        """The most of one kind, at whatever moment. KeyError for a kind that is none."""
+        return max(self.bytes_of[kind], default=0)
+
+    @property
+    def at_end(self) -> dict[str, int]:
+        """What is left."""
+        return {kind: history[-1] if history else 0 for kind, history in self.bytes_of.items()}
+
+
+@dataclass(eq=False)
+class Allocation:
+    """One storage, from the first operation that shows it until it is gone."""
+
+    storage: weakref.ref[torch.UntypedStorage]
+    nbytes: int = 0
+    kind: str = "other"
+    history: list[tuple[float, int]] = field(default_factory=list)
+    """(when, by how many bytes it grew or shrank)."""
+
+    def resize(self, nbytes: int) -> None:
+        """It has so many bytes from now on."""
+        if nbytes != self.nbytes:
+            self.history.append((time.perf_counter(), nbytes - self.nbytes))
+            self.nbytes = nbytes
+
+    def call_it(self, kind: str) -> None:
+        """It is of this kind, if of no earlier one."""
+        if RANKING[kind] < RANKING[self.kind]:
+            self.kind = kind
+
+
+def with_storage(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors whose storages hold its numbers: itself, or the parts of a sparse one.
+
+    Of a DTensor and other wrappers what they wrap: their own storage has the global size. On the
+    device "meta" there are shapes and no numbers.
+    """
+    if tensor.is_meta:
+        return []
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        inner = (getattr(tensor, name) for name in flatten()[0])
+        return [p for each in inner if isinstance(each, Tensor) for p in with_storage(each)]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor] if tensor.layout is torch.strided else []  # of others nobody can tell
+
+
+class AllocatorPeaks:
+    """The most bytes that torch's allocator had given out at once on each GPU."""
+
+    def __init__(self) -> None:
+        self.peak_bytes: dict[str, int] = {}
+        """By device, such as "cuda:0". Empty where there is none, or none is used yet."""
+
+    def begin(self, others: Iterable[AllocatorPeaks]) -> None:
+        """Count from here. `others` are counting already; what they have seen is kept.
+
+        Resets torch.cuda's own peaks: whoever reads those meanwhile has them from here too.
+        """
+        for other in others:
+            other.note()
+        for device in _devices_in_use():
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def note(self) -> None:
+        """Take in what there has been since somebody began."""
+        for device in _devices_in_use():
+            peak, name = torch.cuda.max_memory_allocated(device), f"cuda:{device}"
+            self.peak_bytes[name] = max(peak, self.peak_bytes.get(name, 0))
+
+
+def _devices_in_use() -> Iterable[int]:
+    # Asking about a device that nobody has used yet would take half a GB of it for a context.
+    return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()

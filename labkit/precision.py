@@ -1,41 +1,30 @@
-"""A dynamic loss scale: gradients that float16 would lose, and a step that is skipped for all.
-
-    loss  --* S-->  backward in float16  --> S g  --/ S, in float32-->  g  --> clip, step
-
-Wire: with a group one number, the maximum of found_inf, in an all-reduce per step: all skip or
-none. (After DDP's all-reduce an inf is everywhere by itself; of a shard only one rank may see it.)
-Paper: Micikevicius et al., "Mixed precision training", arXiv:1710.03740.
-
-Float32 masters of 16-bit parameters: what keeps updates that are too small for 16 bits.
-
-Wire: nothing.
-Papers: Micikevicius et al., "Mixed precision training", arXiv:1710.03740; Kalamkar et al., "A study
-of BFLOAT16 for deep learning training", arXiv:1905.12322.
-
-Training in 16 bits: fp16 with a loss scale, bf16 with float32 master weights.
+"""Training in 16 bits: fp16 with a loss scale, bf16 with float32 master weights.
 
                  exponent  fraction    largest     smallest normal    smallest above 0
     float32         8         23       3.4e38         1.2e-38             1.4e-45
     bfloat16        8          7       3.4e38         1.2e-38             9.2e-41
     float16         5         10       65504          6.1e-5              6.0e-8
 
-Float16 reaches down to 6e-8 only, and many gradients are smaller: they underflow to 0. So the loss
-is multiplied by a scale S before backward, every gradient is S times as large, and is divided by S
-in float32 before it is used. S should be as large as possible, and must not overflow:
+Float16 reaches down to 6e-8 only, and many gradients are smaller: they underflow to 0. So
+LossScaler multiplies the loss by a scale S before backward, every gradient is S times as large, and
+is divided by S in float32 before it is used. S should be as large as possible, and must not
+overflow:
+
+    loss  --* S-->  backward in float16  --> S g  --/ S, in float32-->  g  --> clip, step
 
     a gradient is inf or nan      skip the step, S = S / 2
     2,000 steps without one       S = 2 S
 
-What looks at the size of gradients, such as clipping, must see them after the division: `unscale`.
+Clipping, and all else that looks at the size of gradients, must see them after the division:
+`unscale`.
 
 Bfloat16 has float32's range and needs no scale, but 7 bits of fraction: w + update is w again where
-the update is below half the distance to w's neighbour, w/512 to w/256. So a float32 copy of the
-parameters, the master, takes the updates, and the model gets it rounded after each step. Float16,
-with 10 bits, needs masters as well.
+the update is below half the distance to w's neighbour, w/512 to w/256. So MasterWeights keeps a
+float32 copy of the parameters, which takes the updates, and the model gets it rounded after each
+step. Float16, with 10 bits, needs masters as well.
 
-    precision.py      LossScaler            precision.py      MasterWeights
-
-Wire: nothing but a scaler's one number per step, where ranks must agree whether to skip.
+Wire: with a group one number, the maximum of found_inf, in an all-reduce per step: all skip or
+none. (After DDP's all-reduce an inf is everywhere by itself; of a shard only one rank may see it.)
 Papers: Micikevicius et al., "Mixed precision training", arXiv:1710.03740; Kalamkar et al., "A study
 of BFLOAT16 for deep learning training", arXiv:1905.12322.
 """
@@ -52,6 +41,8 @@ from torch import Tensor
 from labkit import arguments
 from labkit.comm import Group
 from labkit.optimizer import Optimizer
+
+__all__ = ["LossScaler", "MasterWeights", "all_finite"]
 
 
 class LossScaler:
@@ -177,22 +168,6 @@ class LossScaler:
         self.value, (self._num_good_steps, self.num_skipped) = value, counts
 
 
-def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether no number is inf or nan. A GPU is waited for once, not for every tensor.
-
-    TypeError for what is no tensor, such as the gradient of a parameter that has none.
-    """
-    tensors = list(tensors)
-    if strangers := [x for x in tensors if not isinstance(x, Tensor)]:
-        raise TypeError(
-            f"{strangers[0]!r:.60} among the gradients: leave out parameters whose .grad is None"
-        )
-    rows = [x.coalesce().values() if x.is_sparse else x.detach() for x in tensors]
-    # The largest magnitude is inf or nan where a number is. A sum could overflow by itself.
-    peaks = [torch.linalg.vector_norm(row, torch.inf).isfinite() for row in rows if row.numel()]
-    return not peaks or bool(torch.stack(peaks).all().item())
-
-
 class MasterWeights:
     """Float32 copies of 16-bit parameters, which the optimizer updates in their place.
 
@@ -266,4 +241,17 @@ class MasterWeights:
             parameter.copy_(master)
 
 
-__all__ = ["LossScaler", "MasterWeights", "all_finite"]
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether no number is inf or nan. A GPU is waited for once, not for every tensor.
+
+    TypeError for what is no tensor, such as the gradient of a parameter that has none.
+    """
+    tensors = list(tensors)
+    if strangers := [x for x in tensors if not isinstance(x, Tensor)]:
+        raise TypeError(
+            f"{strangers[0]!r:.60} among the gradients: leave out parameters whose .grad is None"
+        )
+    rows = [x.coalesce().values() if x.is_sparse else x.detach() for x in tensors]
+    # The largest magnitude is inf or nan where a number is. A sum could overflow by itself.
+    peaks = [torch.linalg.vector_norm(row, torch.inf).isfinite() for row in rows if row.numel()]
+    return not peaks or bool(torch.stack(peaks).all().item())

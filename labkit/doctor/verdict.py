@@ -1,14 +1,61 @@
-"""What the doctor says.
+"""The doctor's verdict: the fault of a run, its text, and advice for each kind of hang.
 
-What to do about each kind of hang: the second sentence of a verdict.
-
-How far a rank has come.
+The advice is a verdict's second sentence. Stage is how far a rank has come.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+
+class Fault(Enum):
+    """The reason why a run does not end."""
+
+    MISMATCH = "mismatch"
+    LEFT = "left"
+    CYCLE = "cycle"
+    STOPPED = "stopped"
+    SLOW = "slow"
+    UNDER_WAY = "under way"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The reason why a run does not end, in plain words."""
+
+    fault: Fault
+    text: str
+    """One sentence that names ranks, operations and lines; no full stop."""
+    advice: str = ""
+    """What to do about it, or where to look."""
+    ranks: tuple[int, ...] = ()
+    """Whose code to look at first."""
+    is_proof: bool = False
+    """Whether the run cannot end any more."""
+
+    def __str__(self) -> str:
+        """The sentence, and the advice on a line of its own."""
+        return f"{self.text}.\n{self.advice}" if self.advice else f"{self.text}."
+
+
+class Stage(Enum):
+    """How far a rank has come."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RETURNED = "returned"
+    IDLE = "idle"
+    """Of a session: it takes no part in this cell."""
+    RAISED = "raised"
+    DIED = "died"
+
+    @property
+    def is_over(self) -> bool:
+        """It will not communicate any more."""
+        return self not in (Stage.STARTING, Stage.RUNNING)
+
 
 ALL_SEND = (
     "A send is complete only when the other side receives, and each of them waits for its send "
@@ -50,51 +97,3 @@ STOPPED = (
     "A stopped process executes nothing, not even what would tell its stack, and ranks that need "
     "it wait. That is no deadlock by itself."
 )
-
-
-class Fault(Enum):
-    """What keeps a run from ending."""
-
-    MISMATCH = "mismatch"
-    LEFT = "left"
-    CYCLE = "cycle"
-    STOPPED = "stopped"
-    SLOW = "slow"
-    UNDER_WAY = "under way"
-    BUSY = "busy"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What keeps a run from ending, in plain words."""
-
-    fault: Fault
-    text: str
-    """One sentence that names ranks, operations and lines; no full stop."""
-    advice: str = ""
-    """What to do about it, or where to look."""
-    ranks: tuple[int, ...] = ()
-    """Whose code to look at first."""
-    is_proof: bool = False
-    """Whether the run cannot end any more."""
-
-    def __str__(self) -> str:
-        """The sentence, and the advice on a line of its own."""
-        return f"{self.text}.\n{self.advice}" if self.advice else f"{self.text}."
-
-
-class Stage(Enum):
-    """How far a rank has come."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    RETURNED = "returned"
-    IDLE = "idle"
-    """Of a session: it takes no part in this cell."""
-    RAISED = "raised"
-    DIED = "died"
-
-    @property
-    def is_over(self) -> bool:
-        """It will not communicate any more."""
-        return self not in (Stage.STARTING, Stage.RUNNING)

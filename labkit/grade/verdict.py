@@ -1,11 +1,7 @@
-"""What `check` returns: the outcome, the mistake by name, and what to do next.
+"""The Verdict that `check` returns: the outcome, the mistake by name, and what to do next.
 
 The text of a pass and of a stub is the same every time (no seed, no seconds), so that a notebook
 that shows it can be compared with what it showed before.
-
-How a check can end, and what one mistake looks like.
-
-Colours of words in HTML, with enough contrast in light themes and in dark ones.
 """
 
 import enum
@@ -18,7 +14,7 @@ from labkit.grade.catalog import Exercise
 
 
 class Outcome(enum.Enum):
-    """The six ways in which a check ends; `value` is how it is said."""
+    """The six ways in which a check ends; `value` is its text."""
 
     NOT_ATTEMPTED = "not attempted"
     WRONG = "wrong"
@@ -30,7 +26,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake, recognised: what it is called, why it is one, and where it showed first."""
+    """One mistake that was recognised: its name, why it is one, and where it showed first."""
 
     outcome: Outcome
     diagnosis: str
@@ -51,14 +47,6 @@ class Finding:
     """What the code printed during that case."""
 
 
-def ink(colour: str) -> str:
-    """A CSS colour for text: `colour`, mixed with that of the text around it.
-
-    So it is darker than `colour` on a light page, and lighter on a dark one.
-    """
-    return f"color-mix(in srgb, {colour} 55%, currentColor)"
-
-
 _COLOURS = {
     Outcome.PASSED: "#2e7d32",
     Outcome.NOT_ATTEMPTED: "#616161",
@@ -67,11 +55,6 @@ _COLOURS = {
 _FAILED_COLOUR = "#b3261e"
 # A page of nbconvert lets <pre> inherit the font of the text, in which columns do not align.
 _FONT = "font-family:monospace"
-
-
-def _ended(text: str) -> str:
-    """A text with a full stop at its end, but for one inside its last bracket."""
-    return text if text.rstrip(")").endswith(".") else f"{text}."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -170,3 +153,16 @@ class Verdict:
             f'<div style="color:{ink(colour)};font-weight:600">{html.escape(self.headline)}</div>'
             f"{''.join(rows)}</div>"
         )
+
+
+def _ended(text: str) -> str:
+    """End a text with a full stop, except for one inside its last bracket."""
+    return text if text.rstrip(")").endswith(".") else f"{text}."
+
+
+def ink(colour: str) -> str:
+    """Return a CSS colour for text: `colour`, mixed with that of the text around it.
+
+    So it is darker than `colour` on a light page, and lighter on a dark one.
+    """
+    return f"color-mix(in srgb, {colour} 55%, currentColor)"

@@ -11,6 +11,12 @@
     labkit.measure.roofline().show()                        # a GPT's operations on this machine
     labkit.measure.serving(model, continuous).show()        # latency over the load of an engine
 
+    sweep.py, algorithms.py    collectives over sizes, in turns; measured.py: their times
+    alpha_beta_fit.py          the model fitted to them
+    slow_links.py              pairs and bisections; preflight_checks.py: a machine before a job
+    scaling_law.py             a step on more ranks; gpt_roofline.py: a GPT's operations
+    arrival_sweep.py           an engine under load; pass_times.py: its passes
+
 Pictures load matplotlib when they are drawn, and not before.
 """
 

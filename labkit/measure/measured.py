@@ -1,8 +1,7 @@
-"""What a sweep over sizes showed, and what the alpha-beta model makes of it.
+"""Results of a sweep over sizes, fits of the alpha-beta model, and where the fastest changes.
 
-Where one algorithm stops being the faster one: measured, and by the model.
-
-The model's part is labkit.calc.choice.
+Measured has the times. A Crossover is the size at which the faster algorithm changes, as measured
+and by the model (labkit.calc.choice).
 """
 
 from __future__ import annotations
@@ -24,80 +23,6 @@ from labkit.measure.alpha_beta_fit import Fit, equation, fit_alpha_beta, link_sp
 
 if TYPE_CHECKING:
     from labkit.viz.style import Picture
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """`small` is the faster one for small tensors, `large` for large ones, and where they meet.
-
-    None: they don't meet among the sizes measured, or, by the model, at no size up to 1 TiB.
-    """
-
-    small: str
-    large: str
-    measured_bytes: float | None
-    predicted_bytes: float | None
-
-    def __repr__(self) -> str:
-        """Both sizes in one line."""
-        measured, predicted = (
-            "nowhere" if nbytes is None else f"at {bytes_text(nbytes)}"
-            for nbytes in (self.measured_bytes, self.predicted_bytes)
-        )
-        return (
-            f"Crossover({self.small} below, {self.large} above: "
-            f"measured {measured}, by the model {predicted})"
-        )
-
-
-def crossover(
-    first: str, second: str, measured: Crossing | None, predicted: Crossing | None
-) -> Crossover | None:
-    """Both crossings as one; None where there is neither.
-
-    The model says which is the faster below where the two contradict each other.
-    """
-    found = predicted or measured
-    if found is None:
-        return None
-    if measured is not None and measured.first_is_below != found.first_is_below:
-        measured = None
-    small, large = (first, second) if found.first_is_below else (second, first)
-    return Crossover(
-        small,
-        large,
-        None if measured is None else measured.nbytes,
-        None if predicted is None else predicted.nbytes,
-    )
-
-
-def measured_crossing(
-    sizes: Sequence[float], first: Sequence[float], second: Sequence[float]
-) -> Crossing | None:
-    """The one change of places that fits the measured times best; None where there is none.
-
-    sizes: ascending; first, second: seconds at each. Noise may make curves that are close change
-    places more than once. Of all ways to say "one below this size, the other above" (or one
-    everywhere) the one is taken that contradicts the times least: by the sum of |log ratio| over
-    the sizes at which it is wrong. Between two sizes the log ratio is taken as straight over the
-    logarithm of the size.
-    """
-    lead = [math.log(one / other) for one, other in zip(first, second)]  # below 0: first is faster
-    best, found = min(sum(lead), -sum(lead)), None
-    for sign in (1, -1):
-        for split in range(1, len(lead)):
-            score = sign * (sum(lead[:split]) - sum(lead[split:]))
-            if score < best - 1e-12:
-                best, found = score, (split, sign == 1)
-    if found is None:
-        return None
-    split, first_is_below = found
-    # The best split has the lead change its sign right there, or a neighbour would be better.
-    low, high = lead[split - 1], lead[split]
-    share = low / (low - high) if low != high else 0.0
-    left, right = sizes[split - 1], sizes[split]
-    # Rounding must not push it out of the interval that it lies in.
-    return Crossing(min(max(left * (right / left) ** share, left), right), first_is_below)
 
 
 ByName = dict[str, dict[int, float]]
@@ -234,7 +159,7 @@ class Measured:
 
 
 def report(measured: Measured) -> str:
-    """Aligned plain text. Where one size was measured there is no fit, and so no model."""
+    """Write aligned plain text. Where one size was measured there is no fit, and so no model."""
     has_model = len(measured.sizes) > 1
     parts = [_heading(measured), _times(measured, has_model=has_model)]
     if has_model:
@@ -297,7 +222,7 @@ def _crossovers(measured: Measured) -> str:
 
 
 def aligned(rows: list[list[str]], left: int = 2) -> str:
-    """Columns of equal width; the first `left` of them flush left, numbers flush right."""
+    """Write columns of equal width; the first `left` of them flush left, numbers flush right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join(
         "  ".join(
@@ -309,7 +234,7 @@ def aligned(rows: list[list[str]], left: int = 2) -> str:
 
 
 def drawn(measured: Measured, title: str | None = None) -> Picture:
-    """Its curves with their models, and where the fastest of them change places.
+    """Draw the curves with their models, and where the fastest of them change places.
 
     Where one size was measured, points alone.
     """
@@ -344,7 +269,7 @@ def _quartiles(seconds: list[float]) -> tuple[float, float]:
 
 
 def _shown(measured: Measured) -> list[Crossover]:
-    """All crossovers among the choices; of many, those at which the fastest changes."""
+    """Return all crossovers among the choices; of many, those at which the fastest changes."""
     if len(measured.sizes) < 2:
         return []
     names = [one.name for one in measured.algorithms]
@@ -364,7 +289,7 @@ def _is_of_the_fastest(measured: Measured, each: Crossover, choices: list[str]) 
 
 
 def _marks(measured: Measured, each: Crossover) -> list[tuple[float, float, str, bool]]:
-    """Where the lines meet, and where the curves through the points do; within what is drawn."""
+    """Return where the lines meet, and where the measured curves do, within the picture."""
     low, high = measured.sizes[0], measured.sizes[-1]
     marks = []
     if (at := each.predicted_bytes) is not None and low <= at <= high:
@@ -376,9 +301,83 @@ def _marks(measured: Measured, each: Crossover) -> list[tuple[float, float, str,
 
 
 def _between(measured: Measured, name: str, at: float) -> float:
-    """Seconds at a size between two measured ones: on a straight line of the logarithms."""
+    """Return seconds at a size between two measured ones, on a straight line of logarithms."""
     for (low, low_s), (high, high_s) in pairwise(measured.seconds[name].items()):
         if low <= at <= high:
             share = math.log(at / low) / math.log(high / low)
             return low_s * (high_s / low_s) ** share
     raise AssertionError(f"a measured crossover lies between measured sizes, {at} does not")
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """`small` is faster for small tensors, `large` for large ones; the size where they meet.
+
+    None: they don't meet among the sizes measured, or, by the model, at no size up to 1 TiB.
+    """
+
+    small: str
+    large: str
+    measured_bytes: float | None
+    predicted_bytes: float | None
+
+    def __repr__(self) -> str:
+        """Both sizes in one line."""
+        measured, predicted = (
+            "nowhere" if nbytes is None else f"at {bytes_text(nbytes)}"
+            for nbytes in (self.measured_bytes, self.predicted_bytes)
+        )
+        return (
+            f"Crossover({self.small} below, {self.large} above: "
+            f"measured {measured}, by the model {predicted})"
+        )
+
+
+def crossover(
+    first: str, second: str, measured: Crossing | None, predicted: Crossing | None
+) -> Crossover | None:
+    """Return both crossings as one, or None if there is neither.
+
+    The model says which is the faster below where the two contradict each other.
+    """
+    found = predicted or measured
+    if found is None:
+        return None
+    if measured is not None and measured.first_is_below != found.first_is_below:
+        measured = None
+    small, large = (first, second) if found.first_is_below else (second, first)
+    return Crossover(
+        small,
+        large,
+        None if measured is None else measured.nbytes,
+        None if predicted is None else predicted.nbytes,
+    )
+
+
+def measured_crossing(
+    sizes: Sequence[float], first: Sequence[float], second: Sequence[float]
+) -> Crossing | None:
+    """Return the one crossing that fits the measured times best, or None.
+
+    sizes: ascending; first, second: seconds at each. Noise may make curves that are close change
+    places more than once. Of all ways to say "one below this size, the other above" (or one
+    everywhere) the one is taken that contradicts the times least: by the sum of |log ratio| over
+    the sizes at which it is wrong. Between two sizes the log ratio is taken as straight over the
+    logarithm of the size.
+    """
+    lead = [math.log(one / other) for one, other in zip(first, second)]  # below 0: first is faster
+    best, found = min(sum(lead), -sum(lead)), None
+    for sign in (1, -1):
+        for split in range(1, len(lead)):
+            score = sign * (sum(lead[:split]) - sum(lead[split:]))
+            if score < best - 1e-12:
+                best, found = score, (split, sign == 1)
+    if found is None:
+        return None
+    split, first_is_below = found
+    # The best split has the lead change its sign right there, or a neighbour would be better.
+    low, high = lead[split - 1], lead[split]
+    share = low / (low - high) if low != high else 0.0
+    left, right = sizes[split - 1], sizes[split]
+    # Rounding must not push it out of the interval that it lies in.
+    return Crossing(min(max(left * (right / left) ** share, left), right), first_is_below)

@@ -1,9 +1,8 @@
 """Time all-reduces over a range of sizes, side by side on the same ranks.
 
-Calls timed side by side on the ranks of one run: candidates take turns.
-
 Times on a shared machine wander by tens of percent within a minute. Ratios of medians of calls that
-took turns do not: what slows one candidate slows its neighbour too.
+took turns do not: what slows one candidate slows its neighbour too. So `alternate` lets candidates
+take turns on the ranks of one run.
 """
 
 import time
@@ -23,65 +22,6 @@ from labkit.measure.measured import Measured
 Call = Callable[[], object]
 
 
-def alternate(
-    world: Group,
-    candidates: Mapping[str, Call],
-    repetitions: int,
-    *,
-    before: Call | None = None,
-) -> dict[str, list[float]]:
-    """Seconds of every call of each candidate on this rank; `slowest` joins those of all ranks.
-
-    candidates: by name, the same on every rank. Each is called `repetitions` times and once more
-    to warm up, after a barrier; who goes first moves on from round to round. before: called ahead
-    of each barrier, outside of the time. TypeError and ValueError, before any call: no whole number
-    of repetitions from 1, no functions to call.
-    Wire: besides the calls a barrier for each.
-    """
-    allowed = "a median needs at least 1 call, better 11"
-    repetitions = arguments.whole("repetitions", repetitions, allowed)
-    _check_candidates(candidates)
-    names = list(candidates)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for repetition in range(repetitions + 1):
-        for turn in range(len(names)):
-            name = names[(repetition + turn) % len(names)]
-            if before is not None:
-                before()
-            world.barrier()
-            began = time.perf_counter()
-            candidates[name]()
-            if world.device.type == "cuda":
-                torch.cuda.synchronize(world.device)  # nccl returns before the bytes have moved
-            if repetition:  # the first only warms up
-                seconds[name].append(time.perf_counter() - began)
-    return seconds
-
-
-def slowest(by_rank: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """From what `alternate` returned on each rank: a call takes as long as its slowest rank.
-
-    ValueError where there is no rank.
-    """
-    if not by_rank:
-        raise ValueError(f"by_rank={by_rank!r}: give what alternate returned, of 1 rank or more")
-    return {
-        name: [max(times) for times in zip(*(seconds[name] for seconds in by_rank), strict=True)]
-        for name in by_rank[0]
-    }
-
-
-def _check_candidates(candidates: object) -> None:
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise TypeError(
-            f"candidates={candidates!r:.80}: give functions by name, "
-            "{'ring': lambda: ring_all_reduce(x, world)}"
-        )
-    for name, call in candidates.items():
-        if not callable(call):
-            raise TypeError(f"candidates[{name!r}]={call!r:.80}: give a function of no arguments")
-
-
 _ITEMSIZE = 4  # float32
 _LARGEST = 2**32
 # What ranks hold, so that every partial sum is a whole number that float32 holds exactly.
@@ -97,7 +37,7 @@ def collectives(
     topology: Topology | None = None,
     timeout: float = 300,
 ) -> Measured:
-    """Measure all-reduces of float32: seconds, algbw and busbw per size, and what they tell.
+    """Measure all-reduces of float32: seconds, algbw and busbw per size, and what follows.
 
         measured = labkit.measure.collectives(["1 KiB", "64 KiB", "4 MiB"], 4, ["ring", "tree"])
         print(measured.table())          # times, fitted alpha and beta, crossovers
@@ -179,7 +119,7 @@ def _size(size: int | str) -> int:
 def times_on_ranks(
     world: Group, algorithms: Sequence[Algorithm], sizes: Sequence[int], repetitions: int
 ) -> dict[int, dict[str, list[float]]]:
-    """On every rank: its seconds of every call, by size and algorithm.
+    """Return on every rank its seconds of every call, by size and algorithm.
 
     Raises ValueError where an algorithm returns something else than the sum: it may be quick.
     """
@@ -214,3 +154,62 @@ def _check(algorithm: Algorithm, result: Any, total: torch.Tensor) -> None:
             f"{algorithm.name} is not the sum over the ranks in {wrong:,} of {total.numel():,} "
             "elements; a wrong all-reduce has no time worth comparing"
         )
+
+
+def alternate(
+    world: Group,
+    candidates: Mapping[str, Call],
+    repetitions: int,
+    *,
+    before: Call | None = None,
+) -> dict[str, list[float]]:
+    """Return seconds of every call of each candidate on this rank; `slowest` joins all ranks'.
+
+    candidates: by name, the same on every rank. Each is called `repetitions` times and once more
+    to warm up, after a barrier; who goes first moves on from round to round. before: called ahead
+    of each barrier, outside of the time. TypeError and ValueError, before any call: no whole number
+    of repetitions from 1, no functions to call.
+    Wire: besides the calls a barrier for each.
+    """
+    allowed = "a median needs at least 1 call, better 11"
+    repetitions = arguments.whole("repetitions", repetitions, allowed)
+    _check_candidates(candidates)
+    names = list(candidates)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for repetition in range(repetitions + 1):
+        for turn in range(len(names)):
+            name = names[(repetition + turn) % len(names)]
+            if before is not None:
+                before()
+            world.barrier()
+            began = time.perf_counter()
+            candidates[name]()
+            if world.device.type == "cuda":
+                torch.cuda.synchronize(world.device)  # nccl returns before the bytes have moved
+            if repetition:  # the first only warms up
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def slowest(by_rank: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """Join what `alternate` returned on each rank: a call takes as long as its slowest rank.
+
+    ValueError where there is no rank.
+    """
+    if not by_rank:
+        raise ValueError(f"by_rank={by_rank!r}: give what alternate returned, of 1 rank or more")
+    return {
+        name: [max(times) for times in zip(*(seconds[name] for seconds in by_rank), strict=True)]
+        for name in by_rank[0]
+    }
+
+
+def _check_candidates(candidates: object) -> None:
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise TypeError(
+            f"candidates={candidates!r:.80}: give functions by name, "
+            "{'ring': lambda: ring_all_reduce(x, world)}"
+        )
+    for name, call in candidates.items():
+        if not callable(call):
+            raise TypeError(f"candidates[{name!r}]={call!r:.80}: give a function of no arguments")

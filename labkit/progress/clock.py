@@ -1,8 +1,7 @@
-"""The time, from one place, and the days of the learner who lives by it.
+"""The time, the learner's calendar days, the folder of progress, and warnings about it.
 
-What can be wrong with the store, and how it is said.
-
-Where labkit keeps what it remembers of a learner.
+All of this room asks here for the time. `home` is where labkit keeps what it remembers of a
+learner. `or_warn` turns what can be wrong with the store into a ProgressWarning.
 """
 
 import os
@@ -21,7 +20,7 @@ EARLIEST_S, LATEST_S = 0.0, 2.2e11
 
 
 def now_s() -> float:
-    """Seconds since 1970. Whatever in this room needs the time asks here."""
+    """Return seconds since 1970, for all of this room."""
     return time.time()
 
 
@@ -35,7 +34,7 @@ def check_time(at_s: float) -> float:
 
 
 def day_of(at_s: float, zone: tzinfo | None = None) -> date:
-    """The day on the learner's calendar; `zone` None is the one that this machine is set to.
+    """Return the day on the learner's calendar; `zone` None is this machine's.
 
     From the calendar, and not from a division by 86,400: the days on which clocks change have 23
     and 25 hours.
@@ -44,12 +43,12 @@ def day_of(at_s: float, zone: tzinfo | None = None) -> date:
 
 
 def moment_of(at_s: float, zone: tzinfo | None = None) -> datetime:
-    """Day and time on the learner's calendar."""
+    """Return day and time on the learner's calendar."""
     return datetime.fromtimestamp(at_s, zone)
 
 
 def home() -> Path:
-    """The folder of everything that labkit remembers: `$LABKIT_HOME`, or this system's place.
+    """Return the folder of all that labkit remembers: `$LABKIT_HOME`, or this system's place.
 
     It need not exist yet. It belongs on a disk of this machine, since SQLite's locks often do not
     work on a network file system. Raises OSError where the variable names the home of a user who is
@@ -108,7 +107,7 @@ TROUBLE = (OSError, sqlite3.Error, DamagedStore, NewerStore)
 
 
 def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> Result:
-    """What `call` returns; where the store does not let it, a ProgressWarning and `otherwise`.
+    """Return what `call` returns. If the store refuses, warn and return `otherwise`.
 
     consequence: what that means for the learner, after the file's name: `could not be read, ...`.
     """
@@ -120,7 +119,7 @@ def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> 
 
 
 def warn(message: str, stacklevel: int = 3) -> None:
-    """A ProgressWarning. The message may have parts of an imported file."""
+    """Give a ProgressWarning. The message may have parts of an imported file."""
     warnings.warn(printable(message), ProgressWarning, stacklevel=stacklevel)
 
 

@@ -1,26 +1,22 @@
-"""Practice: answers, and what to ask next.
+"""Practice: answers, what to ask next, and the log of what a learner has done.
 
-    practice.answer("card/co-8", "good")       stored, and the card scheduled anew
+    practice.answer("card/co-8", "good")       stored, and the card scheduled again
     practice.due(prefix="card/")               what to ask now, the longest overdue first
     practice.next_intervals("card/co-8")       {"again": "10 minutes", ..., "easy": "8 days"}
 
 Subjects are "card/co-8", "drill/bubble_share", "case/2" (a difficulty), "exercise/scan",
 "prediction/<key>" and "claim/ring-8". Ratings are the four of FSRS: "again" (not known), "hard"
-(known with effort), "good", "easy". Checks of exercises, predictions and votes on claims become
-ratings in practice.py.
-Nothing here raises because of the store: where it cannot be written or read, a ProgressWarning says
-so.
+(known with effort), "good", "easy".
 
-Checks of exercises, judged predictions and votes as answers: what counts, and how well.
+Checks of exercises, predictions and votes on claims become ratings. A prediction is right within
+its tolerance (good) or not (again). Being close counts as not: a factor of two is the usual
+confusion, not half of the knowledge. It is judged once, and once on a day: who commits again after
+the answer was shown is copying. The same holds for a vote on a claim, when the court shows its
+verdict.
 
-A prediction is right within its tolerance (good) or not (again). Being close counts as not: a
-factor of two is the usual confusion, not half of the knowledge. It is judged once, and once on a
-day: who commits again after the answer was shown is copying. So is a vote on a claim, when the
-court shows its verdict.
-
-What a learner has done so far: checks, hints, solutions shown, predictions, answers.
-
-Events are only ever added: whatever else the store holds follows from them.
+`record` and `events` are the log: checks, hints, solutions shown, predictions, answers. Events are
+only ever added. No function here raises because of the store: where it cannot be written or read, a
+ProgressWarning says so.
 """
 
 import sqlite3
@@ -31,24 +27,10 @@ from labkit.progress.clock import or_warn, warn
 from labkit.progress.event import Event, insert, select
 from labkit.progress.scheduling import PRACTISED, RATINGS, State
 
+__all__ = ["RATINGS", "State", "answer", "due", "next_intervals", "retrievability", "state"]
+
 NOT_WRITTEN = "could not be written, so this is not remembered"
 NOT_READ = "could not be read, so earlier progress does not show"
-
-
-def record(kind: str, subject: str, **detail: Any) -> None:
-    """Remember that something happened now. `detail`: what JSON can hold. Never raises."""
-    event = Event(clock.now_s(), kind, subject, detail)
-    or_warn(lambda: store.writing(lambda opened: insert(opened, event)), NOT_WRITTEN, "")
-
-
-def events(subject: str | None = None, kind: str | None = None) -> list[Event]:
-    """What happened, oldest first; of one subject and of one kind where given. Never raises."""
-    return or_warn(
-        lambda: store.reading(lambda opened: select(opened, subject, kind)), NOT_READ, []
-    )
-
-
-__all__ = ["RATINGS", "State", "answer", "due", "next_intervals", "retrievability", "state"]
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _OF_THE_STORE = ("scheduler",)
@@ -92,7 +74,7 @@ def answer(
 
 
 def state(subject: str) -> State | None:
-    """The state of a subject's memory; None before its first answer. Raises ValueError."""
+    """Return the state of a subject's memory; None before its first answer. Raises ValueError."""
     check_subject(subject)
     return or_warn(
         lambda: store.reading(lambda opened: scheduling.load(opened, subject)), NOT_READ, None
@@ -100,12 +82,12 @@ def state(subject: str) -> State | None:
 
 
 def all_states() -> dict[str, State]:
-    """The states of all subjects that were ever answered, by subject."""
+    """Return the states of all subjects that were ever answered, by subject."""
     return or_warn(lambda: store.reading(scheduling.load_all), NOT_READ, {})
 
 
 def due(now_s: float | None = None, prefix: str = "") -> list[State]:
-    """What is due, the longest overdue first; of subjects that begin with `prefix`, as "card/"."""
+    """Return what is due, the longest overdue first; of subjects that begin with `prefix`."""
     now_s = clock.now_s() if now_s is None else now_s
     ready = [
         each
@@ -116,7 +98,7 @@ def due(now_s: float | None = None, prefix: str = "") -> list[State]:
 
 
 def retrievability(subject: str, now_s: float | None = None) -> float | None:
-    """The chance that the subject is recalled now, 0 to 1; None before its first answer.
+    """Return the chance of recall now, 0 to 1, or None before the subject's first answer.
 
     By whole days since the last answer, as FSRS counts. Needs the package fsrs (ImportError).
     """
@@ -145,7 +127,7 @@ def next_intervals(subject: str, now_s: float | None = None) -> dict[str, str]:
 
 
 def in_words(seconds: float) -> str:
-    """A time to wait, in the one unit that suits it: `10 minutes`, `1 day`, `3 months`."""
+    """Write a time to wait, in the one unit that suits it: `10 minutes`, `1 day`, `3 months`."""
     for unit, unit_s, up_to in (
         ("minute", _MINUTE_S, 60),
         ("hour", _HOUR_S, 24),
@@ -160,7 +142,7 @@ def in_words(seconds: float) -> str:
 
 
 def check_subject(subject: str) -> None:
-    """Raises ValueError unless it is the name of something that is practised."""
+    """Raise ValueError unless it is the name of something that is practised."""
     practised, _, name = subject.partition("/")
     if practised not in PRACTISED or not name:
         kinds = ", ".join(f"{each}/<name>" for each in PRACTISED)
@@ -168,13 +150,26 @@ def check_subject(subject: str) -> None:
 
 
 def check_rating(rating: str) -> None:
-    """Raises ValueError unless it is one of RATINGS."""
+    """Raise ValueError unless it is one of RATINGS."""
     if rating not in RATINGS:
         raise ValueError(f"rating {rating!r}: it is one of {', '.join(RATINGS)}")
 
 
+def record(kind: str, subject: str, **detail: Any) -> None:
+    """Store an event that happened now. `detail`: what JSON can hold. Never raises."""
+    event = Event(clock.now_s(), kind, subject, detail)
+    or_warn(lambda: store.writing(lambda opened: insert(opened, event)), NOT_WRITTEN, "")
+
+
+def events(subject: str | None = None, kind: str | None = None) -> list[Event]:
+    """Return events, oldest first; of one subject and of one kind where given. Never raises."""
+    return or_warn(
+        lambda: store.reading(lambda opened: select(opened, subject, kind)), NOT_READ, []
+    )
+
+
 def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> None:
-    """Remember a check of an exercise, and what it says about its learner. Never raises."""
+    """Store a check of an exercise, and what it says about its learner. Never raises."""
     check = Event(clock.now_s(), "check", name, detail)
 
     def both(opened: sqlite3.Connection) -> None:
@@ -218,12 +213,12 @@ def _rating_of_check(earlier: list[Event], passed: bool) -> str | None:
 
 
 def record_judged(key: str, *, right: bool) -> None:
-    """Remember how the latest prediction of `key` was judged. Never raises."""
+    """Store how the latest prediction of `key` was judged. Never raises."""
     _record_latest("prediction", key, f"prediction/{key}", right)
 
 
 def record_tried(key: str, *, right: bool) -> None:
-    """Remember whether the latest vote on a claim was the court's verdict. Never raises."""
+    """Store whether the latest vote on a claim was the court's verdict. Never raises."""
     _record_latest("vote", key, f"claim/{key}", right)
 
 
@@ -242,7 +237,7 @@ def _record_latest(kind: str, key: str, subject: str, right: bool) -> None:
 
 
 def _was_judged(committed: Event, judged: list[Event], now_s: float) -> bool:
-    """Whether this prediction or vote was, or another one of its key on the same day."""
+    """Return whether this one, or another one of its key on the same day, was judged."""
     return any(
         event.detail.get(committed.kind) == committed.uid
         or clock.day_of(event.at_s) == clock.day_of(now_s)

@@ -5,15 +5,13 @@ difficulty (1 to 10). A rating changes both, and the next question is due when t
 has come down to what is desired. Method: Ye, Su and Cao, "A Stochastic Shortest Path Algorithm for
 Optimizing Spaced Repetition Scheduling", KDD 2022; the package computes its sixth version.
 
+A state is a function of the set of a subject's answers. They count in the order of their times, and
+at equal times of their names. So two machines that exchange their events agree, and states rebuilt
+from the events equal the stored ones, to the last digit.
+
 Everything that goes into a state is stored: each answer with its time, its rating and the name of
 the settings it was scheduled with, and these settings themselves. The package's random spread of
 intervals is off, since no event could bring it back.
-
-States out of answers. A state is a function of the set of a subject's answers.
-
-In which order they came in does not matter: they count in the order of their times, and at equal
-times of their names. So two machines that exchange their events agree, and whoever rebuilds a state
-from the events gets the stored one, to the last digit.
 """
 
 import functools
@@ -48,7 +46,7 @@ _STEPS_S = {
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known about the memory of one subject, after its latest answer."""
+    """The memory of one subject, after its latest answer."""
 
     subject: str
     num_answers: int
@@ -68,7 +66,7 @@ class State:
 
 
 def is_installed() -> bool:
-    """Whether the package is there; without it, answers are stored and scheduled later."""
+    """Return whether the package is there. Without it, answers are stored and scheduled later."""
     try:
         import fsrs  # noqa: F401
     except ImportError:
@@ -77,18 +75,18 @@ def is_installed() -> bool:
 
 
 def settings_for(subject: str) -> dict[str, Any]:
-    """What a subject is scheduled with today, as JSON holds it. See `name_of`."""
+    """Return a subject's settings of today, as JSON holds them. See `name_of`."""
     return _settings(subject.partition("/")[0])
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    """A name that follows from the settings: the same on every machine."""
+    """Return a name that follows from the settings: the same on every machine."""
     text = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def scheduler_from(settings: dict[str, Any]) -> "fsrs.Scheduler":
-    """The scheduler of stored settings. Raises ValueError where they are not its settings."""
+    """Return the scheduler of stored settings. ValueError where they are not its settings."""
     import fsrs
 
     try:
@@ -98,7 +96,7 @@ def scheduler_from(settings: dict[str, Any]) -> "fsrs.Scheduler":
 
 
 def after(state: State | None, answer: Event, scheduler: "fsrs.Scheduler") -> State:
-    """The state after one more answer; `state` None before a subject's first."""
+    """Return the state after one more answer; `state` None before a subject's first."""
     import fsrs
 
     rating = fsrs.Rating(RATINGS.index(answer.detail["rating"]) + 1)
@@ -187,7 +185,7 @@ def add_answer(opened: sqlite3.Connection, answer: Event) -> State | None:
 
 
 def refresh(opened: sqlite3.Connection, subject: str) -> State | None:
-    """Make a subject's state anew from its answers, and store it, within a transaction."""
+    """Compute a subject's state again from its answers, and store it, within a transaction."""
     if not is_installed():
         return None  # the old state stays, and is seen to be old by its number of answers
     state = replay(select(opened, subject, ANSWER), _stored_schedulers(opened))
@@ -197,7 +195,7 @@ def refresh(opened: sqlite3.Connection, subject: str) -> State | None:
 
 
 def replay(answers: Iterable[Event], scheduler_named: SchedulerNamed) -> State | None:
-    """The state after all answers of one subject, given in any order; None after none."""
+    """Return the state after all answers of one subject, in any order; None after none."""
     state = None
     for answer in sorted(answers, key=lambda event: (event.at_s, event.uid)):
         scheduler = scheduler_named(answer.detail.get("scheduler"), answer.subject)
@@ -223,13 +221,13 @@ def rebuilt(events: Iterable[Event]) -> dict[str, State]:
 
 
 def load(opened: sqlite3.Connection, subject: str) -> State | None:
-    """The stored state of a subject."""
+    """Return the stored state of a subject."""
     row = opened.execute(f"SELECT {_COLUMNS} FROM states WHERE subject = ?", (subject,)).fetchone()
     return None if row is None else State(*row)
 
 
 def load_all(opened: sqlite3.Connection) -> dict[str, State]:
-    """Every stored state, by subject."""
+    """Return every stored state, by subject."""
     rows = opened.execute(f"SELECT {_COLUMNS} FROM states ORDER BY subject")
     return {row[0]: State(*row) for row in rows}
 
@@ -253,7 +251,7 @@ def _settings_in_force(opened: sqlite3.Connection, answer: Event) -> str:
 
 
 def uid_of_settings(name: str) -> str:
-    """The uid of the event that holds the settings."""
+    """Return the uid of the event that holds the settings."""
     return f"{SCHEDULER}-{name}"
 
 

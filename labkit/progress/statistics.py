@@ -1,16 +1,14 @@
 """How far a learner is: days in a row, what is due, mastery by topic, exercises.
 
 Mastery of a topic: the mean chance of recall, now, of all the subjects that it has. One that was
-never answered counts 0: a topic of ten cards of which one is known well is known to a tenth. So
-does one that is not learnt yet, such as what was just answered wrongly: of that the chance of
-recall, minutes after the answer was shown, is nearly 1. Without new answers mastery sinks from day
-to day, as memory does.
+never answered counts 0: a topic of ten cards of which one is known well is known to a tenth. A
+subject that is not learnt yet counts 0 too, such as one just answered wrongly: minutes after the
+answer was shown, its chance of recall is nearly 1. Without new answers mastery sinks from day to
+day, as memory does.
 
-What those who read an event's detail count on, kind by kind.
-
-labkit writes nothing else, and shows some of it in a terminal. A file that was edited may hold
-something else: an import refuses it, and what reads the whole store leaves such an event out and
-says so. A field that a kind does not name here is for those who wrote it.
+`usable` leaves out events whose details have another form than labkit writes: a file that was
+edited may hold anything, and some of it is shown in a terminal. A field that a kind does not name
+here is for those who wrote it.
 """
 
 from collections import Counter
@@ -30,7 +28,7 @@ _DOING = ("answer", "check", "prediction", "puzzle", "vote")
 
 @dataclass(frozen=True, slots=True)
 class Mastery:
-    """How well one topic is known."""
+    """A topic, and how well it is known."""
 
     value: float
     """0 to 1; 0 for a topic without subjects."""
@@ -42,7 +40,7 @@ class Mastery:
 
 @dataclass(frozen=True, slots=True)
 class ExerciseRow:
-    """What a learner did about one exercise."""
+    """A learner's work on one exercise."""
 
     name: str
     num_tries: int
@@ -63,7 +61,7 @@ class ExerciseRow:
 
 
 def streak(now_s: float | None = None, events: Iterable[Event] | None = None) -> int:
-    """Days in a row on which something was done, up to today.
+    """Count days in a row on which something was done, up to today.
 
     Days of the learner's own calendar. A day that is not over yet breaks nothing: without an answer
     today, the days up to yesterday count. `events`: those of the store, if left out.
@@ -81,7 +79,7 @@ def streak(now_s: float | None = None, events: Iterable[Event] | None = None) ->
 def answers_per_day(
     num_days: int = 30, now_s: float | None = None, events: Iterable[Event] | None = None
 ) -> dict[date, int]:
-    """How many answers on each of the last days, today last; 0 where there was none."""
+    """Count answers on each of the last days, today last; 0 where there was none."""
     counts = _per_day(practice.events(kind="answer") if events is None else events, ("answer",))
     today = clock.day_of(clock.now_s() if now_s is None else now_s)
     days = [today - timedelta(days=back) for back in reversed(range(num_days))]
@@ -91,7 +89,7 @@ def answers_per_day(
 def due_counts(
     now_s: float | None = None, states: Mapping[str, State] | None = None
 ) -> dict[str, int]:
-    """How many subjects of each kind are due: `{"card": 3, "drill": 0, ...}`."""
+    """Count the due subjects of each kind: `{"card": 3, "drill": 0, ...}`."""
     now_s = clock.now_s() if now_s is None else now_s
     states = practice.all_states() if states is None else states
     ready = [state.subject for state in states.values() if state.due_s <= now_s]
@@ -102,7 +100,7 @@ def due_counts(
 def due_per_day(
     num_days: int = 7, now_s: float | None = None, states: Mapping[str, State] | None = None
 ) -> dict[date, int]:
-    """How many subjects come due on each of the next days; what is overdue counts for today."""
+    """Count subjects that come due on each of the next days; overdue ones count for today."""
     today = clock.day_of(clock.now_s() if now_s is None else now_s)
     states = practice.all_states() if states is None else states
     counts = Counter(max(today, clock.day_of(state.due_s)) for state in states.values())
@@ -115,7 +113,7 @@ def mastery(
     now_s: float | None = None,
     states: Mapping[str, State] | None = None,
 ) -> dict[str, Mastery]:
-    """How well each topic is known. topics: the subjects of each, such as "card/co-8".
+    """Return how well each topic is known. topics: the subjects of each, such as "card/co-8".
 
     states: of the store, if left out, as everywhere here. Needs the package fsrs (ImportError) as
     soon as anything was answered.
@@ -136,7 +134,7 @@ def mastery(
 def exercise_table(
     names: Iterable[str], events: Iterable[Event] | None = None
 ) -> list[ExerciseRow]:
-    """A row per exercise, in the order of `names`; also for those that were never tried."""
+    """Return a row per exercise, in the order of `names`; also for those never tried."""
     by_subject: dict[str, list[Event]] = {}
     for event in practice.events() if events is None else events:
         by_subject.setdefault(event.subject, []).append(event)
@@ -185,7 +183,7 @@ OUTCOMES = ("not attempted", "wrong", "over budget", "crashed", "hung", "passed"
 
 
 def require(event: Event) -> None:
-    """Raises ValueError, which names the field and its value, where a detail is of another form."""
+    """Raise ValueError, which names the field and its value, where a detail is of another form."""
     for field, wanted in _NEEDED.get(event.kind, {}).items():
         _require_type(event, field, wanted)
     for field, wanted in _OPTIONAL.get(event.kind, {}).items():
@@ -204,7 +202,7 @@ def require(event: Event) -> None:
 
 
 def usable(events: Iterable[Event]) -> list[Event]:
-    """The events whose details are as they should be; each other one is a ProgressWarning."""
+    """Return the events whose details are as they should be, and warn about each other one."""
     found = []
     for event in events:
         try:

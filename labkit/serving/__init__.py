@@ -13,10 +13,9 @@ Read in this order:
 
 Fewer bits, and several tokens in a pass:
 
-    quantized.py            weights of 8 and 4 bits
-    quantized.py      keys and values of 8 bits
-    quantized.py   training with rounded weights
-    speculative.py          a small model drafts, the large one checks several tokens in a pass
+    quantized.py        weights of 8 and 4 bits, keys and values of 8 bits, training with rounded
+                        weights
+    speculative.py      a small model drafts, the large one checks several tokens in a pass
 
 Several ranks:
 
@@ -28,12 +27,10 @@ Several ranks:
 
 A server, which needs the extra `serve`:
 
-    server.py   the engine of a server: in this process, or in replicas
     byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
-    engine_thread.py    an engine that many tasks of an event loop ask
-    openai_api.py       what clients send and get
-    engine_thread.py       what /metrics shows
-    server.py     serve(model): all of it on this machine
+    engine_thread.py    an engine that many tasks of an event loop ask; what /metrics shows
+    openai_api.py       what clients send and get; guard.py bounds it
+    server.py           serve(model): all of it on this machine, in this process or in replicas
 """
 
 from typing import TYPE_CHECKING
@@ -69,5 +66,6 @@ if TYPE_CHECKING:
     from labkit.serving.serving_engine import Engine, Output, QueueFull
     from labkit.serving.speculative import SpeculativeEngine, accept
     from labkit.serving.swapping import SwappingEngine
+
 
 __getattr__, __dir__, __all__ = lazy(__name__)

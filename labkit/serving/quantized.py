@@ -1,4 +1,6 @@
-"""Weight-only quantization: int8 and int4 weights with a scale per group, computed in full numbers.
+"""Fewer bits: weights of 8 and 4 bits, int8 keys and values, training with rounded weights.
+
+Weight-only quantization: int8 and int4 weights with a scale per group, computed in full numbers.
 
     weights of one output, groups of 4   0.10 -0.70  0.31  0.02 | 1.40 -0.60  0.21  0.00
     scale: the largest / 7               0.1                    | 0.2
@@ -17,10 +19,7 @@ Layout: codes_OI int8, or codes_Oi uint8, two codes in a byte, the first in its 
 scale_Og bfloat16. O outputs, I inputs, g groups of inputs. No group: one scale for all inputs of
 an output ("per channel"). Norms, embeddings and the head keep their numbers.
 
-Papers: Dettmers et al., "LLM.int8()", arXiv:2208.07339; Frantar et al., "GPTQ", arXiv:2210.17323,
-which chooses the roundings better; Lin et al., "AWQ", arXiv:2306.00978, which scales inputs first.
-
-A paged cache of int8 keys and values, with a scale per token and head.
+Int8PagedCache: int8 keys and values, with a scale per token and head.
 
     a key of one head     0.31 -1.27  0.02 ... 0.64      K features
     codes, int8             31  -127     2 ...   64      K bytes
@@ -28,18 +27,16 @@ A paged cache of int8 keys and values, with a scale per token and head.
 
 A token takes K + 2 bytes per head for its key, and as many for its value, instead of 4 K in float32
 or 2 K in 16 bits. So almost four times, or twice, as many tokens fit. Each number is wrong by at
-most half a step: 1/254 of the largest in its head. A scale per token: the new token's scale needs
-no other token, so what is in the cache never changes.
+most half a step: 1/254 of the largest in its head. The new token's scale needs no other token, so
+the tokens in the cache never change.
 
-Tokens can differ from those of a lossless cache. They still do not depend on the traffic: a pass
+Answers can differ from those of a lossless cache. They still do not depend on the traffic: a pass
 reads what it wrote itself from the cache, too, so a token sees the same rounded keys in a prompt,
 in a chunk and alone.
 
 Layout: keys_LNGK, values_LNGK int8; key_scales_LNG1, value_scales_LNG1 bfloat16.
-Paper: Sheng et al., "FlexGen", arXiv:2303.06865, section 4.3, with 4 bits by group; int8 with a
-scale per token and head is what vLLM and LMDeploy offer.
 
-Quantization-aware training: weights that are rounded in every forward learn to be rounded.
+Quantization-aware training (QAT): weights that are rounded in every forward learn to be rounded.
 
     weight (full) --round--> rounded --> forward --> loss
          ^                                            |
@@ -49,11 +46,15 @@ Rounding has the gradient 0 almost everywhere, so training would stop. The strai
 estimator uses the gradient by the rounded weight as if it were by the full one. An optimizer's step
 is often smaller than a step of the codes; the full weights add such steps up until a code changes.
 
-Post-training quantization (PTQ) rounds once, after training. Quantization-aware training (QAT)
-costs training steps, and is worth them where PTQ loses much: large models at 4 bits or fewer. A GPT
-as small as this lab's loses almost nothing at 4 and 3 bits, and 0.1 to 0.2 nats per token at 2.
+Post-training quantization (PTQ) rounds once, after training. QAT costs training steps, and is worth
+them where PTQ loses much: large models at 4 bits or fewer. A GPT as small as this lab's loses
+almost nothing at 4 and 3 bits, and 0.1 to 0.2 nats per token at 2.
 
-Papers: Bengio et al., arXiv:1308.3432 (straight-through); Jacob et al., arXiv:1712.05877 (QAT).
+Papers: Dettmers et al., "LLM.int8()", arXiv:2208.07339; Frantar et al., "GPTQ", arXiv:2210.17323,
+which chooses the roundings better; Lin et al., "AWQ", arXiv:2306.00978, which scales inputs first;
+Sheng et al., "FlexGen", arXiv:2303.06865, section 4.3, for a cache with 4 bits by group (vLLM and
+LMDeploy offer int8 with a scale per token and head); Bengio et al., arXiv:1308.3432
+(straight-through); Jacob et al., arXiv:1712.05877 (QAT).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ from labkit.train import TrainConfig, loss, train_step
 
 
 def to_codes(x_XI: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Codes of `bits` bits (2 to 8) as int8, and one scale for all I numbers, scale_X1.
+    """Return codes of `bits` bits (2 to 8) as int8, and one scale for all I numbers, scale_X1.
 
     codes * scale differs from x by at most scale / 2.
     """
@@ -88,24 +89,37 @@ def to_codes(x_XI: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def from_codes(codes_XI: Tensor, scale_X1: Tensor, dtype: torch.dtype) -> Tensor:
-    """x_XI, the numbers that these codes stand for."""
+    """Return x_XI, the numbers that these codes stand for."""
     return codes_XI.to(dtype) * scale_X1.to(dtype)
 
 
+def _by_group(weight_OI: Tensor, group: int | None) -> Tensor:
+    """Return weight_OgI: the inputs of each group in a row."""
+    num_inputs = weight_OI.shape[1]
+    if group is None:
+        group = num_inputs
+    if num_inputs % arguments.whole("group", group, "1 or more inputs"):
+        raise ValueError(
+            f"group={group} does not divide the {num_inputs} inputs of a layer; "
+            f"choose one of {arguments.divisors(num_inputs)}"
+        )
+    return weight_OI.unflatten(1, (-1, group))
+
+
 def rounded(weight_OI: Tensor, bits: int, group: int | None = None) -> Tensor:
-    """What `weight_OI` becomes in so many bits, 2 to 8. group: inputs with one scale; None: all."""
+    """Round `weight_OI` to so many bits, 2 to 8. group: inputs with one scale; None: all."""
     groups_OgI = _by_group(weight_OI, group)
     return from_codes(*to_codes(groups_OgI, bits), weight_OI.dtype).flatten(1)
 
 
 def pack(codes_OI: Tensor) -> Tensor:
-    """Codes of 4 bits, two per byte: codes_Oi, uint8. I is even."""
+    """Pack codes of 4 bits, two per byte: codes_Oi, uint8. I is even."""
     low, high = codes_OI.unflatten(-1, (-1, 2)).view(torch.uint8).unbind(-1)
     return (low & 15) | (high << 4)
 
 
 def unpack(codes_Oi: Tensor) -> Tensor:
-    """The codes that `pack` packed, int8."""
+    """Return the codes that `pack` packed, int8."""
     nibbles = torch.stack([codes_Oi & 15, codes_Oi >> 4], -1).flatten(-2)
     return (nibbles ^ 8).view(torch.int8) - 8  # the sign is the fourth bit
 
@@ -136,7 +150,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
-    """A copy of a GPT whose blocks have weights of 8 or 4 bits. A Decoder can run it.
+    """Copy a GPT with block weights of 8 or 4 bits. A Decoder can run it.
 
     group: inputs with one scale; None: all inputs of an output. ValueError: bits other than 8 and
     4, or a group that does not divide a layer's inputs.
@@ -153,28 +167,15 @@ def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters, codes and scales; a tied parameter counts once."""
+    """Count bytes of all parameters, codes and scales; a tied parameter counts once."""
     return sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
 
 
 @torch.no_grad()
 def logits_error(exact: nn.Module, approximate: nn.Module, tokens_BT: Tensor) -> float:
-    """The norm of the difference of two models' logits over the norm of the exact ones."""
+    """Return the norm of the difference of two models' logits over the norm of the exact ones."""
     logits_BTV = exact(tokens_BT)
     return ((approximate(tokens_BT) - logits_BTV).norm() / logits_BTV.norm()).item()
-
-
-def _by_group(weight_OI: Tensor, group: int | None) -> Tensor:
-    """weight_OgI: the inputs of each group in a row."""
-    num_inputs = weight_OI.shape[1]
-    if group is None:
-        group = num_inputs
-    if num_inputs % arguments.whole("group", group, "1 or more inputs"):
-        raise ValueError(
-            f"group={group} does not divide the {num_inputs} inputs of a layer; "
-            f"choose one of {arguments.divisors(num_inputs)}"
-        )
-    return weight_OI.unflatten(1, (-1, group))
 
 
 class Int8PagedCache(PagedCache):

@@ -12,18 +12,19 @@
     POST /v1/completions, /v1/chat/completions     GET /v1/models, /metrics, /health
 
 The server listens on 127.0.0.1 only, unless you give another host. It knows no passwords and no
-users: on another host, everyone who reaches the port can use the model. What a request may be is
-bounded (guard.py, openai_api.py), so that one client cannot keep the others waiting.
+users: on another host, anyone who reaches the port can use the model. Requests are bounded
+(guard.py, openai_api.py), so that one client cannot keep the others waiting.
 
-It needs the extra `serve` (fastapi, uvicorn). Ranks do not: they use an Engine directly.
-
-The engine of `labkit serve`: in this process, or in replicas of one rank or several each.
+`labkit serve` makes its engine with `engine_for`: in this process, or in replicas of one rank or
+several each:
 
     num_replicas=2, tp=2         replica 0    rank 0  rank 1      half of the heads each
     this process -> Router ->    replica 1    rank 0  rank 1      the same model
 
 Tensor parallelism makes one request faster, replicas serve more of them, and a replica that fails
 restarts alone while the other one goes on with its requests.
+
+It needs the extra `serve` (fastapi, uvicorn). Ranks do not: they use an Engine directly.
 """
 
 from __future__ import annotations
@@ -40,17 +41,6 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
-
-try:
-    import uvicorn
-    from fastapi import FastAPI, Response
-    from fastapi import Request as HttpRequest
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-    from starlette.exceptions import HTTPException
-except ModuleNotFoundError as error:
-    message = f"{error}: a server needs more packages; pip install 'labkit[serve]'"
-    raise ModuleNotFoundError(message, name=error.name) from None
 
 from labkit import arguments
 from labkit.comm import Group
@@ -77,75 +67,6 @@ from labkit.serving.scheduler import Chunk, Plan, State, preempting
 from labkit.serving.serving_engine import Engine, EngineClient
 from labkit.tensor_parallel import HeadShares, parallelize
 
-MAX_RUNNING, MAX_WAITING = 32, 64
-
-
-def engine_of(model: GPT, max_waiting: int | None = MAX_WAITING) -> Engine:
-    """In this process: pages for 32 of the model's longest sequences, and chunked prefill."""
-    return _engine(Decoder(model), model, max_waiting)
-
-
-@contextmanager
-def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]:
-    """In num_replicas * tp processes, until the `with` block ends; for one, in this process.
-
-    tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
-    ValueError: so many ranks cannot share the heads evenly.
-    """
-    HeadShares(model.config.num_heads, model.config.kv_heads, tp)  # before any process starts
-    if num_replicas * tp == 1:
-        yield engine_of(store_head_by_inputs(model))
-        return
-    with Replicas(_on_rank, num_replicas, (model,), num_ranks=tp) as replicas:
-        limit = num_replicas * (MAX_RUNNING + MAX_WAITING)
-        yield Router(replicas, by_prefix, max_unfinished=limit)
-
-
-def _on_rank(world: Group, model: GPT) -> Engine:
-    is_alone = world.size == 1
-    decoder = Decoder(model) if is_alone else TensorParallelDecoder(parallelize(model, world))
-    return _engine(decoder, model)  # the router has the bound
-
-
-def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Engine:
-    num_pages = MAX_RUNNING * -(-model.config.context // 16)
-    weight = next(model.parameters())
-    try:
-        cache = PagedCache(
-            decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
-        )
-    except RuntimeError as error:  # of the allocator
-        raise ValueError(
-            f"there is no memory for {MAX_RUNNING} sequences of context={model.config.context}, "
-            f"{num_pages} pages: {str(error):.100}"
-        ) from None
-    scheduler = partial(short_prompts_too, max_running=MAX_RUNNING, token_budget=128)
-    return Engine(decoder, cache, scheduler, max_waiting=max_waiting)
-
-
-def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> Plan:
-    """As chunked_prefill, but a short prompt does not wait behind long ones of another client.
-
-    Single tokens come first. Of the rest of the budget the oldest prompt gets half, so that it
-    comes to its end. The others get what is left, the shortest first.
-    """
-    plan = preempting(state, max_running=max_running)
-    running = set(map(id, state.running))
-    is_single = [each.num_tokens == 1 and id(each.generation) in running for each in plan.chunks]
-    singles = [each for each, single in zip(plan.chunks, is_single, strict=True) if single]
-    prompts = [each for each, single in zip(plan.chunks, is_single, strict=True) if not single]
-    left = max(0, token_budget - len(singles))
-    # The oldest comes last here: it gets its half, and what the others leave.
-    half = min(prompts[0].num_tokens, -(-left // 2)) if prompts else 0
-    given: dict[int, Chunk] = {}
-    for chunk in [*sorted(prompts[1:], key=lambda each: each.num_tokens), *prompts[:1]]:
-        num_tokens = min(chunk.num_tokens, left if chunk is prompts[0] else left - half)
-        left -= num_tokens
-        given[id(chunk)] = chunk._replace(num_tokens=num_tokens)
-    chunks = [given[id(each)] for each in prompts if given[id(each)].num_tokens]
-    return Plan([*singles[:token_budget], *chunks], plan.preempt)
-
-
 T = TypeVar("T")
 DEFAULT_CHAT_TOKENS = 1024  # or fewer, where the model ends before
 MOST_HEADER_BYTES = 16 << 10
@@ -153,7 +74,7 @@ MOST_HEADER_BYTES = 16 << 10
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs. url: such as http://127.0.0.1:8000, without the /v1 of the protocol."""
+    """A running server. url: such as http://127.0.0.1:8000, without the /v1 of the protocol."""
 
     url: str
 
@@ -203,7 +124,7 @@ def serve(
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """OSError that says what to do where the port is taken."""
+    """Return a socket that listens. OSError says what to do where the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -215,7 +136,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def make_app(engine: EngineThread, name: str) -> FastAPI:
-    """The web application. name: of the model."""
+    """Make the web application. name: of the model."""
     app = FastAPI(openapi_url=None)
     card = {
         "id": name,
@@ -268,7 +189,7 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
 
 
 def _answer_errors(app: FastAPI) -> None:
-    """Every error has a body in OpenAI's form, also those of FastAPI."""
+    """Answer every error in OpenAI's form, also those of FastAPI."""
 
     @app.exception_handler(ApiError)
     async def of_api(http: HttpRequest, error: ApiError) -> Response:
@@ -289,7 +210,7 @@ def _answer_errors(app: FastAPI) -> None:
 async def answer(
     engine: EngineThread, http: HttpRequest, body: CompletionBody | ChatBody, max_tokens: int
 ) -> Response:
-    """The answers to one call. If its client goes away, they are cancelled."""
+    """Yield the answers to one call. If its client goes away, they are cancelled."""
     seed = secrets.randbits(62) if body.seed is None else body.seed
     prompts = body.prompts()
     _require_few(len(prompts), body.n, engine.engine.most_unfinished)
@@ -320,7 +241,7 @@ async def answer(
 
 
 def _require_few(num_prompts: int, n: int, limit: int | None) -> None:
-    """400 for more answers to one call than may be unfinished at all, before any is made."""
+    """Raise 400 for more answers to one call than may be unfinished at all, before any is made."""
     most = MOST_ANSWERS if limit is None else limit
     if num_prompts > most:
         message = f"prompt has {num_prompts} prompts, and this server takes {most} at once"
@@ -332,7 +253,7 @@ def _require_few(num_prompts: int, n: int, limit: int | None) -> None:
 
 
 async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work, which is cancelled if the client goes away."""
+    """Return the result of the work, which is cancelled if the client goes away."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(http.receive())
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -342,3 +263,83 @@ async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
     finally:
         task.cancel()
         gone.cancel()
+
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, Response
+    from fastapi import Request as HttpRequest
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+    from starlette.exceptions import HTTPException
+except ModuleNotFoundError as error:
+    message = f"{error}: a server needs more packages; pip install 'labkit[serve]'"
+    raise ModuleNotFoundError(message, name=error.name) from None
+
+MAX_RUNNING, MAX_WAITING = 32, 64
+
+
+def engine_of(model: GPT, max_waiting: int | None = MAX_WAITING) -> Engine:
+    """Make an engine in this process: pages for 32 longest sequences, chunked prefill."""
+    return _engine(Decoder(model), model, max_waiting)
+
+
+@contextmanager
+def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]:
+    """Make an engine in num_replicas * tp processes, until the `with` block ends; for one, here.
+
+    tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
+    ValueError: so many ranks cannot share the heads evenly.
+    """
+    HeadShares(model.config.num_heads, model.config.kv_heads, tp)  # before any process starts
+    if num_replicas * tp == 1:
+        yield engine_of(store_head_by_inputs(model))
+        return
+    with Replicas(_on_rank, num_replicas, (model,), num_ranks=tp) as replicas:
+        limit = num_replicas * (MAX_RUNNING + MAX_WAITING)
+        yield Router(replicas, by_prefix, max_unfinished=limit)
+
+
+def _on_rank(world: Group, model: GPT) -> Engine:
+    is_alone = world.size == 1
+    decoder = Decoder(model) if is_alone else TensorParallelDecoder(parallelize(model, world))
+    return _engine(decoder, model)  # the router has the bound
+
+
+def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Engine:
+    num_pages = MAX_RUNNING * -(-model.config.context // 16)
+    weight = next(model.parameters())
+    try:
+        cache = PagedCache(
+            decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
+        )
+    except RuntimeError as error:  # of the allocator
+        raise ValueError(
+            f"there is no memory for {MAX_RUNNING} sequences of context={model.config.context}, "
+            f"{num_pages} pages: {str(error):.100}"
+        ) from None
+    scheduler = partial(short_prompts_too, max_running=MAX_RUNNING, token_budget=128)
+    return Engine(decoder, cache, scheduler, max_waiting=max_waiting)
+
+
+def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> Plan:
+    """Schedule as chunked_prefill, but short prompts do not wait behind other clients' long ones.
+
+    Single tokens come first. Of the rest of the budget the oldest prompt gets half, so that it
+    comes to its end. The others get what is left, the shortest first.
+    """
+    plan = preempting(state, max_running=max_running)
+    running = set(map(id, state.running))
+    is_single = [each.num_tokens == 1 and id(each.generation) in running for each in plan.chunks]
+    singles = [each for each, single in zip(plan.chunks, is_single, strict=True) if single]
+    prompts = [each for each, single in zip(plan.chunks, is_single, strict=True) if not single]
+    left = max(0, token_budget - len(singles))
+    # The oldest comes last here: it gets its half, and what the others leave.
+    half = min(prompts[0].num_tokens, -(-left // 2)) if prompts else 0
+    given: dict[int, Chunk] = {}
+    for chunk in [*sorted(prompts[1:], key=lambda each: each.num_tokens), *prompts[:1]]:
+        num_tokens = min(chunk.num_tokens, left if chunk is prompts[0] else left - half)
+        left -= num_tokens
+        given[id(chunk)] = chunk._replace(num_tokens=num_tokens)
+    chunks = [given[id(each)] for each in prompts if given[id(each)].num_tokens]
+    return Plan([*singles[:token_budget], *chunks], plan.preempt)

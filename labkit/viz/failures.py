@@ -1,19 +1,21 @@
-"""Goodput over the interval between checkpoints: measured, by formulas, and the optima.
+"""Pictures of failures: goodput over intervals, recoveries side by side, a save cut off anywhere.
 
-share |      .-+-.  :      o: all seeds together, a bar from the least to the most
-      |   o-'  o  `-:o
-      | o'     :    : `-o  lines: formulas
-      +--------+----+----- seconds of work between checkpoints, logarithmic
-             Young  Daly
+goodput: the share of useful time over the interval between checkpoints.
 
-How jobs go on after a failure: the steps they make over time, one line for each.
+    share |      .-+-.  :      o: all seeds together, a bar from the least to the most
+          |   o-'  o  `-:o
+          | o'     :    : `-o  lines: formulas
+          +--------+----+----- seconds of work between checkpoints, logarithmic
+                 Young  Daly
 
-step   |            ,---x            ,-'        x: the failure
-       |        ,--'    |         ,-'
-       |    ,--'        '......,-'              the line falls to the step that was saved
-       +----------------0------------- seconds since the failure
+recovery: the steps that jobs make over time, one line for each.
 
-What the next load gives when the power is cut after each operation of a save.
+    step   |            ,---x            ,-'        x: the failure
+           |        ,--'    |         ,-'
+           |    ,--'        '......,-'              the line falls to the step that was saved
+           +----------------0------------- seconds since the failure
+
+power_cuts: what the next load gives when the power is cut after each operation of a save.
 
     rank 0       .  m  c w w s . . .  c w s d R d d r x x x
     rank 1       m  .  . . . . c w s
@@ -43,7 +45,8 @@ from labkit.viz import style
 from labkit.viz.memory import clean
 from labkit.viz.style import Picture, blank_axes
 
-_WIDTH, _HEIGHT = 9.0, 3.8  # inches
+_WIDTH = 9.0  # inches, as all that follow
+_GOODPUT_HEIGHT, _RECOVERY_HEIGHT = 3.8, 3.4
 _MEASURED, _SAMPLES = "#0072b2", 80
 _LINES = (("#d55e00", "-"), ("#6b6b6b", "--"), ("#009e73", "-."))
 
@@ -69,9 +72,9 @@ def goodput(
     together = {num * step_s: job.share for num, job in totals.items()}
     best = max(together, key=together.__getitem__)
     words = f"most at {seconds_text(best)}, {together[best]:.0%}"
-    picture = Picture(_WIDTH, _HEIGHT, f"{title}: {words}")
-    picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
-    picture.text(0.013, 1 - 0.44 / _HEIGHT, f"measured: {words}", **style.SMALL)
+    picture = Picture(_WIDTH, _GOODPUT_HEIGHT, f"{title}: {words}")
+    picture.text(0.013, 1 - 0.2 / _GOODPUT_HEIGHT, title, **style.TITLE)
+    picture.text(0.013, 1 - 0.44 / _GOODPUT_HEIGHT, f"measured: {words}", **style.SMALL)
     axes = picture.add_axes((0.07, 0.14, 0.66, 0.66))
     for interval, shares in points.items():
         axes.plot([interval] * 2, [min(shares), max(shares)], color=_MEASURED, linewidth=1.2)
@@ -98,9 +101,6 @@ def goodput(
     return picture
 
 
-_RECOVERY_WIDTH, _RECOVERY_HEIGHT = 9.0, 3.4  # inches
-
-
 def recovery(
     steps_made: Mapping[str, Sequence[tuple[float, int]]],
     failed_in: int,
@@ -113,7 +113,7 @@ def recovery(
     too. failed_in: the step in which each job failed; seconds count from the end of the one before.
     Returns a Picture.
     """
-    picture = Picture(_RECOVERY_WIDTH, _RECOVERY_HEIGHT, f"{title}: {'; '.join(steps_made)}")
+    picture = Picture(_WIDTH, _RECOVERY_HEIGHT, f"{title}: {'; '.join(steps_made)}")
     picture.text(0.013, 1 - 0.2 / _RECOVERY_HEIGHT, title, **style.TITLE)
     axes = picture.add_axes((0.06, 0.15, 0.64, 0.66))
     looks = style.series(list(steps_made))
@@ -155,7 +155,7 @@ KINDS = {
 }
 _STATES = ("#ececec", "#bfe0f5", "#8fcf9f", "#f6c6e0", "#f0b13c")
 MIXED = "mixed"
-_CUT_WIDTH, _LEFT, _RIGHT, _HEADER, _ROW, _BOTTOM = 9.0, 1.25, 0.12, 0.78, 0.27, 0.12  # inches
+_LEFT, _RIGHT, _HEADER, _ROW, _BOTTOM = 1.25, 0.12, 0.78, 0.27, 0.12  # inches
 MAX_OPERATIONS = 80
 
 
@@ -182,11 +182,11 @@ def power_cuts(
     height = _HEADER + _ROW * (len(rows) + 0.5) + _BOTTOM
     states = dict.fromkeys(state for each in found.values() for state in each)
     words = ", ".join("no checkpoint" if state is None else str(state) for state in states)
-    picture = Picture(_CUT_WIDTH, height, f"{title}: {n} operations; loads give {words}")
+    picture = Picture(_WIDTH, height, f"{title}: {n} operations; loads give {words}")
     axes = picture.add_axes((0, 0, 1, 1))
-    blank_axes(axes, _CUT_WIDTH, height)
+    blank_axes(axes, _WIDTH, height)
     axes.text(0.12, 0.2, title, **style.TITLE)
-    width = (_CUT_WIDTH - _LEFT - _RIGHT) / n
+    width = (_WIDTH - _LEFT - _RIGHT) / n
     gap = 0.5 * _ROW
     for number, name in enumerate(rows):
         below = 0 if name.startswith("rank ") else gap
@@ -212,7 +212,7 @@ def power_cuts(
 def _draw_legend(
     picture: Picture, height: float, operations: Sequence[Operation], has_mixed: bool
 ) -> None:
-    """Below the title: the kinds of operations that occur, and the outcomes."""
+    """Draw below the title the kinds of operations that occur, and the outcomes."""
     present = dict.fromkeys(KINDS[each.kind] for each in operations)
     handles = [Patch(color=colour, label=f"{a} {name}") for a, name, colour in present]
     handles.append(Patch(color=_STATES[0], label="· no checkpoint"))
@@ -232,7 +232,7 @@ def _draw_legend(
 
 
 def _rank_of(operation: Operation) -> int:
-    """The rank whose file it is; what is of no rank's file is the leader's."""
+    """Return the rank whose file it is; the leader for a file of no rank."""
     found = re.search(r"rank-(\d+)", operation.path.name)
     return int(found[1]) if found else 0
 

@@ -5,9 +5,7 @@ r"""Seconds over the bandwidth of the link: what was measured, and what a formul
             |   ` ..______|______        flat: the link is no longer what takes the time
             +-------------+------ bytes/s
 
-Both axes are logarithmic.
-
-What stands above times over bandwidths: the title, the legend, and the names of the links.
+Both axes are logarithmic. Above the plot are the title, the legend, and the names of the links.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,79 +23,6 @@ from labkit.viz import style
 from labkit.viz.style import Picture, require_names, text_inches
 
 HEADER, MARK_ROW = 0.45, 0.19  # inches: title with some air, a row of names of links
-_LEGEND_COLUMNS = 4
-_BETWEEN = 0.12  # inches between two names
-
-
-class Place(NamedTuple):
-    """Of a name: its row, 0 the lowest, and its middle in inches from the left of the plot."""
-
-    row: int
-    middle: float
-
-
-Places = dict[str, Place]
-
-
-def legend_rows(names: Sequence[str]) -> int:
-    """How many rows of the legend the series take."""
-    return -(-len(names) // _LEGEND_COLUMNS)
-
-
-def mark_places(links: Mapping[str, float], low: float, high: float, width: float) -> Places:
-    """Where above the plot each link's name stands: over its line, and no two touch.
-
-    low, high: bytes/s at the ends of an axis of `width` inches.
-    """
-    ends: list[float] = []  # by row: up to where it is taken
-    places: Places = {}
-    for name, bytes_per_s in sorted(links.items(), key=lambda item: item[1]):
-        half = (text_inches(name, style.SMALL_POINTS)[0] + _BETWEEN) / 2
-        over_line = width * log(bytes_per_s / low) / log(high / low)
-        middle = max(half, min(over_line, width - half))
-        row = next((row for row, end in enumerate(ends) if end <= middle - half), len(ends))
-        ends[row : row + 1] = [middle + half]
-        places[name] = Place(row, middle)
-    return places
-
-
-def draw_header(
-    picture: Picture,
-    title: str,
-    looks: Mapping[str, style.Series],
-    measured: Collection[str],
-    predicted: Collection[str],
-) -> None:
-    """The title, what dots and lines are, and below them the legend in rows."""
-    height = picture.get_size_inches()[1]
-    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
-    x = picture.transFigure.inverted().transform((heading.get_window_extent().x1, 0))[0] + 0.015
-    notes = ["points: measured"] * bool(measured) + ["lines: predicted"] * bool(predicted)
-    picture.text(x, 1 - 0.2 / height, ", ".join(notes), **style.FAINT)
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=look.colour,
-            marker=look.marker if name in measured else "",
-            linestyle=look.line if name in predicted else "none",
-            markersize=look.size,
-            linewidth=1.4,
-            label=name,
-        )
-        for name, look in looks.items()
-    ]
-    picture.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.004, 1 - 0.32 / height),
-        ncols=min(len(handles), _LEGEND_COLUMNS),
-        frameon=False,
-        fontsize=style.SMALL_POINTS,
-        handlelength=2.2,
-        columnspacing=1.6,
-        borderpad=0.2,
-    )
 
 
 MAX_SERIES = 9
@@ -113,6 +38,16 @@ Points = Mapping[float, float] | Iterable[tuple[float, float]]
 Model = Callable[[float], float | Result]
 
 
+class Place(NamedTuple):
+    """The place of a name: its row, 0 the lowest, and its middle in inches from the left."""
+
+    row: int
+    middle: float
+
+
+Places = dict[str, Place]
+
+
 def over_links(
     measured: Mapping[str, Points],
     predicted: Mapping[str, Model] | None = None,
@@ -120,7 +55,7 @@ def over_links(
     title: str = "time over the bandwidth of the link",
     marks: Mapping[str, float] | None = None,
 ) -> Picture:
-    """Seconds over bytes per second, a series for each name; both axes logarithmic.
+    """Draw seconds over bytes per second, a series for each name; both axes logarithmic.
 
     measured: name -> {bytes/s: seconds}, or pairs of them, drawn as dots. predicted: name -> a
     function of bytes/s that returns seconds, drawn as a line in the colour of that name, over the
@@ -207,7 +142,7 @@ def _range(
     lines: Mapping[str, Model],
     links: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The slowest and the fastest link of all."""
+    """Return the slowest and the fastest link of all."""
     measured = [bytes_per_s for each in points.values() for bytes_per_s, _ in each]
     bandwidths = sorted({*measured, *links.values()})
     if lines and len(bandwidths) < 2:
@@ -220,7 +155,7 @@ def _range(
 
 
 def _limits(least: float, most: float) -> tuple[float, float]:
-    """Of an axis on which all from `least` to `most` has some air."""
+    """Return an axis' limits, with some air around `least` and `most`."""
     beyond = max(_AIR, (_LEAST * least / most) ** 0.5)
     return least / beyond, most * beyond
 
@@ -268,7 +203,7 @@ def _style_axes(axes: Axes, limits: tuple[float, float]) -> None:
 
 
 def _draw_marks(axes: Axes, links: Mapping[str, float], places: Places) -> None:
-    """A line for each link, up to its name above the plot."""
+    """Draw a line for each link, up to its name above the plot."""
     across = axes.get_xaxis_transform()
     look: dict[str, Any] = {"color": style.FAINT_INK, "linestyle": ":", "linewidth": 0.9}
     width = _WIDTH - _LEFT - _RIGHT
@@ -279,3 +214,68 @@ def _draw_marks(axes: Axes, links: Mapping[str, float], places: Places) -> None:
         axes.plot(ends, [0, top], transform=across, zorder=1, clip_on=False, **look)
         in_axes = {"transform": axes.transAxes, "ha": "center"}
         axes.text(middle / width, centre, name, bbox=_GROUND, **style.FAINT | in_axes)
+
+
+_LEGEND_COLUMNS = 4
+_BETWEEN = 0.12  # inches between two names
+
+
+def legend_rows(names: Sequence[str]) -> int:
+    """Return how many rows of the legend the series take."""
+    return -(-len(names) // _LEGEND_COLUMNS)
+
+
+def mark_places(links: Mapping[str, float], low: float, high: float, width: float) -> Places:
+    """Place each link's name above the plot: over its line, and no two touch.
+
+    low, high: bytes/s at the ends of an axis of `width` inches.
+    """
+    ends: list[float] = []  # by row: up to where it is taken
+    places: Places = {}
+    for name, bytes_per_s in sorted(links.items(), key=lambda item: item[1]):
+        half = (text_inches(name, style.SMALL_POINTS)[0] + _BETWEEN) / 2
+        over_line = width * log(bytes_per_s / low) / log(high / low)
+        middle = max(half, min(over_line, width - half))
+        row = next((row for row, end in enumerate(ends) if end <= middle - half), len(ends))
+        ends[row : row + 1] = [middle + half]
+        places[name] = Place(row, middle)
+    return places
+
+
+def draw_header(
+    picture: Picture,
+    title: str,
+    looks: Mapping[str, style.Series],
+    measured: Collection[str],
+    predicted: Collection[str],
+) -> None:
+    """Draw the title, what dots and lines are, and below them the legend in rows."""
+    height = picture.get_size_inches()[1]
+    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
+    x = picture.transFigure.inverted().transform((heading.get_window_extent().x1, 0))[0] + 0.015
+    notes = ["points: measured"] * bool(measured) + ["lines: predicted"] * bool(predicted)
+    picture.text(x, 1 - 0.2 / height, ", ".join(notes), **style.FAINT)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look.colour,
+            marker=look.marker if name in measured else "",
+            linestyle=look.line if name in predicted else "none",
+            markersize=look.size,
+            linewidth=1.4,
+            label=name,
+        )
+        for name, look in looks.items()
+    ]
+    picture.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.004, 1 - 0.32 / height),
+        ncols=min(len(handles), _LEGEND_COLUMNS),
+        frameon=False,
+        fontsize=style.SMALL_POINTS,
+        handlelength=2.2,
+        columnspacing=1.6,
+        borderpad=0.2,
+    )

@@ -7,8 +7,6 @@ r"""Two pictures of memory: what was alive when, and what each GPU holds beside 
 
 A kind has one colour in both: what a meter calls "optimizer states" looks like the calculator's
 "moments", since that is what they are.
-
-What stands above pictures of memory, title and colours, and the look of their axes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,39 +24,6 @@ from labkit.viz.style import Picture
 LEGEND_COLUMNS = 6
 
 
-def draw_memory_header(
-    picture: Picture, title: str, labels: Mapping[str, str], note: str = ""
-) -> None:
-    """The title, and below it what each colour is."""
-    height = picture.get_size_inches()[1]
-    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
-    if note:
-        box = heading.get_window_extent()
-        x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
-        picture.text(x, 1 - 0.2 / height, note, **style.FAINT)
-    picture.legend(
-        handles=[Patch(color=style.memory_colour(kind), label=labels[kind]) for kind in labels],
-        loc="upper left",
-        bbox_to_anchor=(0.004, 1 - 0.32 / height),
-        ncols=min(len(labels), 3 if max(map(len, labels.values())) > 20 else LEGEND_COLUMNS),
-        frameon=False,
-        fontsize=style.SMALL_POINTS,
-        handlelength=1.2,
-        columnspacing=1.6,
-        borderpad=0.2,
-    )
-
-
-def clean(axes: Axes) -> None:
-    """A grid, a line at the bottom, and no frame."""
-    axes.tick_params(length=0, labelsize=style.SMALL_POINTS, labelcolor=style.INK)
-    axes.grid(axis="both", color=style.GRID, linewidth=0.6, alpha=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(style.GRID)
-
-
 _WIDTH = 9.0  # inches
 # What stays from step to step lies below what comes and goes.
 _FROM_BELOW = ("parameters", "optimizer states", "buffers", "gradients", "activations", "other")
@@ -67,13 +32,16 @@ _LEFT, _RIGHT, _BAR = 1.25, 1.3, 0.42  # inches of a bar picture
 _LETTER = 0.075  # inches of a small letter, about
 
 
+_AXIS: dict[str, Any] = {"fontsize": style.SMALL_POINTS, "color": style.FAINT_INK}
+
+
 def memory_timeline(
     usage: Usage,
     *,
     phases: Sequence[tuple[str, float]] = (),
     title: str = "live bytes by kind",
 ) -> Picture:
-    """Live bytes over time, stacked by kind from the longest-lived up, with the peak marked.
+    """Draw live bytes over time, stacked by kind, the longest-lived lowest, and the peak.
 
     usage: of a `labkit.memory.Meter`. phases: (name, when it ends on the meter's clock) in order,
     such as ("forward", meter.usage.times_s[-1]) noted after forward. A kind that never lived is not
@@ -118,7 +86,7 @@ def memory_bar(
     *,
     title: str = "what each GPU holds",
 ) -> Picture:
-    """A bar per GPU, stacked by the parts of its Result, against what a device has.
+    """Draw a bar per GPU, stacked by the parts of its Result, against what a device has.
 
     results: of `calc.footprints(...)`, or by name, which is then written beside the bar. capacity:
     bytes. What is beyond it is hatched, and the number at the end of each bar says what is left or
@@ -150,7 +118,37 @@ def memory_bar(
     return picture
 
 
-_AXIS: dict[str, Any] = {"fontsize": style.SMALL_POINTS, "color": style.FAINT_INK}
+def draw_memory_header(
+    picture: Picture, title: str, labels: Mapping[str, str], note: str = ""
+) -> None:
+    """Draw the title, and below it what each colour is."""
+    height = picture.get_size_inches()[1]
+    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
+    if note:
+        box = heading.get_window_extent()
+        x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
+        picture.text(x, 1 - 0.2 / height, note, **style.FAINT)
+    picture.legend(
+        handles=[Patch(color=style.memory_colour(kind), label=labels[kind]) for kind in labels],
+        loc="upper left",
+        bbox_to_anchor=(0.004, 1 - 0.32 / height),
+        ncols=min(len(labels), 3 if max(map(len, labels.values())) > 20 else LEGEND_COLUMNS),
+        frameon=False,
+        fontsize=style.SMALL_POINTS,
+        handlelength=1.2,
+        columnspacing=1.6,
+        borderpad=0.2,
+    )
+
+
+def clean(axes: Axes) -> None:
+    """Style the axes: a grid, a line at the bottom, and no frame."""
+    axes.tick_params(length=0, labelsize=style.SMALL_POINTS, labelcolor=style.INK)
+    axes.grid(axis="both", color=style.GRID, linewidth=0.6, alpha=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(style.GRID)
 
 
 def _named(results: Sequence[Result] | Mapping[str, Result]) -> dict[str, Result]:
@@ -188,7 +186,7 @@ def _draw_bar(
 
 
 def _longer_side(begin: float, end: float, room: float) -> tuple[float, float]:
-    """Where a label has more room: on this side of the capacity, or beyond."""
+    """Return the side with more room for a label: this side of the capacity, or beyond."""
     if not begin < room < end:
         return begin, end
     return (begin, room) if room - begin > end - room else (room, end)

@@ -7,9 +7,7 @@
     node 1   [ 4 tp   ] [ 5 this ] [ 6      ] [ 7 pp   ]
 
 Another rank differs from the chosen one in one axis, and has that axis's colour, or in more, and
-has none: the two never talk.
-
-Where each rank of a mesh is: coordinates, node, and whom it talks to. No drawing here.
+has none: the two never communicate.
 """
 
 from collections.abc import Mapping
@@ -22,64 +20,6 @@ from labkit import arguments
 from labkit.mesh import AXES, coordinates_at, ranks_along
 from labkit.viz import style
 from labkit.viz.style import Picture, blank_axes, require_names, text_inches
-
-
-class Place(NamedTuple):
-    """One rank."""
-
-    rank: int
-    coordinates: dict[str, int]
-    """By axis, slowest first."""
-    node: int
-
-
-def checked_sizes(sizes: Mapping[str, int], most: int, coordinates: int) -> dict[str, int]:
-    """The sizes of a mesh of at most `most` ranks, with so many coordinates in all.
-
-    ValueError, TypeError for others.
-    """
-    require_names("sizes", sizes, "{axis: ranks}, slowest first, such as {'dp': 2, 'tp': 4}")
-    num_ranks = 1
-    for axis, size in sizes.items():
-        if axis not in AXES:
-            raise ValueError(f"{axis!r} is no axis; choose among {', '.join(AXES)}")
-        num_ranks *= arguments.whole(axis, size, "give the number of ranks along this axis")
-    if not sizes or num_ranks > most:
-        raise ValueError(f"sizes={dict(sizes)!r:.60}: {num_ranks} ranks; give 1 to {most}")
-    if num_ranks * len(sizes) > coordinates:
-        raise ValueError(
-            f"sizes={dict(sizes)!r:.60}: {num_ranks} ranks of {len(sizes)} axes are more than can "
-            f"be read; leave out axes of size 1, or give at most {coordinates // len(sizes)} ranks"
-        )
-    return dict(sizes)
-
-
-def places(sizes: Mapping[str, int], gpus_per_node: int) -> list[Place]:
-    """By rank. Nodes are filled one after the other, as launchers do."""
-    num_ranks = 1
-    for size in sizes.values():
-        num_ranks *= size
-    return [
-        Place(rank, coordinates_at(rank, sizes), rank // gpus_per_node) for rank in range(num_ranks)
-    ]
-
-
-def groups_of(rank: int, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """By axis: the ranks of `mesh.<axis>`, as this rank sees it; it is in each of them."""
-    return {axis: ranks_along(axis, rank, sizes) for axis in sizes}
-
-
-def group_text(axis: str, ranks: tuple[int, ...], gpus_per_node: int) -> str:
-    """`tp: ranks 4, 5 (one node)`."""
-    num_nodes = len({rank // gpus_per_node for rank in ranks})
-    shown = [str(rank) for rank in ranks]
-    if len(shown) > 8:
-        shown = [*shown[:4], "...", shown[-1]]
-    if len(ranks) == 1:
-        return f"{axis}: alone"
-    where = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
-    return f"{axis}: ranks {', '.join(shown)} ({where})"
-
 
 MAX_RANKS, MAX_COORDINATES = 64, 256  # a picture of at most 100 KB
 AXIS_COLOURS = {
@@ -98,8 +38,17 @@ _MOST_COLUMNS = 8
 _TINT = 0.45
 
 
+class Place(NamedTuple):
+    """The place of one rank."""
+
+    rank: int
+    coordinates: dict[str, int]
+    """By axis, slowest first."""
+    node: int
+
+
 class _Form(NamedTuple):
-    """Where everything goes."""
+    """The sizes and places of everything in the picture."""
 
     gpus_per_node: int
     top: float
@@ -137,7 +86,7 @@ class _Form(NamedTuple):
 def mesh_map(
     sizes: Mapping[str, int], rank: int = 0, *, gpus_per_node: int = 8, title: str | None = None
 ) -> Picture:
-    """Every rank with its coordinates, in its node, and the groups of `rank` by colour.
+    """Draw every rank with its coordinates, in its node, and the groups of `rank` by colour.
 
     sizes: by axis, slowest first, as Mesh takes them: {"dp": 2, "pp": 2, "tp": 2}, up to 64 ranks.
     Returns a Picture. ValueError: no axis, too many ranks (64 of five axes are), a rank or a node
@@ -197,3 +146,51 @@ def _colour(rank: int, chosen: int, groups: Mapping[str, tuple[int, ...]]) -> st
         if rank in ranks:
             return style.tint(AXIS_COLOURS[axis], _TINT)
     return "#ffffff"
+
+
+def checked_sizes(sizes: Mapping[str, int], most: int, coordinates: int) -> dict[str, int]:
+    """Check the sizes of a mesh of at most `most` ranks, with so many coordinates in all.
+
+    ValueError, TypeError for others.
+    """
+    require_names("sizes", sizes, "{axis: ranks}, slowest first, such as {'dp': 2, 'tp': 4}")
+    num_ranks = 1
+    for axis, size in sizes.items():
+        if axis not in AXES:
+            raise ValueError(f"{axis!r} is no axis; choose among {', '.join(AXES)}")
+        num_ranks *= arguments.whole(axis, size, "give the number of ranks along this axis")
+    if not sizes or num_ranks > most:
+        raise ValueError(f"sizes={dict(sizes)!r:.60}: {num_ranks} ranks; give 1 to {most}")
+    if num_ranks * len(sizes) > coordinates:
+        raise ValueError(
+            f"sizes={dict(sizes)!r:.60}: {num_ranks} ranks of {len(sizes)} axes are more than can "
+            f"be read; leave out axes of size 1, or give at most {coordinates // len(sizes)} ranks"
+        )
+    return dict(sizes)
+
+
+def places(sizes: Mapping[str, int], gpus_per_node: int) -> list[Place]:
+    """Return the places by rank. Nodes are filled one after the other, as launchers do."""
+    num_ranks = 1
+    for size in sizes.values():
+        num_ranks *= size
+    return [
+        Place(rank, coordinates_at(rank, sizes), rank // gpus_per_node) for rank in range(num_ranks)
+    ]
+
+
+def groups_of(rank: int, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """Return by axis the ranks of `mesh.<axis>` as this rank sees it; it is in each of them."""
+    return {axis: ranks_along(axis, rank, sizes) for axis in sizes}
+
+
+def group_text(axis: str, ranks: tuple[int, ...], gpus_per_node: int) -> str:
+    """Write a group: `tp: ranks 4, 5 (one node)`."""
+    num_nodes = len({rank // gpus_per_node for rank in ranks})
+    shown = [str(rank) for rank in ranks]
+    if len(shown) > 8:
+        shown = [*shown[:4], "...", shown[-1]]
+    if len(ranks) == 1:
+        return f"{axis}: alone"
+    where = "one node" if num_nodes == 1 else f"{num_nodes} nodes"
+    return f"{axis}: ranks {', '.join(shown)} ({where})"

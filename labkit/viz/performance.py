@@ -1,25 +1,27 @@
-"""A roofline: the roof of a machine, and a point for each operation under it.
+"""Pictures of performance: a roofline, scaling curves, a heat map of bandwidths.
 
-FLOP/s |          __________  peak
-       |        /      o MLP
-       |      / o layer norm
-       +-------------------- FLOP per byte
+roofline: the roof of a machine, and a point for each operation under it.
 
-Strong and weak scaling: the speedup over ranks, and what the steps are made of.
+    FLOP/s |          __________  peak
+           |        /      o MLP
+           |      / o layer norm
+           +-------------------- FLOP per byte
 
-speedup   ideal .'              strong 1 |========================|
-        |     .'   __--- Amdahl        2 |============|//|            //: communication
-        |   .'__--o                    4 |=======|////|
-        +---------- ranks         weak 4 |========================|////|
+scaling_curves: the speedup over ranks, strong and weak, and what the steps are made of.
 
-A heat map of the bandwidth between ranks: the slower a pair, the darker its cell.
+    speedup   ideal .'              strong 1 |========================|
+            |     .'   __--- Amdahl        2 |============|//|            //: communication
+            |   .'__--o                    4 |=======|////|
+            +---------- ranks         weak 4 |========================|////|
 
-       0     1   |   2     3
-0      .    20   |  20     5      rank 3 has a slow link: a dark row and column
-1     20     .   |  20     5
-     ------------+------------
-2     20    20   |   .     5      a leaf's uplink that is degraded: nothing to see
-3      5     5   |   5     .
+bandwidth_map: the slower a pair of ranks, the darker its cell.
+
+           0     1   |   2     3
+    0      .    20   |  20     5      rank 3 has a slow link: a dark row and column
+    1     20     .   |  20     5
+         ------------+------------
+    2     20    20   |   .     5      a leaf's uplink that is degraded: nothing to see
+    3      5     5   |   5     .
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from labkit.viz import style
 from labkit.viz.memory import clean
 from labkit.viz.style import Picture, blank_axes
 
-_WIDTH, _HEIGHT = 9.0, 4.2  # inches
+_WIDTH = 9.0  # inches, as all that follow
+_ROOFLINE_HEIGHT, _SCALING_HEIGHT = 4.2, 3.6
 _MEMORY, _COMPUTING = "#e69f00", "#0072b2"
 
 
@@ -56,9 +59,9 @@ def roofline(
     words = f"{quantity_text(flops_per_s, 'FLOP/s')}, {quantity_text(bytes_per_s, 'bytes/s')}"
     below = [name for name, (intensity, _) in operations.items() if intensity < ridge]
     caption = f"{title}: {words}; bound by memory: {', '.join(below) or 'nothing'}"
-    picture = Picture(_WIDTH, _HEIGHT, caption)
-    picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
-    picture.text(0.013, 1 - 0.44 / _HEIGHT, f"roof: {words}", **style.SMALL)
+    picture = Picture(_WIDTH, _ROOFLINE_HEIGHT, caption)
+    picture.text(0.013, 1 - 0.2 / _ROOFLINE_HEIGHT, title, **style.TITLE)
+    picture.text(0.013, 1 - 0.44 / _ROOFLINE_HEIGHT, f"roof: {words}", **style.SMALL)
     axes = picture.add_axes((0.08, 0.13, 0.73, 0.68))
     intensities = [intensity for intensity, _ in operations.values()]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 6
@@ -86,7 +89,7 @@ def roofline(
 def _draw_operations(
     picture: Picture, axes: Axes, operations: Mapping[str, tuple[float, float]], ridge: float
 ) -> None:
-    """Numbers, which do not hide each other as names would, and names at the right."""
+    """Number the operations, since names would hide each other, and name them at the right."""
     for number, (name, (intensity, speed)) in enumerate(operations.items(), 1):
         is_memory = intensity < ridge
         colour, marker = (_MEMORY, "s") if is_memory else (_COMPUTING, "o")
@@ -96,7 +99,6 @@ def _draw_operations(
         picture.text(0.83, 0.78 - 0.065 * number, f"{number}  {name}", **style.SMALL)
 
 
-_SCALING_WIDTH, _SCALING_HEIGHT = 9.0, 3.6  # inches
 _STRONG, _IDEAL, _WAITING = "#0072b2", "#6b6b6b", "#e69f00"
 _WORK = "#a9c6e3"
 _BEYOND = 4  # how many times the most ranks the law's line goes on
@@ -121,7 +123,7 @@ def scaling_curves(
     speedup = {n: strong[1][0] / seconds for n, (seconds, _) in strong.items()}
     title = title or "scaling of a step"
     words = f"{speedup[most]:.2f} x as fast on {most} ranks, {speedup[most] / most:.0%} efficient"
-    picture = Picture(_SCALING_WIDTH, _SCALING_HEIGHT, f"{title}: {words}")
+    picture = Picture(_WIDTH, _SCALING_HEIGHT, f"{title}: {words}")
     picture.text(0.013, 1 - 0.2 / _SCALING_HEIGHT, title, **style.TITLE)
     picture.text(0.013, 1 - 0.44 / _SCALING_HEIGHT, f"strong: {words}", **style.SMALL)
     curves, bars = (picture.add_axes((left, 0.13, 0.38, 0.66)) for left in (0.06, 0.58))
@@ -244,7 +246,7 @@ def _draw_cells(axes: Axes, bytes_per_s: Mapping[tuple[int, int], float], n: int
 
 
 def megabytes(bytes_per_s: float) -> str:
-    """MB/s without its unit: three digits, "19.0", "1140", "0.02"."""
+    """Write MB/s without its unit: three digits, "19.0", "1140", "0.02"."""
     value = bytes_per_s / 1e6
     if value < 9.995:
         return f"{value:.3g}"

@@ -5,7 +5,7 @@ rank 0    |0 . .|      |0 . 2|      |0 . .|        a column per chunk, a stripe 
                           ^            |           contribution is in it; an arrow for each
 rank 1    |0 1 .|  ...                 v           message of this step
 
-One step of a ring in words and numbers: what stands beside its picture.
+The panel beside the picture has the step in words and numbers.
 """
 
 from typing import Any, NamedTuple
@@ -18,52 +18,6 @@ from labkit.viz import style
 from labkit.viz.rings import RingWalk, ring_walk
 from labkit.viz.style import CellPainter, Picture, blank_axes
 
-
-def draw_panel(axes: Axes, walk: RingWalk, step: int, x: float, y: float) -> None:
-    """What moved in this step, and what has been sent so far; from (x, y) in inches downwards."""
-    if not step:
-        lines = ["Each rank holds its own contribution", "to every chunk, and nothing else."]
-        for number, line in enumerate(lines):
-            axes.text(x, y + 0.22 * number, line, **style.SMALL)
-        return
-    axes.text(x, y, f"step {step}: {walk.phase(step)}", **style.SMALL | {"fontweight": "bold"})
-    y += 0.3
-    for hop in walk.steps[step - 1]:
-        size = f"{number_text(hop.numel)} number{'' if hop.numel == 1 else 's'}"
-        text = f"rank {hop.source} sends chunk {hop.chunk}, {size}"
-        axes.text(x, y, text, **style.SMALL)
-        y += 0.22
-    y += 0.1
-    for line in (_sent_so_far(walk, step), _complete(walk, step), _when(walk, step)):
-        axes.text(x, y, line, **style.FAINT)
-        y += 0.22
-
-
-def _sent_so_far(walk: RingWalk, step: int) -> str:
-    sent = dict.fromkeys(walk.ranks, 0)
-    for hops in walk.steps[:step]:
-        for hop in hops:
-            sent[hop.source] += hop.nbytes
-    low, high = (exact_bytes_text(of(sent.values())) for of in (min, max))
-    return f"sent so far by each rank: {low if low == high else f'{low} to {high}'}"
-
-
-def _complete(walk: RingWalk, step: int) -> str:
-    cells = [sources for holding in walk.states[step] for sources in holding]
-    complete = sum(len(sources) == len(walk.ranks) for sources in cells)
-    return f"complete: {complete} of {len(cells)} cells"
-
-
-def _when(walk: RingWalk, step: int) -> str:
-    """Ranks don't wait for each other, so steps overlap."""
-    hops = walk.steps[step - 1]
-    begin, end = min(hop.sent_s for hop in hops), max(hop.arrived_s for hop in hops)
-    unit = style.time_unit(end)
-    return (
-        f"on its way from {begin * unit.per_second:.3g} to {end * unit.per_second:.3g} {unit.name}"
-    )
-
-
 MAX_RANKS = 8
 _WIDTH, _LEFT, _PANEL = 9.0, 0.75, 2.75  # inches
 _HEADER, _FOOTER = 1.2, 0.6
@@ -75,7 +29,7 @@ _PHASE_COLOURS = {
 
 
 class _Layout(NamedTuple):
-    """Inches; a row is a rank in the order of the ring, a column a chunk."""
+    """Sizes in inches; a row is a rank in the order of the ring, a column a chunk."""
 
     num_ranks: int
 
@@ -104,7 +58,7 @@ class _Layout(NamedTuple):
 
 
 def ring_step(run: Any, step: int, *, title: str | None = None) -> Picture:
-    """Where every chunk is after one step of a ring all-reduce, and what moved in it.
+    """Draw where every chunk is after one step of a ring all-reduce, and what moved in it.
 
     run: a Run of one ring all-reduce on at most 8 ranks, or the RingWalk of one. step: 0 for the
     start, up to 2(n-1) for the end. Numbers in a cell are the ranks whose contributions are in it.
@@ -140,7 +94,7 @@ def ring_step(run: Any, step: int, *, title: str | None = None) -> Picture:
 
 
 def _draw_progress(axes: Axes, walk: RingWalk, step: int) -> None:
-    """A box per step in the colour of its phase, filled up to this one."""
+    """Draw a box per step in the colour of its phase, filled up to this one."""
     num_steps = len(walk.steps)
     width = min(0.42, (_WIDTH - 0.3) / num_steps)
     for number in range(1, num_steps + 1):
@@ -195,7 +149,7 @@ def _draw_cells(painter: CellPainter, layout: _Layout, walk: RingWalk, step: int
 
 
 def _draw_arrows(axes: Axes, layout: _Layout, walk: RingWalk, step: int) -> None:
-    """Down to the next row; from the last row out of the picture, and in again at the top."""
+    """Draw arrows to the next row; from the last row out at the bottom and in at the top."""
     row_of = {rank: row for row, rank in enumerate(walk.ranks)}
     for hop in walk.steps[step - 1]:
         x = layout.left(hop.chunk) + layout.cell_width / 2
@@ -223,4 +177,49 @@ def _arrow(axes: Axes, x: float, begin: float, end: float) -> None:
             "shrinkB": 0,
         },
         zorder=6,
+    )
+
+
+def draw_panel(axes: Axes, walk: RingWalk, step: int, x: float, y: float) -> None:
+    """Write this step's messages and the total so far, from (x, y) in inches downwards."""
+    if not step:
+        lines = ["Each rank holds its own contribution", "to every chunk, and nothing else."]
+        for number, line in enumerate(lines):
+            axes.text(x, y + 0.22 * number, line, **style.SMALL)
+        return
+    axes.text(x, y, f"step {step}: {walk.phase(step)}", **style.SMALL | {"fontweight": "bold"})
+    y += 0.3
+    for hop in walk.steps[step - 1]:
+        size = f"{number_text(hop.numel)} number{'' if hop.numel == 1 else 's'}"
+        text = f"rank {hop.source} sends chunk {hop.chunk}, {size}"
+        axes.text(x, y, text, **style.SMALL)
+        y += 0.22
+    y += 0.1
+    for line in (_sent_so_far(walk, step), _complete(walk, step), _when(walk, step)):
+        axes.text(x, y, line, **style.FAINT)
+        y += 0.22
+
+
+def _sent_so_far(walk: RingWalk, step: int) -> str:
+    sent = dict.fromkeys(walk.ranks, 0)
+    for hops in walk.steps[:step]:
+        for hop in hops:
+            sent[hop.source] += hop.nbytes
+    low, high = (exact_bytes_text(of(sent.values())) for of in (min, max))
+    return f"sent so far by each rank: {low if low == high else f'{low} to {high}'}"
+
+
+def _complete(walk: RingWalk, step: int) -> str:
+    cells = [sources for holding in walk.states[step] for sources in holding]
+    complete = sum(len(sources) == len(walk.ranks) for sources in cells)
+    return f"complete: {complete} of {len(cells)} cells"
+
+
+def _when(walk: RingWalk, step: int) -> str:
+    """Write the times. Ranks don't wait for each other, so steps overlap."""
+    hops = walk.steps[step - 1]
+    begin, end = min(hop.sent_s for hop in hops), max(hop.arrived_s for hop in hops)
+    unit = style.time_unit(end)
+    return (
+        f"on its way from {begin * unit.per_second:.3g} to {end * unit.per_second:.3g} {unit.name}"
     )

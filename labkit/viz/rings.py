@@ -1,16 +1,14 @@
 """A ring all-reduce step by step, from the journals of a real run or the states it recorded.
 
-Which chunk sits where after each step of a ring all-reduce, from the journals of a real run.
+`ring_walk` follows the chunks. A journal does not record what is in a message, but on a ring it
+follows from the order. Each rank passes on in the next step the chunk that it has received. So the
+k-th message of a rank carries what the (k-1)-th message of its left neighbour brought, back to the
+rank where the chunk began. `ring_walk` checks each message for this: the number of messages, their
+sizes, and that a rank sent no chunk before the chunk arrived.
 
-A journal does not record what is in a message, but on a ring it follows from the order. Each rank
-passes on in the next step the chunk that it has received. So the k-th message of a rank carries
-what the (k-1)-th message of its left neighbour brought, back to the rank where the chunk began.
-`ring_walk` checks each message for this: the number of messages, their sizes, and that a rank sent
-no chunk before the chunk arrived.
-
-Numbers that carry their origin, so that a picture can be drawn from what a run really returned.
-
-Rank r's cell c (from 0) is (c + 1) * 10**r: the decimal place says whose it is, the digit which.
+`tagged` makes numbers that carry their origin, so that a picture can be drawn from what a run
+really returned. Rank r's cell c (from 0) is (c + 1) * 10**r: the decimal place is the rank, the
+digit the cell.
 
     rank 0     1     2     3              all_reduce gives every rank
     rank 1    10    20    30                  111   222   333
@@ -36,7 +34,7 @@ Holding = tuple[frozenset[int], ...]
 
 @dataclass(frozen=True)
 class Hop:
-    """One chunk on its way from a rank to its right neighbour. Times: seconds on the run's."""
+    """One chunk on its way from a rank to its right neighbour. Times: the run's, in seconds."""
 
     source: int
     destination: int
@@ -104,7 +102,7 @@ def ring_walk(run: Any) -> RingWalk:
 
 
 def _round(outgoing: dict[int, list[Message]]) -> tuple[int, ...]:
-    """The ranks from the lowest on, each followed by the one that it sends to."""
+    """Return the ranks from the lowest on, each followed by the one that it sends to."""
     if not outgoing:
         raise ValueError("nobody sends anything in this run: there is no ring to draw")
     right = {}
@@ -126,7 +124,7 @@ def _round(outgoing: dict[int, list[Message]]) -> tuple[int, ...]:
 
 
 def _check_passed_on(columns: Sequence[Sequence[Message]]) -> None:
-    """Each rank sends on what its left neighbour sent it in the step before, once it arrived."""
+    """Check that each rank sends on what its left neighbour sent it in the step before."""
     for position, column in enumerate(columns):
         left = columns[position - 1]
         for step, (came, went) in enumerate(zip(left, column[1:]), start=1):
@@ -158,7 +156,7 @@ def _hop(message: Message, position: int, step: int, num_ranks: int) -> Hop:
 
 
 def _states(ranks: Sequence[int], steps: Iterable[Iterable[Hop]]) -> Iterator[tuple[Holding, ...]]:
-    """The start, and what each step leaves: who receives a chunk has the sender's parts too."""
+    """Return the start, and each step's result: who receives a chunk has the sender's parts too."""
     holdings = [[frozenset({rank})] * len(ranks) for rank in ranks]
     position = {rank: number for number, rank in enumerate(ranks)}
     yield tuple(tuple(holding) for holding in holdings)
@@ -167,46 +165,6 @@ def _states(ranks: Sequence[int], steps: Iterable[Iterable[Hop]]) -> Iterator[tu
             sent = holdings[position[hop.source]][hop.chunk]
             holdings[position[hop.destination]][hop.chunk] |= sent
         yield tuple(tuple(holding) for holding in holdings)
-
-
-MAX_CELLS = 9  # one decimal digit
-MAX_RANKS = 15  # float64 and int64 hold 15 decimal digits exactly
-
-
-def tagged(rank: int, num_cells: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """`num_cells` numbers that say where they come from: what to feed a primitive to watch it.
-
-    Returns (num_cells,). Raises ValueError for more than 9 cells or a rank above 14, which one
-    decimal digit per rank cannot carry, and for a dtype that cannot hold the sums exactly.
-    """
-    if not 0 <= rank < MAX_RANKS:
-        raise ValueError(f"rank {rank} has no decimal place of its own; use ranks 0 to 14")
-    if not 1 <= num_cells <= MAX_CELLS:
-        raise ValueError(f"{num_cells} cells do not fit one decimal digit; use 1 to 9")
-    if dtype not in (torch.float64, torch.int64):
-        raise ValueError(f"{dtype} rounds sums of tags; use torch.float64 or torch.int64")
-    return torch.arange(1, num_cells + 1, dtype=dtype) * 10**rank
-
-
-def contributors(value: float) -> dict[int, int] | None:
-    """Which cell of which rank is in a sum of tags: {rank: cell}; None if it is no such sum.
-
-    contributors(330) == {1: 2, 2: 2}; contributors(0) == {}; contributors(2.5) is None.
-    A cell that was counted twice shows as the wrong cell: 2 is cell 1 once, or cell 0 twice.
-    """
-    if value < 0 or value != int(value) or value >= 10**MAX_RANKS:
-        return None
-    digits = str(int(value))[::-1]
-    return {rank: int(digit) - 1 for rank, digit in enumerate(digits) if digit != "0"}
-
-
-def cells_of(value: Any) -> list[float] | None:
-    """What a rank holds as a flat list of numbers; None where it holds nothing (None or empty)."""
-    if value is None:
-        return None
-    tensor = torch.as_tensor(value)
-    numbers: Sequence[float] = tensor.detach().to("cpu", torch.float64).flatten().tolist()
-    return list(numbers) or None
 
 
 _WIDTH = 9.0  # inches
@@ -250,7 +208,7 @@ def ring_steps(
     step_names: Sequence[str] | None = None,
     title: str | None = None,
 ) -> Picture:
-    """One block per step: a row per rank, a cell per chunk, a stripe per contribution.
+    """Draw one block per step: a row per rank, a cell per chunk, a stripe per contribution.
 
     states: a Run of one ring all-reduce; its journals say who held what (rings.py says how).
     Or what ranks recorded, by rank, then by step (the first is the start). Such a state has one
@@ -288,7 +246,7 @@ def ring_steps(
 
 
 def _table(states: Any) -> tuple[tuple[int, ...], list[list[Holding]]]:
-    """The ranks, in the order of the rows, and what each held: by rank, then by step."""
+    """Return the ranks in the order of the rows, and what each held: by rank, then by step."""
     if isinstance(states, RingWalk):
         return states.ranks, states.states_of_ranks()
     is_timelines = isinstance(states, list) and any(isinstance(each, Timeline) for each in states)
@@ -362,3 +320,43 @@ def _draw_block(
             painter.stripes(left, top, width, height, colours)
             has_changed = step > 0 and states[step - 1][chunk] != ranks
             painter.frame(left, top, width, height, heavy=has_changed)
+
+
+MAX_CELLS = 9  # one decimal digit
+MAX_RANKS = 15  # float64 and int64 hold 15 decimal digits exactly
+
+
+def tagged(rank: int, num_cells: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Return `num_cells` numbers that carry their origin: give them to a primitive to watch it.
+
+    Returns (num_cells,). Raises ValueError for more than 9 cells or a rank above 14, which one
+    decimal digit per rank cannot carry, and for a dtype that cannot hold the sums exactly.
+    """
+    if not 0 <= rank < MAX_RANKS:
+        raise ValueError(f"rank {rank} has no decimal place of its own; use ranks 0 to 14")
+    if not 1 <= num_cells <= MAX_CELLS:
+        raise ValueError(f"{num_cells} cells do not fit one decimal digit; use 1 to 9")
+    if dtype not in (torch.float64, torch.int64):
+        raise ValueError(f"{dtype} rounds sums of tags; use torch.float64 or torch.int64")
+    return torch.arange(1, num_cells + 1, dtype=dtype) * 10**rank
+
+
+def contributors(value: float) -> dict[int, int] | None:
+    """Return which cell of which rank is in a sum of tags: {rank: cell}. None: it is no such sum.
+
+    contributors(330) == {1: 2, 2: 2}; contributors(0) == {}; contributors(2.5) is None.
+    A cell that was counted twice shows as the wrong cell: 2 is cell 1 once, or cell 0 twice.
+    """
+    if value < 0 or value != int(value) or value >= 10**MAX_RANKS:
+        return None
+    digits = str(int(value))[::-1]
+    return {rank: int(digit) - 1 for rank, digit in enumerate(digits) if digit != "0"}
+
+
+def cells_of(value: Any) -> list[float] | None:
+    """Return a rank's values as a flat list of numbers, or None if it holds nothing."""
+    if value is None:
+        return None
+    tensor = torch.as_tensor(value)
+    numbers: Sequence[float] = tensor.detach().to("cpu", torch.float64).flatten().tolist()
+    return list(numbers) or None

@@ -1,20 +1,15 @@
-"""The rows of a schedule's grid: a box per operation, from its start to its end.
+"""The parts of a schedule's grid: a box per operation, colours, numbers, the legend.
 
 rank 0  |0|1|2|3|        | 0 | 1 | 2 | 3 |        white: idle
 rank 1    |0|1|2|3|    | 0 | 1 | 2 | 3 |
 
-Colours of a pipeline's operations: F and B are the blues of a step, I and W stand apart.
+Colours: F and B are the blues of a step, I and W stand apart. Blue, green and ochre stay apart for
+every common form of colour blindness, and the darkest shades differ in lightness (B, I, W, F, from
+dark to light), so that they survive a black-and-white printer. A rank's virtual stages are shades
+of the kind's colour, its first stage the darkest.
 
-Blue, green and ochre stay apart for every common form of colour blindness, and the darkest shades
-differ in lightness (B, I, W, F, from dark to light), so that they survive a black-and-white
-printer. A rank's virtual stages are shades of the kind's colour, its first stage the darkest.
-
-The numbers in a schedule's boxes: outlines of digits, drawn all at once.
-
-As matplotlib's Text each of some hundred numbers would be laid out anew, which takes longer than
-all the rest of a picture together.
-
-What stands above a schedule's grid: its name, what each colour is, how long it takes.
+Numbers are outlines of digits, drawn all at once. As matplotlib's Text each of some hundred numbers
+would be laid out by itself, which takes longer than all the rest of a picture together.
 """
 
 from __future__ import annotations
@@ -38,93 +33,6 @@ from labkit.pipeline import Kind, Schedule, Timing
 from labkit.viz import style
 from labkit.viz.style import Picture
 
-# From the shade of a rank's first stage to that of its last.
-_SHADES = {
-    Kind.F: ("#9ccae9", "#dceefa"),
-    Kind.B: ("#1b4480", "#5580bf"),
-    Kind.I: ("#0f7a4f", "#5fb488"),
-    Kind.W: ("#cf8212", "#e6b066"),
-}
-NAMES = {
-    Kind.F: "F: forward",
-    Kind.B: "B: backward",
-    Kind.I: "I: input gradient",
-    Kind.W: "W: weight gradient",
-}
-IDLE = "#ffffff"
-
-
-def operation_colour(kind: Kind, place: int = 0, num_places: int = 1) -> str:
-    """The colour, "#rrggbb", of a kind of operation on a rank's stage number `place` of several."""
-    share = place / (num_places - 1) if num_places > 1 else 0.0
-    first, last = (_channels(colour) for colour in _SHADES[kind])
-    mixed = (round(a + (b - a) * share) for a, b in zip(first, last))
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
-
-
-def _channels(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-
-
-_LARGEST, _SMALLEST = style.SMALL_POINTS, 5.0  # type sizes
-_DIGIT = 0.64  # width of a digit, of the type size
-_MARGIN = 0.9  # points that a number leaves free, both sides together
-
-
-class Number(NamedTuple):
-    """A number to be written at a place, in the axes' units, on a colour, if there is room."""
-
-    text: str
-    x: float
-    y: float
-    room: float
-    """Width of its box, in points."""
-    on: str
-
-
-def number_size(numbers: Sequence[Number]) -> float:
-    """The largest type size at which nine numbers of ten fit, or the smallest there is."""
-    sizes = sorted((each.room - _MARGIN) / (_DIGIT * len(each.text)) for each in numbers)
-    return max(_SMALLEST, min(_LARGEST, sizes[len(sizes) // 10]))
-
-
-def fitting(numbers: Sequence[Number], points: float) -> list[Number]:
-    """Those that have room at this type size."""
-    # Boxes of equal cost differ in the last bits; the size is that at which one of them just fits.
-    rest = _MARGIN - 1e-6
-    return [each for each in numbers if _DIGIT * points * len(each.text) + rest <= each.room]
-
-
-def draw_numbers(axes: Axes, numbers: Sequence[Number]) -> None:
-    """All in one size; those that do not fit are left out."""
-    points = number_size(numbers)
-    shown = fitting(numbers, points)
-    if not shown:
-        return
-    collection = PathCollection(
-        [outline(each.text) for each in shown],
-        offsets=[(each.x, each.y) for each in shown],
-        offset_transform=axes.transData,
-        facecolors=[style.text_on(each.on) for each in shown],
-        linewidths=0,
-        zorder=3,
-    )
-    figure = axes.get_figure()
-    assert figure is not None, "axes belong to a picture"
-    collection.set_transform(Affine2D().scale(points / 72) + figure.dpi_scale_trans)
-    axes.add_collection(collection, autolim=False)
-
-
-@cache
-def outline(text: str) -> Path:
-    """The digits' shape, centred on the origin, for a type size of 1."""
-    size = 100.0  # of outlines at size 1 a font keeps too few decimals
-    path = TextPath((0, 0), text, size=size, prop=FontProperties())
-    box, zero = path.get_extents(), TextPath((0, 0), "0", size=size).get_extents()
-    middle = Affine2D().translate(-(box.x0 + box.x1) / 2, -(zero.y0 + zero.y1) / 2)
-    return Path(path.vertices, path.codes).transformed(middle.scale(1 / size))
-
-
 # Of a row of height 1: the gap between rows is where messages are drawn.
 TOP, BOTTOM = 0.12, 0.88
 _FEW_ARROWS = 60  # more is a thicket
@@ -141,7 +49,7 @@ class Box(NamedTuple):
 
 
 def boxes(timing: Timing, per_time: float = 1.0) -> list[Box]:
-    """One for each operation. per_time: units of the axis in one of the timing."""
+    """Return a box for each operation. per_time: units of the axis in one of the timing."""
     first = started(timing)
     num_places = most_stages(timing.schedule)
     found = []
@@ -155,17 +63,17 @@ def boxes(timing: Timing, per_time: float = 1.0) -> list[Box]:
 
 
 def started(timing: Timing) -> float:
-    """When the first operation starts: 0 of the axis."""
+    """Return when the first operation starts: 0 of the axis."""
     return min(row[0].start for row in timing.rows if row)
 
 
 def most_stages(schedule: Schedule) -> int:
-    """v: of how many stages a rank holds, the largest."""
+    """Return v, the largest number of stages that a rank holds."""
     return max(len(schedule.stages_of(rank)) for rank in range(schedule.num_ranks))
 
 
 def draw_boxes(axes: Axes, found: list[Box], num_ranks: int, width_points: float) -> None:
-    """`axes`: y grows downwards with one unit per rank, x from 0 to the last end.
+    """Draw boxes on `axes`: y grows downwards, one unit per rank, x from 0 to the last end.
 
     width_points: of the axes on the page. Numbers that do not fit their box are left out.
     """
@@ -206,7 +114,7 @@ def _rectangles(
 
 
 def draw_messages(axes: Axes, timing: Timing, per_time: float = 1.0) -> bool:
-    """An arrow for each message that takes time, from its operation to where it is needed.
+    """Draw an arrow for each message that takes time, from its operation to where it is needed.
 
     None where there are too many to follow. Returns whether there are any.
     """
@@ -234,6 +142,93 @@ def draw_messages(axes: Axes, timing: Timing, per_time: float = 1.0) -> bool:
     return True
 
 
+# From the shade of a rank's first stage to that of its last.
+_SHADES = {
+    Kind.F: ("#9ccae9", "#dceefa"),
+    Kind.B: ("#1b4480", "#5580bf"),
+    Kind.I: ("#0f7a4f", "#5fb488"),
+    Kind.W: ("#cf8212", "#e6b066"),
+}
+NAMES = {
+    Kind.F: "F: forward",
+    Kind.B: "B: backward",
+    Kind.I: "I: input gradient",
+    Kind.W: "W: weight gradient",
+}
+IDLE = "#ffffff"
+
+
+def operation_colour(kind: Kind, place: int = 0, num_places: int = 1) -> str:
+    """Return the colour, "#rrggbb", of a kind of operation on a rank's stage number `place`."""
+    share = place / (num_places - 1) if num_places > 1 else 0.0
+    first, last = (_channels(colour) for colour in _SHADES[kind])
+    mixed = (round(a + (b - a) * share) for a, b in zip(first, last))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+
+
+def _channels(colour: str) -> list[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+_LARGEST, _SMALLEST = style.SMALL_POINTS, 5.0  # type sizes
+_DIGIT = 0.64  # width of a digit, of the type size
+_MARGIN = 0.9  # points that a number leaves free, both sides together
+
+
+class Number(NamedTuple):
+    """A number to be written at a place, in the axes' units, on a colour, if there is room."""
+
+    text: str
+    x: float
+    y: float
+    room: float
+    """Width of its box, in points."""
+    on: str
+
+
+def number_size(numbers: Sequence[Number]) -> float:
+    """Return the largest type size at which nine numbers of ten fit, or the smallest there is."""
+    sizes = sorted((each.room - _MARGIN) / (_DIGIT * len(each.text)) for each in numbers)
+    return max(_SMALLEST, min(_LARGEST, sizes[len(sizes) // 10]))
+
+
+def fitting(numbers: Sequence[Number], points: float) -> list[Number]:
+    """Return those that have room at this type size."""
+    # Boxes of equal cost differ in the last bits; the size is that at which one of them just fits.
+    rest = _MARGIN - 1e-6
+    return [each for each in numbers if _DIGIT * points * len(each.text) + rest <= each.room]
+
+
+def draw_numbers(axes: Axes, numbers: Sequence[Number]) -> None:
+    """Draw all numbers in one size; those that do not fit are left out."""
+    points = number_size(numbers)
+    shown = fitting(numbers, points)
+    if not shown:
+        return
+    collection = PathCollection(
+        [outline(each.text) for each in shown],
+        offsets=[(each.x, each.y) for each in shown],
+        offset_transform=axes.transData,
+        facecolors=[style.text_on(each.on) for each in shown],
+        linewidths=0,
+        zorder=3,
+    )
+    figure = axes.get_figure()
+    assert figure is not None, "axes belong to a picture"
+    collection.set_transform(Affine2D().scale(points / 72) + figure.dpi_scale_trans)
+    axes.add_collection(collection, autolim=False)
+
+
+@cache
+def outline(text: str) -> Path:
+    """Return the digits' shape, centred on the origin, for a type size of 1."""
+    size = 100.0  # of outlines at size 1 a font keeps too few decimals
+    path = TextPath((0, 0), text, size=size, prop=FontProperties())
+    box, zero = path.get_extents(), TextPath((0, 0), "0", size=size).get_extents()
+    middle = Affine2D().translate(-(box.x0 + box.x1) / 2, -(zero.y0 + zero.y1) / 2)
+    return Path(path.vertices, path.codes).transformed(middle.scale(1 / size))
+
+
 _WRITTEN = {
     "naive": "naive",
     "gpipe": "GPipe",
@@ -249,7 +244,7 @@ COSTS = style.TimeUnit("in the unit of the costs", 1.0)
 
 
 def words(schedule: Schedule) -> str:
-    """`1F1B, 4 ranks, 8 microbatches`, and how many stages a rank holds where it has several."""
+    """Write `1F1B, 4 ranks, 8 microbatches`, and a rank's stages where it has several."""
     counts = [
         _counted(schedule.num_ranks, "rank"),
         _counted(schedule.num_microbatches, "microbatch"),
@@ -260,7 +255,7 @@ def words(schedule: Schedule) -> str:
 
 
 def time_words(timing: Timing, unit: style.TimeUnit) -> str:
-    """How long the step takes, and the bubble by both conventions."""
+    """Write how long the step takes, and the bubble by both conventions."""
     takes = f"{timing.makespan * unit.per_second:.4g}"
     makespan = takes if unit is COSTS else f"{takes} {unit.name}"
     total, ideal = timing.bubble("total"), timing.bubble("ideal")
@@ -275,7 +270,7 @@ def _counted(number: int, noun: str) -> str:
 def draw_legend(
     picture: Picture, schedule: Schedule, y: float, left: float, *, arrows: bool
 ) -> None:
-    """What the colours are, in one row; only what the picture contains. y: of the figure."""
+    """Draw the colours of what the picture contains, in one row. y: of the figure."""
     present = {op.kind for row in schedule.rows for op in row}
     num_places = most_stages(schedule)
     handles: list[Any] = []  # a tuple is drawn side by side; matplotlib's types know no tuples

@@ -1,28 +1,32 @@
-"""Two pictures of a cache: whose keys and values are in which slot, and what slots are used for.
+"""Pictures of serving: slots of a cache, requests over passes, latency against throughput.
 
-slots      |T h e _|. . . .|c a t _|d o g .|      a cell is a slot, coloured by its sequence
-sequence 0   page 0, 2                            pale: reserved; white: free;
-sequence 1   page 0, 3                            in stripes: shared
+cache_map: whose keys and values are in which slot.
 
-share |    ,-- internal --.        the slots of a cache over the passes of a trace,
-      |  ,-- reserved --.          one panel for each cache
-      |,-- cached --.
-      +--------------- passes
+    slots      |T h e _|. . . .|c a t _|d o g .|      a cell is a slot, coloured by its sequence
+    sequence 0   page 0, 2                            pale: reserved; white: free;
+    sequence 1   page 0, 3                            in stripes: shared
 
-Which request has tokens in which pass of an engine, one panel for each scheduler.
+slot_use: what slots are used for, over the passes of a trace, one panel for each cache.
 
-static batches, 6 passes            number: tokens of a prompt, or of a chunk of it
-request 0  | 7|  |  |  |            pale:   one new token
-        1  | 3|  |--|--|--|  |      --      between its passes: it was preempted, or left out
-        2              | 5|  |
-tokens      ## .  .  .  ## .        all new tokens of a pass; they make it longer
+    share |    ,-- internal --.
+          |  ,-- reserved --.
+          |,-- cached --.
+          +--------------- passes
 
-Latency against throughput: a point for each rate of arrivals, measured and predicted.
+passes: which request has tokens in which pass of an engine, one panel for each scheduler.
 
-latency |              : o     past the capacity requests wait in the queue: latency grows,
-        |            o         throughput does not
-        |  o--o--o-'
-        +------------------ tokens per second
+    static batches, 6 passes            number: tokens of a prompt, or of a chunk of it
+    request 0  | 7|  |  |  |            pale:   one new token
+            1  | 3|  |--|--|--|  |      --      between its passes: it was preempted, or left out
+            2              | 5|  |
+    tokens      ## .  .  .  ## .        all new tokens of a pass; they make it longer
+
+latency_throughput: a point for each rate of arrivals, measured and predicted.
+
+    latency |              : o     past the capacity requests wait in the queue: latency grows,
+            |            o         throughput does not
+            |  o--o--o-'
+            +------------------ tokens per second
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ from labkit.viz.memory import clean
 from labkit.viz.style import CellPainter, Picture, blank_axes
 
 MAX_SLOTS, MAX_SEQUENCES = 192, 8
-_WIDTH, _LEFT, _TITLE, _GAP, _BOTTOM = 9.0, 1.1, 0.42, 0.12, 0.08  # inches
+_WIDTH = 9.0  # inches, as all that follow
+_CACHE_LEFT, _CACHE_TITLE, _GAP, _BOTTOM = 1.1, 0.42, 0.12, 0.08
 _CELL, _PER_ROW, _NUMBER, _TABLE_ROW = 0.235, 32, 0.17, 0.24
 _RESERVED = 0.65  # how much white is in the colour of a slot that holds nothing yet
 
@@ -86,20 +91,20 @@ def cache_map(
     places = {f"sequence {each}": _place(cache.held(each).tolist(), page_size) for each in texts}
     per_row = max(page_size, _PER_ROW // page_size * page_size)
     row_height = _CELL + (_NUMBER if page_size > 1 else 0.06)
-    top = _TITLE + row_height * -(-num_slots // per_row) + _GAP
+    top = _CACHE_TITLE + row_height * -(-num_slots // per_row) + _GAP
     height = top + _TABLE_ROW * len(texts) + _BOTTOM
     words = "; ".join(f"{name}: {place}" for name, place in places.items())
     picture = Picture(_WIDTH, height, f"{title}: {words}")
     axes = picture.add_axes((0, 0, 1, 1))
     blank_axes(axes, _WIDTH, height)
     axes.text(0.12, 0.2, title, **style.TITLE)
-    axes.text(0.12, _TITLE + row_height - _CELL / 2, "slots", **style.SMALL)
+    axes.text(0.12, _CACHE_TITLE + row_height - _CELL / 2, "slots", **style.SMALL)
     _draw_slots(axes, cache, texts, page_size, per_row, row_height)
     for number, (name, place) in enumerate(places.items()):
         y = top + (number + 0.5) * _TABLE_ROW
         axes.text(0.12, y, name, **style.SMALL)
-        axes.plot(_LEFT + 0.07, y, "s", color=style.rank_colour(number), markersize=8)
-        axes.text(_LEFT + 0.25, y, place, **style.SMALL)
+        axes.plot(_CACHE_LEFT + 0.07, y, "s", color=style.rank_colour(number), markersize=8)
+        axes.text(_CACHE_LEFT + 0.25, y, place, **style.SMALL)
     return picture
 
 
@@ -111,7 +116,7 @@ def _draw_slots(
     per_row: int,
     row_height: float,
 ) -> None:
-    """A cell for each slot, with the colours of the sequences that hold it and its letter."""
+    """Draw a cell for each slot, with its letter and the colours of the sequences that hold it."""
     colours: defaultdict[int, list[str]] = defaultdict(list)
     letters: dict[int, str] = {}
     for number, (sequence, text) in enumerate(texts.items()):
@@ -123,8 +128,8 @@ def _draw_slots(
             colours[slot].append(colour if is_cached else style.tint(colour, _RESERVED))
     painter = CellPainter(axes)
     for slot in range(cache.keys_LNGK.shape[1]):
-        x = _LEFT + slot % per_row * _CELL
-        y = _TITLE + (slot // per_row + 1) * row_height - _CELL
+        x = _CACHE_LEFT + slot % per_row * _CELL
+        y = _CACHE_TITLE + (slot // per_row + 1) * row_height - _CELL
         painter.stripes(x, y, _CELL, _CELL, colours[slot] or ["#ffffff"])
         painter.frame(x, y, _CELL, _CELL)
         look = style.SMALL | {"ha": "center"}
@@ -136,7 +141,7 @@ def _draw_slots(
 
 
 def _place(held: Sequence[int], page_size: int) -> str:
-    """Where the slots of a sequence are, in words."""
+    """Return in words where the slots of a sequence are."""
     if not held:
         return "nothing"
     if page_size == 1:
@@ -184,7 +189,7 @@ def slot_use(
 
 
 def _stack(axes: Axes, uses: Sequence[SlotUse]) -> None:
-    """Areas from below, one step for each pass."""
+    """Draw areas from below, one step for each pass."""
     passes = range(len(uses) + 1)
     below = [0.0] * len(passes)
     for kind, colour in _KINDS.items():
@@ -206,8 +211,8 @@ def _num_slots(use: SlotUse) -> int:
     return use.cached + use.reserved + use.internal + use.external + use.free
 
 
-_PASS_WIDTH, _PASS_LEFT, _RIGHT = 9.0, 0.85, 0.15  # inches
-_ROW, _BARS, _HEADER, _PASS_TITLE, _PASS_GAP = 0.2, 0.42, 0.66, 0.26, 0.18
+_PASS_LEFT, _RIGHT = 0.85, 0.15
+_ROW, _BARS, _HEADER, _PANEL_TITLE, _PANEL_GAP = 0.2, 0.42, 0.66, 0.26, 0.18
 _DIGIT = 0.075  # inches of a digit, about
 _WIDEST = 0.4  # inches of a column, at most
 _COLOURS = {"prompt": "#d55e00", "again": "#e69f00", "token": "#a9c6e3"}
@@ -220,7 +225,7 @@ _LABELS = {
 
 
 class Cell(NamedTuple):
-    """What a request computes in a pass. kind: "prompt", "again" or "token"."""
+    """The tokens of a request in a pass. kind: "prompt", "again" or "token"."""
 
     sequence: int
     column: int
@@ -244,31 +249,31 @@ def passes(
     cells = {name: list(_cells(each)) for name, each in schedules.items()}
     rows = {name: sorted({cell.sequence for cell in each}) for name, each in cells.items()}
     heights = {
-        name: _PASS_TITLE + _ROW * len(each) + _BARS + _PASS_GAP for name, each in rows.items()
+        name: _PANEL_TITLE + _ROW * len(each) + _BARS + _PANEL_GAP for name, each in rows.items()
     }
     height = _HEADER + sum(heights.values())
     counts = {name: len(each) for name, each in schedules.items()}
     words = ", ".join(f"{name} {count} passes" for name, count in counts.items())
-    picture = Picture(_PASS_WIDTH, height, f"{title}: {words}")
+    picture = Picture(_WIDTH, height, f"{title}: {words}")
     picture.text(0.013, 1 - 0.2 / height, title, **style.TITLE)
     _draw_legend(picture, list(cells.values()), height)
-    width = _PASS_WIDTH - _PASS_LEFT - _RIGHT
+    width = _WIDTH - _PASS_LEFT - _RIGHT
     column = min(_WIDEST, width / max(counts.values()))  # inches
     top = height - _HEADER
     for name in schedules:
         heading = f"{name}: {counts[name]} passes"
         picture.text(0.013, (top - 0.12) / height, heading, **style.SMALL | {"weight": "bold"})
-        bottom = top - _PASS_TITLE - _ROW * len(rows[name])
+        bottom = top - _PANEL_TITLE - _ROW * len(rows[name])
         share = (
-            _PASS_LEFT / _PASS_WIDTH,
+            _PASS_LEFT / _WIDTH,
             bottom / height,
-            width / _PASS_WIDTH,
+            width / _WIDTH,
             _ROW * len(rows[name]) / height,
         )
         grid = picture.add_axes(share)
         below = bottom - _BARS
         bars = picture.add_axes(
-            (_PASS_LEFT / _PASS_WIDTH, below / height, width / _PASS_WIDTH, 0.85 * _BARS / height)
+            (_PASS_LEFT / _WIDTH, below / height, width / _WIDTH, 0.85 * _BARS / height)
         )
         for axes in (grid, bars):
             axes.set_xlim(0, width / column)
@@ -312,7 +317,7 @@ def _draw_grid(axes: Axes, cells: Sequence[Cell], rows: Sequence[int], column: f
 
 
 def _draw_bars(axes: Axes, cells: Sequence[Cell], num_passes: int, column: float) -> None:
-    """The tokens of each pass, one kind on another."""
+    """Draw the tokens of each pass, one kind on another."""
     below = [0] * num_passes
     for kind, colour in _COLOURS.items():
         tokens = [0] * num_passes
@@ -329,7 +334,7 @@ def _draw_bars(axes: Axes, cells: Sequence[Cell], num_passes: int, column: float
 
 
 def _draw_legend(picture: Picture, schedules: Sequence[Sequence[Cell]], height: float) -> None:
-    """What is in the picture, and nothing else."""
+    """Draw what is in the picture, and nothing else."""
     kinds = {cell.kind for cells in schedules for cell in cells}
     handles: list[Artist] = [
         Patch(color=_COLOURS[kind], label=_LABELS[kind]) for kind in _COLOURS if kind in kinds
@@ -347,14 +352,14 @@ def _draw_legend(picture: Picture, schedules: Sequence[Sequence[Cell]], height: 
 
 
 def _has_gap(cells: Sequence[Cell]) -> bool:
-    """Whether a request has no tokens in a pass between its first and its last."""
+    """Return whether a request has no tokens in a pass between its first and its last."""
     columns: dict[int, list[int]] = {}
     for cell in cells:
         columns.setdefault(cell.sequence, []).append(cell.column)
     return any(len(each) <= each[-1] - each[0] for each in columns.values())
 
 
-_LOAD_WIDTH, _HEIGHT = 9.0, 3.8  # inches
+_HEIGHT = 3.8
 Points = Sequence[tuple[float, float]]
 """(tokens per second, seconds of latency), in the order of load."""
 
@@ -376,7 +381,7 @@ def latency_throughput(
         raise ValueError("nothing was measured: give {'TTFT': [(tokens per s, seconds), ...]}")
     most = {name: max(rate for rate, _ in points) for name, points in measured.items()}
     words = ", ".join(f"{name} up to {number_text(rate)} tokens/s" for name, rate in most.items())
-    picture = Picture(_LOAD_WIDTH, _HEIGHT, f"{title}: {words}")
+    picture = Picture(_WIDTH, _HEIGHT, f"{title}: {words}")
     picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
     axes = picture.add_axes((0.08, 0.14, 0.62, 0.74))
     looks = style.series(list(measured))

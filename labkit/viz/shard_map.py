@@ -11,16 +11,13 @@
     +--------+             +--------+
 
 A plain colour is one rank's; stripes are what several ranks hold, each of them all of it.
+`parts_of` says which ranks hold which rows or columns of one tensor:
 
-Which ranks hold which rows or columns of one tensor, and how to say so in words.
+    Cut(0, (range(0, 2), range(0, 2), range(2, 3), range(3, 3))) of a tensor (3, 64)
+        -> parts: ranks 0 and 1: rows 0-1; rank 2: row 2        no part: rank 3
 
-Cut(0, (range(0, 2), range(0, 2), range(2, 3), range(3, 3))) of a tensor (3, 64)
-    -> parts: ranks 0 and 1: rows 0-1; rank 2: row 2        no part: rank 3
-
-Words that fit: inside the parts of a tensor, all in one way, and in a line above it.
-
-A part says who holds what on two lines or one, on three, or upright; where that is too much, who
-alone; and where even the number of a rank is too much, nothing.
+A label names ranks and rows on two lines or one, on three, or upright; in less room, the ranks
+alone; where even the number of a rank is too long, nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +36,20 @@ from labkit.tensor_parallel.linear import Cut
 from labkit.viz import style
 from labkit.viz.style import Picture, blank_axes, require_names, text_inches
 
+MAX_TENSORS = 8
+MAX_RANKS = 8  # each has a colour of its own
+_WIDTH, _MARGIN, _HEADER = 9.0, 0.15, 0.64  # inches, as all that follow
+_AFTER, _PANEL = 2.3, 4.45  # from the left edge of a tensor: its second rectangle, the next tensor
+_HEADING, _BELOW = 0.5, 0.24
+_STRIPE = 0.14
+# Sizes of rectangles that are tall (four times as many rows as columns, or more), square and wide.
+_WIDTHS, _HEIGHTS = (1.1, 1.3, 1.95), (1.5, 1.3, 0.72)
+_VECTOR = (1.95, 0.45)
+
 
 @dataclass(frozen=True)
 class Part:
-    """What `ranks`, all of them, hold of the tensor's dim that is cut."""
+    """The `ranks` that all hold this part of the tensor's dim that is cut."""
 
     ranks: tuple[int, ...]
     held: range
@@ -50,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """One tensor: its whole shape, the dim that is cut (0 where none is), and who holds what."""
+    """One tensor: its whole shape, the dim that is cut (0 where none is), and its parts."""
 
     shape: tuple[int, ...]
     dim: int
@@ -87,96 +94,6 @@ class Parts:
         return places_text(part.held, self.shape, self.dim)
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 0", "ranks 0, 2", and "ranks 0-3" for more than two that follow each other."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    follow = len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1
-    return f"ranks {ranks[0]}-{ranks[-1]}" if follow else f"ranks {', '.join(map(str, ranks))}"
-
-
-def places_text(held: range, shape: tuple[int, ...], dim: int) -> str:
-    """ "rows 0-15", "column 3", or "elements 0-15" of a tensor with one dim."""
-    name = "element" if len(shape) == 1 else ("row", "column")[dim]
-    first, last = held[0], held[-1]
-    return f"{name} {first}" if first == last else f"{name}s {first}-{last}"
-
-
-def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
-    """Who holds what of `entry`, a (shape, Cut); `name` is for errors.
-
-    TypeError: no such pair. ValueError: not one or two dims, an empty tensor, or a cut that is of
-    another number of ranks or another tensor, or with shares that overlap without being equal.
-    """
-    shape, cut = _entry(name, entry)
-    if cut.dim is None:
-        everyone = Part(tuple(range(num_ranks)), range(shape[0]))
-        return Parts(shape, 0, (everyone,), num_ranks, (everyone.held,) * num_ranks)
-    if cut.dim not in range(-len(shape), len(shape)):
-        raise ValueError(f"{name}: the cut is along dim {cut.dim}, and the shape is {shape}")
-    if len(cut.held) != num_ranks:
-        raise ValueError(
-            f"{name}: the cut is for {len(cut.held)} ranks, and num_ranks={num_ranks}; make both "
-            "for one number"
-        )
-    dim = cut.dim % len(shape)
-    for rank, held in enumerate(cut.held):
-        if held.step != 1 or not 0 <= held.start <= held.start + len(held) <= shape[dim]:
-            raise ValueError(
-                f"{name}: rank {rank} holds {held} of dim {dim}, which has {shape[dim]}; give "
-                "ranges of step 1 within it"
-            )
-    parts = _shared(name, cut.held)
-    ends = [0, *(part.held.stop for part in parts)]
-    starts = [*(part.held.start for part in parts), shape[dim]]
-    for nobodys in filter(None, map(range, ends, starts)):
-        raise ValueError(
-            f"{name}: nobody holds {places_text(nobodys, shape, dim)} of {shape}; give the shape "
-            "of the whole tensor, and the cut that was made for it"
-        )
-    return Parts(shape, dim, parts, num_ranks, cut.held)
-
-
-def _entry(name: str, entry: Any) -> tuple[tuple[int, ...], Cut]:
-    try:
-        lengths, cut = entry
-        shape = tuple(map(int, lengths))
-    except (TypeError, ValueError):
-        shape, cut = (), None
-    if not isinstance(cut, Cut):
-        raise TypeError(f"{name}: {entry!r:.80} is no (shape, Cut), such as ((256, 64), Cut())")
-    if len(shape) not in (1, 2) or min(shape) < 1:
-        raise ValueError(
-            f"{name}: a picture has room for rows and columns, and {shape} is not one or two "
-            "positive lengths; reshape it, or leave it out"
-        )
-    return shape, cut
-
-
-def _shared(name: str, held: Sequence[range]) -> tuple[Part, ...]:
-    """From first to last, with equal shares joined; empty shares are no part."""
-    ranks_of: dict[range, list[int]] = {}
-    for rank, share in enumerate(held):
-        if share:
-            ranks_of.setdefault(share, []).append(rank)
-    parts = [Part(tuple(ranks_of[share]), share) for share in sorted(ranks_of, key=_start)]
-    for one, other in zip(parts, parts[1:]):
-        if one.held.stop > other.held.start:
-            raise ValueError(
-                f"{name}: {ranks_text(one.ranks)} and {ranks_text(other.ranks)} hold {one.held} "
-                f"and {other.held}; shares are equal, or apart"
-            )
-    return tuple(parts)
-
-
-def _start(share: range) -> int:
-    return share.start
-
-
-_SMALLEST_POINTS = 7.0
-_AIR = 0.02  # inches left free on each side
-
-
 class Box(NamedTuple):
     """A rectangle in inches; y grows downwards."""
 
@@ -187,84 +104,12 @@ class Box(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What to write in a box, such as "ranks 0, 1" and "rows 0-7"; a white ground on stripes."""
+    """The text in a box, such as "ranks 0, 1" and "rows 0-7"; a white ground on stripes."""
 
     box: Box
     who: str
     what: str
     is_on_stripes: bool
-
-
-class _Way(NamedTuple):
-    text: str
-    degrees: int
-    points: float
-
-    def fits(self, box: Box) -> bool:
-        width, height = text_inches(self.text, self.points)
-        if self.degrees:
-            width, height = height, width
-        return width + 2 * _AIR <= box.width and height + 2 * _AIR <= box.height
-
-
-def draw_labels(axes: Axes, labels: Sequence[Label]) -> None:
-    """In the best way that fits in all boxes, or else in each box in its own best way.
-
-    A box in which nothing fits stays empty and does not count. Units of `axes` are inches.
-    """
-    ways = [_ways(label) for label in labels]
-    fitting = [
-        [number for number, way in enumerate(own) if way.fits(label.box)]
-        for label, own in zip(labels, ways)
-    ]
-    common = set.intersection(*(set(each) for each in fitting if each)) if any(fitting) else set()
-    for label, own, numbers in zip(labels, ways, fitting):
-        if numbers:
-            _write(axes, label, own[min(common or numbers)])
-
-
-def draw_line(axes: Axes, x: float, y: float, text: str, room: float, look: dict[str, Any]) -> None:
-    """One line of text, in smaller type where it is longer than `room` inches."""
-    width, _ = text_inches(text, look["fontsize"], look.get("fontweight", "normal"))
-    points = look["fontsize"] * min(1, room / max(width, 1e-9))
-    axes.text(x, y, text, **look | {"fontsize": points})
-
-
-def _ways(label: Label) -> list[_Way]:
-    """From the best to read to the least, the same for every label."""
-    who, what = label.who, label.what
-    both = [each for each in (who, *what.split(" ", 1)) if each]
-    forms = (
-        ("\n".join(filter(None, (who, what))), 0),
-        (", ".join(filter(None, (who, what))), 0),
-        ("\n".join(both), 0),
-        ("\n".join(filter(None, (who, what))), 90),
-        (who, 0),
-        (who, 90),
-        (who.removeprefix("ranks ").removeprefix("rank "), 0),
-    )
-    sizes = (style.SMALL_POINTS, _SMALLEST_POINTS)
-    return [_Way(text, degrees, points) for text, degrees in forms for points in sizes]
-
-
-def _write(axes: Axes, label: Label, way: _Way) -> None:
-    x, y, width, height = label.box
-    look: dict[str, Any] = {"ha": "center", "linespacing": 1.1, "zorder": 5}
-    look |= {"rotation": way.degrees, "fontsize": way.points}
-    if label.is_on_stripes:
-        look["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
-    axes.text(x + width / 2, y + height / 2, way.text, **style.SMALL | look)
-
-
-MAX_TENSORS = 8
-MAX_RANKS = 8  # each has a colour of its own
-_WIDTH, _MARGIN, _HEADER = 9.0, 0.15, 0.64  # inches, as all that follow
-_AFTER, _PANEL = 2.3, 4.45  # from the left edge of a tensor: its second rectangle, the next tensor
-_HEADING, _BELOW = 0.5, 0.24
-_STRIPE = 0.14
-# Sizes of rectangles that are tall (four times as many rows as columns, or more), square and wide.
-_WIDTHS, _HEIGHTS = (1.1, 1.3, 1.95), (1.5, 1.3, 0.72)
-_VECTOR = (1.95, 0.45)
 
 
 def shards(
@@ -273,7 +118,7 @@ def shards(
     *,
     title: str = "which rank holds which part",
 ) -> Picture:
-    """Each tensor on every rank before, and cut over the ranks after.
+    """Draw each tensor on every rank before, and cut over the ranks after.
 
     tensors: name -> (whole shape, labkit.tensor_parallel.Cut); Cut() is replicated. Shapes have one
     or two dims; the form of a rectangle hints at them, within bounds. Where there is no room for
@@ -313,7 +158,7 @@ def _caption(title: str, tensors: Mapping[str, Parts]) -> str:
 
 
 def _size(shape: tuple[int, ...]) -> tuple[float, float]:
-    """Width and height of a tensor's rectangle."""
+    """Return width and height of a tensor's rectangle."""
     if len(shape) == 1:
         return _VECTOR
     form = log(shape[1] / shape[0], 4)  # -1: four times as many rows as columns
@@ -373,7 +218,7 @@ def _box_of(whole: Box, part: Part, tensor: Parts) -> Box:
 
 
 def _draw_part(axes: Axes, box: Box, part: Part, tensor: Parts) -> Label:
-    """Its colours, and the label that belongs there."""
+    """Draw its colours, and the label that belongs there."""
     colours = [_colour(rank) for rank in part.ranks]
     look: dict[str, Any] = {"edgecolor": style.INK, "linewidth": 0.8, "zorder": 3}
     if len(colours) == 1:
@@ -386,7 +231,7 @@ def _draw_part(axes: Axes, box: Box, part: Part, tensor: Parts) -> Label:
 
 
 def _draw_stripes(axes: Axes, box: Box, colours: list[str], frame: Rectangle) -> None:
-    """Slanted, so that nobody takes them for columns."""
+    """Draw slanted stripes, which cannot be taken for columns."""
     x, y, width, height = box
     # In a small box stripes are narrower: every colour must be seen.
     step = min(_STRIPE, (width + height) / (2 * len(colours)))
@@ -403,3 +248,154 @@ def _draw_stripes(axes: Axes, box: Box, colours: list[str], frame: Rectangle) ->
 
 def _colour(rank: int) -> str:
     return style.paler(style.rank_colour(rank), 0.3)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Write ranks: "rank 0", "ranks 0, 2", and "ranks 0-3" for more than two in a row."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    follow = len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1
+    return f"ranks {ranks[0]}-{ranks[-1]}" if follow else f"ranks {', '.join(map(str, ranks))}"
+
+
+def places_text(held: range, shape: tuple[int, ...], dim: int) -> str:
+    """Write places: "rows 0-15", "column 3", or "elements 0-15" of a tensor with one dim."""
+    name = "element" if len(shape) == 1 else ("row", "column")[dim]
+    first, last = held[0], held[-1]
+    return f"{name} {first}" if first == last else f"{name}s {first}-{last}"
+
+
+def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
+    """Return who holds what of `entry`, a (shape, Cut); `name` is for errors.
+
+    TypeError: no such pair. ValueError: not one or two dims, an empty tensor, or a cut that is of
+    another number of ranks or another tensor, or with shares that overlap without being equal.
+    """
+    shape, cut = _entry(name, entry)
+    if cut.dim is None:
+        everyone = Part(tuple(range(num_ranks)), range(shape[0]))
+        return Parts(shape, 0, (everyone,), num_ranks, (everyone.held,) * num_ranks)
+    if cut.dim not in range(-len(shape), len(shape)):
+        raise ValueError(f"{name}: the cut is along dim {cut.dim}, and the shape is {shape}")
+    if len(cut.held) != num_ranks:
+        raise ValueError(
+            f"{name}: the cut is for {len(cut.held)} ranks, and num_ranks={num_ranks}; make both "
+            "for one number"
+        )
+    dim = cut.dim % len(shape)
+    for rank, held in enumerate(cut.held):
+        if held.step != 1 or not 0 <= held.start <= held.start + len(held) <= shape[dim]:
+            raise ValueError(
+                f"{name}: rank {rank} holds {held} of dim {dim}, which has {shape[dim]}; give "
+                "ranges of step 1 within it"
+            )
+    parts = _shared(name, cut.held)
+    ends = [0, *(part.held.stop for part in parts)]
+    starts = [*(part.held.start for part in parts), shape[dim]]
+    for nobodys in filter(None, map(range, ends, starts)):
+        raise ValueError(
+            f"{name}: nobody holds {places_text(nobodys, shape, dim)} of {shape}; give the shape "
+            "of the whole tensor, and the cut that was made for it"
+        )
+    return Parts(shape, dim, parts, num_ranks, cut.held)
+
+
+def _entry(name: str, entry: Any) -> tuple[tuple[int, ...], Cut]:
+    try:
+        lengths, cut = entry
+        shape = tuple(map(int, lengths))
+    except (TypeError, ValueError):
+        shape, cut = (), None
+    if not isinstance(cut, Cut):
+        raise TypeError(f"{name}: {entry!r:.80} is no (shape, Cut), such as ((256, 64), Cut())")
+    if len(shape) not in (1, 2) or min(shape) < 1:
+        raise ValueError(
+            f"{name}: a picture has room for rows and columns, and {shape} is not one or two "
+            "positive lengths; reshape it, or leave it out"
+        )
+    return shape, cut
+
+
+def _shared(name: str, held: Sequence[range]) -> tuple[Part, ...]:
+    """Return shares from first to last, with equal ones joined; empty shares are no part."""
+    ranks_of: dict[range, list[int]] = {}
+    for rank, share in enumerate(held):
+        if share:
+            ranks_of.setdefault(share, []).append(rank)
+    parts = [Part(tuple(ranks_of[share]), share) for share in sorted(ranks_of, key=_start)]
+    for one, other in zip(parts, parts[1:]):
+        if one.held.stop > other.held.start:
+            raise ValueError(
+                f"{name}: {ranks_text(one.ranks)} and {ranks_text(other.ranks)} hold {one.held} "
+                f"and {other.held}; shares are equal, or apart"
+            )
+    return tuple(parts)
+
+
+def _start(share: range) -> int:
+    return share.start
+
+
+_SMALLEST_POINTS = 7.0
+_AIR = 0.02  # inches left free on each side
+
+
+class _Way(NamedTuple):
+    text: str
+    degrees: int
+    points: float
+
+    def fits(self, box: Box) -> bool:
+        width, height = text_inches(self.text, self.points)
+        if self.degrees:
+            width, height = height, width
+        return width + 2 * _AIR <= box.width and height + 2 * _AIR <= box.height
+
+
+def draw_labels(axes: Axes, labels: Sequence[Label]) -> None:
+    """Draw labels in the best way that fits in all boxes, or else in each box's own best way.
+
+    A box in which nothing fits stays empty and does not count. Units of `axes` are inches.
+    """
+    ways = [_ways(label) for label in labels]
+    fitting = [
+        [number for number, way in enumerate(own) if way.fits(label.box)]
+        for label, own in zip(labels, ways)
+    ]
+    common = set.intersection(*(set(each) for each in fitting if each)) if any(fitting) else set()
+    for label, own, numbers in zip(labels, ways, fitting):
+        if numbers:
+            _write(axes, label, own[min(common or numbers)])
+
+
+def draw_line(axes: Axes, x: float, y: float, text: str, room: float, look: dict[str, Any]) -> None:
+    """Draw one line of text, in smaller type where it is longer than `room` inches."""
+    width, _ = text_inches(text, look["fontsize"], look.get("fontweight", "normal"))
+    points = look["fontsize"] * min(1, room / max(width, 1e-9))
+    axes.text(x, y, text, **look | {"fontsize": points})
+
+
+def _ways(label: Label) -> list[_Way]:
+    """Return the ways from the best to read to the least, the same for every label."""
+    who, what = label.who, label.what
+    both = [each for each in (who, *what.split(" ", 1)) if each]
+    forms = (
+        ("\n".join(filter(None, (who, what))), 0),
+        (", ".join(filter(None, (who, what))), 0),
+        ("\n".join(both), 0),
+        ("\n".join(filter(None, (who, what))), 90),
+        (who, 0),
+        (who, 90),
+        (who.removeprefix("ranks ").removeprefix("rank "), 0),
+    )
+    sizes = (style.SMALL_POINTS, _SMALLEST_POINTS)
+    return [_Way(text, degrees, points) for text, degrees in forms for points in sizes]
+
+
+def _write(axes: Axes, label: Label, way: _Way) -> None:
+    x, y, width, height = label.box
+    look: dict[str, Any] = {"ha": "center", "linespacing": 1.1, "zorder": 5}
+    look |= {"rotation": way.degrees, "fontsize": way.points}
+    if label.is_on_stripes:
+        look["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
+    axes.text(x + width / 2, y + height / 2, way.text, **style.SMALL | look)

@@ -1,14 +1,16 @@
-"""A simulated step as a timeline: a row per class of ranks, a box per operation.
+"""Where the time of a step goes: a simulated step's timeline, and traced steps as bars of terms.
 
-dp 0, pp 0              |0|1|2|    |  0  |  1  |  2  |R|U|
-dp 1 and 6 more, pp 0   |0|1|2|  | 0 | 1 | 2 |        |R|U|     R, U, G: after the pipeline
-                        ___________________________________     the longest path, in its row
+simulated_step: a row per class of ranks, a box per operation.
 
-Where the time of a step goes: a stacked bar per rank, of one trace or of several side by side.
+    dp 0, pp 0              |0|1|2|    |  0  |  1  |  2  |R|U|
+    dp 1 and 6 more, pp 0   |0|1|2|  | 0 | 1 | 2 |        |R|U|     R, U, G: after the pipeline
+                            ___________________________________     the longest path, in its row
 
-healthy  rank 0  |====== compute ======|- transfer -|s|h|   94.0 ms
-         rank 1  |====== compute ======|-- transfer --|h|   96.6 ms
-slow     rank 0  |====== compute ======|- transfer -|~~~ straggler ~~~|h|  122.7 ms
+step_terms: a stacked bar per rank, of one trace or of several side by side.
+
+    healthy  rank 0  |====== compute ======|- transfer -|s|h|   94.0 ms
+             rank 1  |====== compute ======|-- transfer --|h|   96.6 ms
+    slow     rank 0  |====== compute ======|- transfer -|~~~ straggler ~~~|h|  122.7 ms
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _AFTER = {
 
 
 def simulated_step(step: SimulatedStep, *, rows: int = 12, title: str | None = None) -> Picture:
-    """Who computes what, when, and what the end waits for.
+    """Draw who computes what, when, and what the end waits for.
 
     rows: at most so many classes of ranks; of more, those on the longest path and unlike the
     others come first. The longest path is a line below the boxes of its row; parts of all
@@ -70,7 +72,7 @@ def simulated_step(step: SimulatedStep, *, rows: int = 12, title: str | None = N
 
 
 def chosen(step: SimulatedStep, rows: int) -> list[RankClass]:
-    """The classes that are drawn, in their order."""
+    """Return the classes that are drawn, in their order."""
     seconds: dict[tuple[int, int], float] = {}
     for part in step.longest_path:
         key = (part.replica, part.cell)
@@ -174,7 +176,7 @@ _COLOURS = dict(
 )
 _BETWEEN = 0.35
 """Space between two traces, in bars."""
-_WIDTH, _LEFT, _RIGHT, _TERMS_HEADER, _BAR, _BOTTOM = 9.0, 1.9, 0.9, 0.75, 0.3, 0.2  # inches
+_WIDTH, _LEFT, _RIGHT, _BARS_HEADER, _BAR, _BOTTOM = 9.0, 1.9, 0.9, 0.75, 0.3, 0.2  # inches
 
 
 def step_terms(traces: Mapping[str, Trace], *, title: str = "where a step's time goes") -> Picture:
@@ -197,7 +199,7 @@ def step_terms(traces: Mapping[str, Trace], *, title: str = "where a step's time
     groups = list(accumulate(name != "" for name, *_ in bars))
     places = [row + 0.5 + _BETWEEN * (group - 1) for row, group in enumerate(groups)]
     rows = places[-1] + 0.5
-    height = _TERMS_HEADER + _BAR * rows + _BOTTOM
+    height = _BARS_HEADER + _BAR * rows + _BOTTOM
     picture = Picture(_WIDTH, height, f"{title}: {', '.join(traces)}; {', '.join(present)}")
     width, tall = _WIDTH - _LEFT - _RIGHT, _BAR * rows
     axes = picture.add_axes((_LEFT / _WIDTH, _BOTTOM / height, width / _WIDTH, tall / height))
@@ -207,14 +209,14 @@ def step_terms(traces: Mapping[str, Trace], *, title: str = "where a step's time
     axes.set_xticks([])
     axes.set_yticks([])
     for middle, (name, rank, terms) in zip(places, bars, strict=True):
-        picture.text(0.013, 1 - (_TERMS_HEADER + _BAR * middle) / height, name, **style.SMALL)
+        picture.text(0.013, 1 - (_BARS_HEADER + _BAR * middle) / height, name, **style.SMALL)
         axes.text(-0.012 * longest_s, middle, rank, **style.SMALL | {"ha": "right"})
         _draw_bar(axes, middle, {term: terms[term] for term in present}, longest_s / width)
         step_s = sum(terms.values())
         axes.text(
             step_s + 0.06 * longest_s / width, middle, f"{1e3 * step_s:.1f} ms", **style.SMALL
         )
-    _draw_terms_header(picture, title, present)
+    _draw_bars_header(picture, title, present)
     return picture
 
 
@@ -229,7 +231,7 @@ def _draw_bar(axes: Axes, middle: float, terms: Mapping[str, float], per_inch: f
         left_s += seconds
 
 
-def _draw_terms_header(picture: Picture, title: str, present: Sequence[str]) -> None:
+def _draw_bars_header(picture: Picture, title: str, present: Sequence[str]) -> None:
     height = picture.get_size_inches()[1]
     picture.text(0.013, 1 - 0.2 / height, title, **style.TITLE)
     picture.legend(

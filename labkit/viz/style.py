@@ -1,19 +1,12 @@
-"""Colours, type sizes and time units shared by every picture.
+"""Colours, type sizes, time units and the Picture shared by all pictures.
 
 Communication is saturated and computing is pale blue-grey, so the two differ in lightness and
 survive a black-and-white printer; within communication the hues are Okabe and Ito's, which the
 common forms of colour blindness keep apart. Where there is room, bars and cells carry text as well.
 
-A figure that shows itself exactly once, without pyplot.
-
-pyplot keeps every figure alive and shows it again at the end of the cell. A Picture belongs to
-whoever holds it: as the last line of a cell, or through `show()`, it appears once; otherwise never.
-
-A cell of a tensor, filled with the colours of the ranks whose data is in it.
-
-How much room words take, before they are drawn.
-
-What is drawn under names: {name: what it is}.
+A Picture shows itself exactly once, without pyplot, which keeps every figure alive and shows it
+again at the end of the cell: as the last line of a cell, or through `show()`; otherwise never.
+CellPainter fills the cells of a tensor with the colours of the ranks whose data is in them.
 """
 
 import colorsys
@@ -141,7 +134,7 @@ _MEMORY_COLOURS = {
 
 
 def series(names: Sequence[str]) -> dict[str, Series]:
-    """A look for each curve by name: no two alike before all looks are taken."""
+    """Return a look for each curve by name: no two alike before all looks are taken."""
     taken = [_SERIES_OF[name] for name in names if name in _SERIES_OF]
     free = [look for look in (*_OTHER_SERIES, *_SERIES_OF.values()) if look not in taken]
     free = free or list(_OTHER_SERIES)
@@ -151,17 +144,17 @@ def series(names: Sequence[str]) -> dict[str, Series]:
 
 
 def kind_family(kind: str) -> KindFamily:
-    """The family of an operation's kind; a kind not known here gets one of its own, in grey."""
+    """Return the family of an operation's kind; an unknown kind gets one of its own, in grey."""
     return _FAMILY_OF.get(kind, KindFamily(kind, "#777777", (kind,)))
 
 
 def memory_colour(kind: str) -> str:
-    """The colour of a kind of memory; grey for what is of none."""
+    """Return the colour of a kind of memory, or grey."""
     return _MEMORY_COLOURS.get(kind, "#b8b8b8")
 
 
 def region_colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each region name, a step's own first; OTHER_WORK is the palest."""
+    """Return a colour for each region name, a step's own first; OTHER_WORK is the palest."""
     named = [name for name in dict.fromkeys(names) if name != OTHER_WORK]
     others = [name for name in named if name not in _STEP_COLOURS]
     colours = {name: _REGION_COLOURS[i % len(_REGION_COLOURS)] for i, name in enumerate(others)}
@@ -173,19 +166,19 @@ def region_colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def rank_colour(rank: int) -> str:
-    """The colour that stands for a rank's data wherever it goes."""
+    """Return the colour of a rank's data, wherever it goes."""
     return _RANK_COLOURS[rank % len(_RANK_COLOURS)]
 
 
 def text_on(colour: str) -> str:
-    """Black or white, whichever reads better on `colour` (a "#rrggbb")."""
+    """Return black or white, whichever reads better on `colour` (a "#rrggbb")."""
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
     return INK if luma > 0.55 else "#ffffff"
 
 
 def paler(colour: str, amount: float = 0.6) -> str:
-    """`colour` ("#rrggbb") moved towards white by `amount` of the way."""
+    """Move `colour` ("#rrggbb") towards white by `amount` of the way."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     hue, lightness, saturation = colorsys.rgb_to_hls(*channels)
     pale = colorsys.hls_to_rgb(hue, lightness + (1 - lightness) * amount, saturation)
@@ -193,7 +186,7 @@ def paler(colour: str, amount: float = 0.6) -> str:
 
 
 def tint(colour: str, amount: float) -> str:
-    """`colour` ("#rrggbb") mixed with white, of which `amount` is the share.
+    """Mix `colour` ("#rrggbb") with white; `amount` is the colour's share.
 
     For shades that stand for amounts: with `paler` a middle one is more vivid than the strongest.
     """
@@ -209,7 +202,7 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(span_s: float) -> TimeUnit:
-    """Microseconds, milliseconds or seconds, so that an axis over `span_s` has readable numbers."""
+    """Return microseconds, milliseconds or seconds, so that an axis over `span_s` is readable."""
     if span_s < 2e-3:
         return TimeUnit("µs", 1e6)
     if span_s < 2.0:
@@ -330,7 +323,7 @@ class CellPainter:
 
 
 def blank_axes(axes: Axes, width: float, height: float) -> None:
-    """0 to width, 0 to height downwards, without ticks and box."""
+    """Make axes from 0 to width, 0 to height downwards, without ticks and box."""
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.axis("off")
@@ -341,7 +334,7 @@ _LINE = 1.2  # height of a line, of the type size
 
 @cache
 def text_inches(text: str, points: float, weight: str = "normal") -> tuple[float, float]:
-    """Width and height of one or more lines of text."""
+    """Return width and height of one or more lines of text, before they are drawn."""
     font = FontProperties(size=points, weight=weight)
     lines = text.split("\n")
     widths = [text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines]
@@ -349,7 +342,7 @@ def text_inches(text: str, points: float, weight: str = "normal") -> tuple[float
 
 
 def require_names(argument: str, given: object, form: str) -> None:
-    """TypeError for what is no mapping, and for a name that is no text; `form`: of what it is."""
+    """Raise TypeError for what is no mapping, and for a name that is no text."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{argument}={given!r:.60}: give {form}")
     for name in given:

@@ -4,11 +4,8 @@
              ------------====-----------                     (thin: what was in flight)
 
 The thin lane is where overlap shows: an operation that is in flight under a computing bar costs
-nothing until the rank has to wait for it.
-
-Everything around the lanes: title, legend, axis, rank names, share of time spent waiting.
-
-Arrows between lanes: from the moment of a send to the moment when its receive was done.
+nothing until the rank has to wait for it. Arrows go between lanes from the moment of a send to the
+moment when its receive was done. (lanes.py draws one lane.)
 """
 
 from collections.abc import Sequence
@@ -38,163 +35,13 @@ from labkit.viz.lanes import (
 from labkit.viz.style import Picture
 
 LegendRow = tuple[str, list[Artist]]
-_MAX_REGIONS = 6
-
-
-def legend_rows(
-    region_colours: dict[str, str], spans: Sequence[Span], *, has_arrows: bool
-) -> list[LegendRow]:
-    """The rows of the legend: computing, communicating; only what the picture contains."""
-    computing: list[Artist] = [
-        Patch(facecolor=colour, label=name)
-        for name, colour in region_colours.items()
-        if name != style.OTHER_WORK
-    ]
-    if len(computing) > _MAX_REGIONS:
-        num_more = len(computing) - _MAX_REGIONS
-        more = Patch(facecolor="none", label=f"and {num_more} more")
-        computing = [*computing[:_MAX_REGIONS], more]
-    computing.append(
-        Patch(facecolor=region_colours[style.OTHER_WORK], ec=style.GRID, label=style.OTHER_WORK)
-    )
-    operations = [span.operation for span in spans if span.operation is not None]
-    present = {style.kind_family(operation.kind) for operation in operations}
-    ordered = [family for family in style.KIND_FAMILIES if family in present]
-    ordered += sorted(present - set(ordered))
-    kinds = {operation.kind for operation in operations}
-    communicating: list[Artist] = [
-        Patch(facecolor=family.colour, label=family.label_of(kinds)) for family in ordered
-    ]
-    if has_arrows:
-        communicating.append(
-            Line2D([], [], color=style.INK, marker=">", ms=4, lw=0.9, label="message")
-        )
-    if any(operation.done_s is None for operation in operations):
-        hatched = Patch(facecolor="white", edgecolor="#777777", hatch="////", label="never done")
-        communicating.append(hatched)
-    if any(operation.failed for operation in operations):
-        cross = Line2D([], [], color=style.ALARM, marker="X", ls="", mec="white", ms=9)
-        cross.set_label("failed")
-        communicating.append(cross)
-    rows = [("computing", computing), ("waiting in", communicating)]
-    return [row for row in rows if row[1]]
-
-
-def draw_header(
-    picture: Picture, rows: Sequence[LegendRow], title: str, note: str, *, left: float
-) -> None:
-    """Title, an optional note after it, and the legend's rows, from the top of the picture down."""
-    height = picture.get_size_inches()[1]
-    y = 1 - 0.2 / height
-    heading = picture.text(left, y, title, **style.TITLE)
-    if note:
-        box = heading.get_window_extent()
-        x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
-        picture.text(x, y, note, **style.FAINT)
-    for name, handles in rows:
-        y -= 0.24 / height
-        picture.text(left, y, name, **style.FAINT)
-        picture.legend(
-            handles=handles,
-            loc="center left",
-            bbox_to_anchor=(left + 0.085, y),
-            ncols=len(handles),
-            frameon=False,
-            fontsize=style.SMALL_POINTS,
-            handlelength=1.3,
-            handleheight=0.9,
-            handletextpad=0.5,
-            columnspacing=1.4,
-            borderpad=0,
-        )
-
-
-def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int]) -> None:
-    """Rank names on the left, time with its unit below, faint verticals, no box."""
-    axes.set_xlim(scale.x(scale.start_s), scale.x(scale.end_s))
-    axes.set_ylim(max(len(ranks), 1), 0)
-    axes.set_yticks(
-        [lane + MAIN_MIDDLE for lane in range(len(ranks))], [f"rank {rank}" for rank in ranks]
-    )
-    label = f"time ({scale.unit.name})"
-    if scale.zero_s:
-        label += f" from {seconds_text(scale.zero_s)} of the run"
-    axes.set_xlabel(label, fontsize=style.BASE_POINTS, color=style.INK)
-    axes.tick_params(axis="both", length=0, labelsize=style.BASE_POINTS, labelcolor=style.INK)
-    axes.tick_params(axis="x", labelsize=style.SMALL_POINTS)
-    axes.grid(axis="x", color=style.GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(style.GRID)
-    for lane in range(len(ranks)):
-        axes.text(
-            -0.006,
-            lane + (FLIGHT_TOP + FLIGHT_BOTTOM) / 2,
-            "in flight",
-            transform=axes.get_yaxis_transform(),
-            ha="right",
-            **style.FAINT | {"fontsize": 6.5},
-        )
-
-
-def draw_waiting_shares(axes: Axes, lanes: Sequence[Sequence[Span]]) -> None:
-    """At the right of each lane: the share of its time in which the rank could only wait."""
-    for lane, spans in enumerate(lanes):
-        total_s = sum(span.end_s - span.start_s for span in spans)
-        waiting_s = sum(span.end_s - span.start_s for span in spans if span.operation is not None)
-        if total_s > 0:
-            axes.text(
-                1.01,
-                lane + MAIN_MIDDLE,
-                f"{waiting_s / total_s:.0%} waiting",
-                transform=axes.get_yaxis_transform(),
-                **style.FAINT,
-            )
-
-
-MAX_ARROWS = 60  # more is a thicket
-
-
-def messages_to_draw(
-    timelines: Sequence[Timeline], shown: Sequence[int], start_s: float, end_s: float
-) -> list[Message]:
-    """The messages to draw: all that lie in the window, or none where they would be a thicket."""
-    messages = [
-        message
-        for message in matched_messages(timelines)
-        if message.source in shown
-        and message.destination in shown
-        and message.recv.done_s is not None
-        and start_s <= message.send.posted_s <= message.recv.done_s <= end_s
-    ]
-    return messages if len(messages) <= MAX_ARROWS else []
-
-
-def draw_arrows(
-    axes: Axes, scale: Scale, messages: Sequence[Message], shown: Sequence[int]
-) -> None:
-    """From the lane of each sender, at its post, to the lane of the receiver, at its end."""
-    lane_of = {rank: lane for lane, rank in enumerate(shown)}
-    for message in messages:
-        assert message.recv.done_s is not None, "only completed messages become arrows"
-        source, destination = lane_of[message.source], lane_of[message.destination]
-        axes.annotate(
-            "",
-            xy=(scale.x(message.recv.done_s), destination + MAIN_MIDDLE),
-            xytext=(scale.x(message.send.posted_s), source + MAIN_MIDDLE),
-            arrowprops={
-                "arrowstyle": "-|>,head_width=0.18,head_length=0.4",
-                "color": style.INK,
-                "linewidth": 0.9,
-                "alpha": 0.8,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )
 
 
 MAX_RANKS = 16
+
+
+MAX_ARROWS = 60  # more is a thicket
+_MAX_REGIONS = 6
 _WIDTH, _LEFT, _RIGHT = 9.0, 0.75, 1.0  # inches
 # A lane with more spans too narrow to see than this is drawn as shares of time.
 _MAX_NARROW = 60
@@ -202,7 +49,7 @@ _BINS = 260
 
 
 class Lane(NamedTuple):
-    """One rank's spans: what it did, one thing at a time, and what was in flight meanwhile."""
+    """One rank's spans: its work, one thing at a time, and the operations in flight meanwhile."""
 
     main: list[Span]
     flight: list[Span]
@@ -218,7 +65,7 @@ def timeline(
     axis_s: float | None = None,
     title: str | None = None,
 ) -> Picture:
-    """What every rank was doing, moment by moment: computing, or waiting for communication.
+    """Draw what every rank was doing, moment by moment: computing, or waiting for communication.
 
     run: a Run, or a list of Timelines by rank (such as those an error carries).
     ranks: which to show, in this order; all of them, up to 16, by default.
@@ -294,7 +141,7 @@ def _scale(start_s: float, end_s: float, axis_s: float | None, *, is_window: boo
 
 
 def _ending(word: str, main: list[Span], scale: Scale, end_s: float) -> str:
-    """The word, if there is room for it between the lane's end and the window's."""
+    """Write the word, if there is room for it between the lane's end and the window's."""
     if not main or not scale.fits(word, Span(main[-1].end_s, end_s, word)):
         return ""
     return word
@@ -367,3 +214,153 @@ def _draw_lane(
             painter.unfinished(span, top, bottom, named=True)
     if lane.ending:
         painter.ending(lane.ending, lane.main[-1], number)
+
+
+def legend_rows(
+    region_colours: dict[str, str], spans: Sequence[Span], *, has_arrows: bool
+) -> list[LegendRow]:
+    """Return the rows of the legend, computing and communicating, of what the picture contains."""
+    computing: list[Artist] = [
+        Patch(facecolor=colour, label=name)
+        for name, colour in region_colours.items()
+        if name != style.OTHER_WORK
+    ]
+    if len(computing) > _MAX_REGIONS:
+        num_more = len(computing) - _MAX_REGIONS
+        more = Patch(facecolor="none", label=f"and {num_more} more")
+        computing = [*computing[:_MAX_REGIONS], more]
+    computing.append(
+        Patch(facecolor=region_colours[style.OTHER_WORK], ec=style.GRID, label=style.OTHER_WORK)
+    )
+    operations = [span.operation for span in spans if span.operation is not None]
+    present = {style.kind_family(operation.kind) for operation in operations}
+    ordered = [family for family in style.KIND_FAMILIES if family in present]
+    ordered += sorted(present - set(ordered))
+    kinds = {operation.kind for operation in operations}
+    communicating: list[Artist] = [
+        Patch(facecolor=family.colour, label=family.label_of(kinds)) for family in ordered
+    ]
+    if has_arrows:
+        communicating.append(
+            Line2D([], [], color=style.INK, marker=">", ms=4, lw=0.9, label="message")
+        )
+    if any(operation.done_s is None for operation in operations):
+        hatched = Patch(facecolor="white", edgecolor="#777777", hatch="////", label="never done")
+        communicating.append(hatched)
+    if any(operation.failed for operation in operations):
+        cross = Line2D([], [], color=style.ALARM, marker="X", ls="", mec="white", ms=9)
+        cross.set_label("failed")
+        communicating.append(cross)
+    rows = [("computing", computing), ("waiting in", communicating)]
+    return [row for row in rows if row[1]]
+
+
+def draw_header(
+    picture: Picture, rows: Sequence[LegendRow], title: str, note: str, *, left: float
+) -> None:
+    """Draw title, an optional note after it, and the legend's rows, from the top downwards."""
+    height = picture.get_size_inches()[1]
+    y = 1 - 0.2 / height
+    heading = picture.text(left, y, title, **style.TITLE)
+    if note:
+        box = heading.get_window_extent()
+        x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
+        picture.text(x, y, note, **style.FAINT)
+    for name, handles in rows:
+        y -= 0.24 / height
+        picture.text(left, y, name, **style.FAINT)
+        picture.legend(
+            handles=handles,
+            loc="center left",
+            bbox_to_anchor=(left + 0.085, y),
+            ncols=len(handles),
+            frameon=False,
+            fontsize=style.SMALL_POINTS,
+            handlelength=1.3,
+            handleheight=0.9,
+            handletextpad=0.5,
+            columnspacing=1.4,
+            borderpad=0,
+        )
+
+
+def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int]) -> None:
+    """Style the axes: rank names on the left, time with its unit below, faint verticals, no box."""
+    axes.set_xlim(scale.x(scale.start_s), scale.x(scale.end_s))
+    axes.set_ylim(max(len(ranks), 1), 0)
+    axes.set_yticks(
+        [lane + MAIN_MIDDLE for lane in range(len(ranks))], [f"rank {rank}" for rank in ranks]
+    )
+    label = f"time ({scale.unit.name})"
+    if scale.zero_s:
+        label += f" from {seconds_text(scale.zero_s)} of the run"
+    axes.set_xlabel(label, fontsize=style.BASE_POINTS, color=style.INK)
+    axes.tick_params(axis="both", length=0, labelsize=style.BASE_POINTS, labelcolor=style.INK)
+    axes.tick_params(axis="x", labelsize=style.SMALL_POINTS)
+    axes.grid(axis="x", color=style.GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(style.GRID)
+    for lane in range(len(ranks)):
+        axes.text(
+            -0.006,
+            lane + (FLIGHT_TOP + FLIGHT_BOTTOM) / 2,
+            "in flight",
+            transform=axes.get_yaxis_transform(),
+            ha="right",
+            **style.FAINT | {"fontsize": 6.5},
+        )
+
+
+def draw_waiting_shares(axes: Axes, lanes: Sequence[Sequence[Span]]) -> None:
+    """Write at the right of each lane the share of time in which the rank could only wait."""
+    for lane, spans in enumerate(lanes):
+        total_s = sum(span.end_s - span.start_s for span in spans)
+        waiting_s = sum(span.end_s - span.start_s for span in spans if span.operation is not None)
+        if total_s > 0:
+            axes.text(
+                1.01,
+                lane + MAIN_MIDDLE,
+                f"{waiting_s / total_s:.0%} waiting",
+                transform=axes.get_yaxis_transform(),
+                **style.FAINT,
+            )
+
+
+def messages_to_draw(
+    timelines: Sequence[Timeline], shown: Sequence[int], start_s: float, end_s: float
+) -> list[Message]:
+    """Return all messages that lie in the window, or none if they are too many."""
+    messages = [
+        message
+        for message in matched_messages(timelines)
+        if message.source in shown
+        and message.destination in shown
+        and message.recv.done_s is not None
+        and start_s <= message.send.posted_s <= message.recv.done_s <= end_s
+    ]
+    return messages if len(messages) <= MAX_ARROWS else []
+
+
+def draw_arrows(
+    axes: Axes, scale: Scale, messages: Sequence[Message], shown: Sequence[int]
+) -> None:
+    """Draw an arrow from each sender's lane, at its post, to the receiver's, at its end."""
+    lane_of = {rank: lane for lane, rank in enumerate(shown)}
+    for message in messages:
+        assert message.recv.done_s is not None, "only completed messages become arrows"
+        source, destination = lane_of[message.source], lane_of[message.destination]
+        axes.annotate(
+            "",
+            xy=(scale.x(message.recv.done_s), destination + MAIN_MIDDLE),
+            xytext=(scale.x(message.send.posted_s), source + MAIN_MIDDLE),
+            arrowprops={
+                "arrowstyle": "-|>,head_width=0.18,head_length=0.4",
+                "color": style.INK,
+                "linewidth": 0.9,
+                "alpha": 0.8,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            },
+        )

@@ -7,11 +7,8 @@ from rank 0        .       12.3  |  4.1    .        blue: within a host
           2       4.1       .    |   .    12.3
           3        .       4.1   |  12.3   .
 
-The numbers of a traffic matrix and where they stand: no drawing here.
-
-Who sent how much to whom: the sends of a run's journals, added up by source and destination.
-
-What stands around a traffic matrix: names, sums, tiers, and what is not in it.
+The numbers are the sends of a run's journals, added up by source and destination. Around them are
+names, sums, tiers, and a note on what is not in the matrix.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +25,24 @@ from labkit.viz import style
 from labkit.viz.journals import timelines_of
 from labkit.viz.style import Picture, blank_axes
 
+WIDTH = 9.0  # inches
+LEFT, HEADER, FOOTER = 1.35, 1.1, 0.62
+_TOTALS = 0.9
+_MAX_CELL_WIDTH, _CELL_HEIGHT, _NARROW_CELL_HEIGHT = 0.9, 0.4, 0.32
+# Up to here bytes are written exactly: what differs must not look equal by rounding.
+_EXACT = 100_000
+
+
+WITHIN, BETWEEN = "#0072b2", "#d55e00"
+
+
+MAX_RANKS = 16
+_PALEST = 0.88  # how far the least of all cells is moved towards white
+
 
 @dataclass(frozen=True)
 class Sent:
-    """What went from one rank to another."""
+    """The messages from one rank to another."""
 
     nbytes: int = 0
     messages: int = 0
@@ -41,8 +52,44 @@ class Sent:
         return Sent(self.nbytes + other.nbytes, self.messages + other.messages)
 
 
+def traffic_matrix(
+    run: Any, *, count: str = "bytes", hosts: Any = None, title: str | None = None
+) -> Picture:
+    """Draw what every rank sent to every other one: a row per source, a column per destination.
+
+    run: a Run, or a list of Timelines by rank. count: "bytes" or "messages". hosts: the ranks of
+    each host, [[0, 1], [2, 3]], or a labkit.Topology; the run's own topology by default. With more
+    than one host, cells between hosts are orange, and each tier's sum is in the heading.
+
+    Counted are messages: send and isend, and what labkit.collectives makes of them. To whom the
+    backend's own collectives send is in no journal; a note says how much it was.
+    Returns a Picture. Raises ValueError for more than 16 ranks, for hosts that don't fit and for
+    another count, TypeError for what has no timelines.
+    """
+    if not isinstance(count, str) or count not in COUNTS:
+        raise ValueError(f"count={count!r}: say what is counted, 'bytes' or 'messages'")
+    timelines = timelines_of(run)
+    num_ranks = len(timelines)
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise ValueError(f"{num_ranks} ranks: a matrix that can be read has 1 to {MAX_RANKS}")
+    hosts = getattr(run, "topology", None) if hosts is None else hosts
+    sent = sent_between(timelines)
+    grid = grid_of(sent, count, hosts_of(hosts, num_ranks))
+    picture = Picture(WIDTH, grid.height, f"{count} from rank to rank, {num_ranks} ranks")
+    axes = picture.add_axes((0, 0, 1, 1))
+    blank_axes(axes, WIDTH, grid.height)
+    axes.text(0.12, 0.2, title or f"{grid.unit} from rank to rank", **style.TITLE)
+    draw_tiers(axes, grid, sent)
+    _draw_cells(axes, grid)
+    _draw_frames(axes, grid)
+    draw_names(axes, grid)
+    draw_totals(axes, grid)
+    axes.text(0.12, grid.height - 0.16, note(sent_by_the_library(timelines)), **style.FAINT)
+    return picture
+
+
 def sent_between(timelines: Sequence[Timeline]) -> list[list[Sent]]:
-    """[source][destination], global ranks: all messages that were posted, on any group.
+    """Return [source][destination], global ranks: all messages posted, on any group.
 
     ValueError for a message to a rank whose timeline is not among them.
     """
@@ -60,7 +107,7 @@ def sent_between(timelines: Sequence[Timeline]) -> list[list[Sent]]:
 
 
 def sent_by_the_library(timelines: Sequence[Timeline]) -> dict[str, int]:
-    """Bytes of the backend's collectives, by kind: the journal knows how many, but not to whom."""
+    """Return bytes of the backend's collectives, by kind: the journal does not know to whom."""
     nbytes: dict[str, int] = {}
     for timeline in timelines:
         for operation in timeline.operations:
@@ -70,7 +117,7 @@ def sent_by_the_library(timelines: Sequence[Timeline]) -> dict[str, int]:
 
 
 def hosts_of(hosts: Any, num_ranks: int) -> list[list[int]]:
-    """The ranks of each host: from a Topology or from lists of ranks; None: all on one host.
+    """Return each host's ranks: from a Topology or from lists of ranks; None: all on one host.
 
     Raises ValueError unless every rank is on exactly one host, TypeError for anything else.
     """
@@ -98,12 +145,6 @@ def hosts_of(hosts: Any, num_ranks: int) -> list[list[int]]:
     return found
 
 
-WIDTH = 9.0  # inches
-LEFT, HEADER, FOOTER = 1.35, 1.1, 0.62
-_TOTALS = 0.9
-_MAX_CELL_WIDTH, _CELL_HEIGHT, _NARROW_CELL_HEIGHT = 0.9, 0.4, 0.32
-# Up to here bytes are written exactly: what differs must not look equal by rounding.
-_EXACT = 100_000
 COUNTS: dict[str, Callable[[Sent], int]] = {
     "bytes": lambda sent: sent.nbytes,
     "messages": lambda sent: sent.messages,
@@ -111,7 +152,7 @@ COUNTS: dict[str, Callable[[Sent], int]] = {
 
 
 class Grid(NamedTuple):
-    """What is drawn: ranks in the order of their hosts, and a number for each pair."""
+    """The matrix that is drawn: ranks in the order of their hosts, and a number for each pair."""
 
     hosts: list[list[int]]
     values: list[list[int]]
@@ -161,7 +202,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(sent: list[list[Sent]], count: str, hosts: list[list[int]]) -> Grid:
-    """The matrix of what is counted: "bytes" or "messages"."""
+    """Return the matrix of what is counted: "bytes" or "messages"."""
     values = [[COUNTS[count](cell) for cell in row] for row in sent]
     unit, text = _writer(count, max(map(max, values)))
     num_ranks = len(sent)
@@ -176,7 +217,7 @@ def grid_of(sent: list[list[Sent]], count: str, hosts: list[list[int]]) -> Grid:
 
 
 def _writer(count: str, most: int) -> tuple[str, Callable[[int], str]]:
-    """What stands in the cells, and how a number of it is written."""
+    """Return what the cells count, and how a number of it is written."""
     if count == "messages" or most < _EXACT:
         return count.capitalize(), number_text
     unit = bytes_text(most).split()[1]
@@ -184,11 +225,8 @@ def _writer(count: str, most: int) -> tuple[str, Callable[[int], str]]:
     return unit, lambda value: f"{float(f'{value / size:.3g}'):g}"
 
 
-WITHIN, BETWEEN = "#0072b2", "#d55e00"
-
-
 def draw_tiers(axes: Axes, grid: Grid, sent: list[list[Sent]]) -> None:
-    """The sum of each tier, beside its colour."""
+    """Draw the sum of each tier, beside its colour."""
     host_of = grid.host_of
     tiers = {True: Sent(), False: Sent()}
     for source, row in enumerate(sent):
@@ -209,7 +247,7 @@ def draw_tiers(axes: Axes, grid: Grid, sent: list[list[Sent]]) -> None:
 
 
 def draw_names(axes: Axes, grid: Grid) -> None:
-    """Ranks and hosts, above the columns and left of the rows."""
+    """Draw ranks and hosts, above the columns and left of the rows."""
     axes.text(LEFT - 0.12, HEADER - 0.16, "to rank", **style.FAINT | {"ha": "right"})
     axes.text(0.12, HEADER - 0.16, "from rank", **style.FAINT)
     for number, rank in enumerate(grid.ranks):
@@ -225,7 +263,7 @@ def draw_names(axes: Axes, grid: Grid) -> None:
 
 
 def draw_totals(axes: Axes, grid: Grid) -> None:
-    """What each rank sent, at the right, and received, below."""
+    """Draw each rank's sent total at the right, and its received total below."""
     n = len(grid.ranks)
     x, y = grid.x(n) + 0.72, grid.y(n) + 0.16
     axes.text(x, HEADER - 0.16, "sent", **style.FAINT | {"ha": "right"})
@@ -239,51 +277,11 @@ def draw_totals(axes: Axes, grid: Grid) -> None:
 
 
 def note(by_the_library: dict[str, int]) -> str:
-    """What the matrix leaves out, and why; `by_the_library`: bytes by kind."""
+    """Say what the matrix leaves out, and why; `by_the_library`: bytes by kind."""
     if not by_the_library:
         return "all of the run's messages"
     kinds = ", ".join(f"{kind} {bytes_text(nbytes)}" for kind, nbytes in by_the_library.items())
     return f"not shown, because the backend chooses the receivers: {kinds}"
-
-
-MAX_RANKS = 16
-_PALEST = 0.88  # how far the least of all cells is moved towards white
-
-
-def traffic_matrix(
-    run: Any, *, count: str = "bytes", hosts: Any = None, title: str | None = None
-) -> Picture:
-    """What every rank sent to every other one: a row per source, a column per destination.
-
-    run: a Run, or a list of Timelines by rank. count: "bytes" or "messages". hosts: the ranks of
-    each host, [[0, 1], [2, 3]], or a labkit.Topology; the run's own topology by default. With more
-    than one host, cells between hosts are orange, and each tier's sum is in the heading.
-
-    Counted are messages: send and isend, and what labkit.collectives makes of them. To whom the
-    backend's own collectives send is in no journal; a note says how much it was.
-    Returns a Picture. Raises ValueError for more than 16 ranks, for hosts that don't fit and for
-    another count, TypeError for what has no timelines.
-    """
-    if not isinstance(count, str) or count not in COUNTS:
-        raise ValueError(f"count={count!r}: say what is counted, 'bytes' or 'messages'")
-    timelines = timelines_of(run)
-    num_ranks = len(timelines)
-    if not 1 <= num_ranks <= MAX_RANKS:
-        raise ValueError(f"{num_ranks} ranks: a matrix that can be read has 1 to {MAX_RANKS}")
-    hosts = getattr(run, "topology", None) if hosts is None else hosts
-    sent = sent_between(timelines)
-    grid = grid_of(sent, count, hosts_of(hosts, num_ranks))
-    picture = Picture(WIDTH, grid.height, f"{count} from rank to rank, {num_ranks} ranks")
-    axes = picture.add_axes((0, 0, 1, 1))
-    blank_axes(axes, WIDTH, grid.height)
-    axes.text(0.12, 0.2, title or f"{grid.unit} from rank to rank", **style.TITLE)
-    draw_tiers(axes, grid, sent)
-    _draw_cells(axes, grid)
-    _draw_frames(axes, grid)
-    draw_names(axes, grid)
-    draw_totals(axes, grid)
-    axes.text(0.12, grid.height - 0.16, note(sent_by_the_library(timelines)), **style.FAINT)
-    return picture
 
 
 def _draw_cells(axes: Axes, grid: Grid) -> None:
@@ -315,7 +313,7 @@ def _draw_cells(axes: Axes, grid: Grid) -> None:
 
 
 def _draw_frames(axes: Axes, grid: Grid) -> None:
-    """A heavy line round each host's own cells, where there is more than one host."""
+    """Draw a heavy line round each host's own cells, where there is more than one host."""
     if len(grid.hosts) == 1:
         return
     for begin, end in zip(grid.boundaries, grid.boundaries[1:]):

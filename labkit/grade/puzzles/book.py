@@ -1,6 +1,6 @@
-"""A puzzle: a scheduling problem, a memory budget, and the least time within that memory.
+"""The puzzles, easy ones first: a scheduling problem, a memory budget, the least time within it.
 
-The puzzles, easy ones first. makespan and memory are what tests/least_makespan.py finds.
+Makespan and memory of each are what tests/least_makespan.py finds.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class UnknownPuzzle(UserError, LookupError):
 
 
 def get_puzzle(name: str) -> Puzzle:
-    """The puzzle called `name`; hyphens and underscores count as spaces. Raises UnknownPuzzle."""
+    """Return the puzzle called `name`; hyphens and underscores are spaces. Raises UnknownPuzzle."""
     plain = " ".join(str(name).replace("-", " ").replace("_", " ").split()).lower()
     if plain in PUZZLES:
         return PUZZLES[plain]
