@@ -1,10 +1,10 @@
-"""What this machine can do, and whether it is ready for a job: labkit doctor, labkit preflight.
+"""This machine, clusters, traces and servers: labkit doctor, preflight, plan, profile and serve.
 
-labkit plan: the layouts of a training on a cluster, the fastest first, and why others lost.
-
-labkit profile: why a step is slow, from the traces of PyTorch Profiler.
-
-labkit serve: a trained GPT for every client of OpenAI's protocol, until Ctrl-C.
+doctor      what this machine can do
+preflight   whether it is ready for a job
+plan        the layouts of a training on a cluster, the fastest first, and why others lost
+profile     why a step is slow, from the traces of PyTorch Profiler
+serve       a trained GPT for every client of OpenAI's protocol, until Ctrl-C
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def doctor() -> None:
         from labkit.launch import checkup  # it takes torch with it
 
     findings = checkup.check_up()
-    _show(findings)
+    _show_checkup(findings)
     if any(finding.level is checkup.Level.ERROR for finding in findings):
         raise typer.Exit(1)
 
 
-def _show(findings: list[Finding]) -> None:
+def _show_checkup(findings: list[Finding]) -> None:
     out = console()
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
@@ -158,7 +158,7 @@ def plan(
 
 
 def _by_option(text: str) -> str:
-    """What calc says of its arguments, in the words of the command line: `--gpus 0: give ...`."""
+    """Write calc's complaint in the words of the command line: `--gpus 0: give ...`."""
     for kind, option in (("ModelConfig", "model"), ("Cluster", "cluster"), ("Recipe", "recipe")):
         if f" is no {kind} " in text:
             return f"--{option} {text}"

@@ -1,10 +1,9 @@
-"""labkit cards: questions as an interviewer asks them, answered aloud, graded by the rubric.
+"""Practice in a terminal: labkit cards, drill, case and puzzle.
 
-labkit drill: numeric questions with fresh numbers, judged one by one.
-
-labkit case: why is this run slow?
-
-The command puzzle: what is asked, and whether a file with rows answers it.
+cards     questions as an interviewer asks them, answered aloud, graded by the rubric
+drill     numeric questions with fresh numbers, judged one by one
+case      why is this run slow?
+puzzle    a schedule within a memory and a time budget, from a file with rows
 """
 
 import contextlib
@@ -42,7 +41,7 @@ def cards(
     """Answer question cards aloud: what is due first, then new ones. Ctrl-D ends."""
     chosen = sittings.cards_of(what)
     if show_list:
-        _show_list(chosen)
+        _show_cards(chosen)
         return
     asked = sittings.next_cards(chosen, count)
     if not asked:
@@ -53,7 +52,7 @@ def cards(
     try:
         for place, card in enumerate(asked, 1):
             console().print(Text(f"Card {place} of {len(asked)}", style="dim"))
-            ratings.append(sittings.rating_of(len(ask(card)), len(card.rubric)))
+            ratings.append(sittings.rating_of(len(ask_card(card)), len(card.rubric)))
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()
         status = 0 if isinstance(end, EOFError) else 130
@@ -62,8 +61,10 @@ def cards(
         raise typer.Exit(status)
 
 
-def ask(card: Card) -> frozenset[int]:
-    """Prompt, a pause to speak, the answer, the rubric. The points that were said, remembered."""
+def ask_card(card: Card) -> frozenset[int]:
+    """Ask a card: prompt, a pause to speak, the answer, the rubric. Return the points that were
+    said.
+    """
     out, topic = console(), load_topics()[card.topic]
     about = f"{card.id}, {topic.title}, for {card.level}"
     out.print(Text(about, style="dim"))
@@ -87,7 +88,7 @@ def ask(card: Card) -> frozenset[int]:
 
 
 def _said(card: Card) -> frozenset[int]:
-    """Which points; `d` shows the deeper part first, `m` the common mistake, `f` follow-ups."""
+    """Return the points that were said; `d` shows the deeper part, `m` the mistake, `f` follow-ups."""
     out = console()
     more = {
         "d": card.deeper,
@@ -107,7 +108,7 @@ def _said(card: Card) -> frozenset[int]:
             out.print(Text(str(error), style="red"))
 
 
-def _show_list(chosen: list[Card]) -> None:
+def _show_cards(chosen: list[Card]) -> None:
     table, topics, states = Table(box=box.SIMPLE), load_topics(), practice.all_states()
     for heading in ("card", "for", "about", "last"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "about")
@@ -156,7 +157,8 @@ def drill(
 
 
 def ask_drill(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
-    """One question, until it is right, given up, or wrong twice; then the way to its answer.
+    """Ask one question, until it is right, given up, or wrong twice; then show the way to its
+    answer.
 
     answers: given before, so that nothing is typed. Returns the rating.
     """
@@ -235,24 +237,24 @@ def puzzle(
     if not name:
         width = max(map(len, PUZZLES))
         for each in PUZZLES.values():
-            _show_puzzles(
+            _print_unwrapped(
                 f"{each.name.ljust(width)}  {each.difficulty} of 5  {standing(each.name)}"
             )
     elif file is None:
-        _show_puzzles(str(get_puzzle(name)))
+        _print_unwrapped(str(get_puzzle(name)))
     else:
         try:
             rows = file.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from None
         ruling = solve(name, rows)
-        _show_puzzles(repr(ruling))
+        _print_unwrapped(repr(ruling))
         if not ruling:
             raise typer.Exit(1)
 
 
 def _name_and_file(words: list[str]) -> tuple[str, Path | None]:
-    """A name has several words, with quotes around it or without; the last word may be a file."""
+    """Split a name of several words, with or without quotes, from a file after it."""
     if not words:
         return "", None
     for name, file in ((words, None), (words[:-1], Path(words[-1]))):
@@ -263,6 +265,6 @@ def _name_and_file(words: list[str]) -> tuple[str, Path | None]:
     return " ".join(words), None
 
 
-def _show_puzzles(text: str) -> None:
-    """As it is: the rows of a grid are not to be wrapped."""
+def _print_unwrapped(text: str) -> None:
+    """Print a text as it is: the rows of a grid must not be wrapped."""
     console().print(Text(printable(text)), soft_wrap=True)

@@ -1,7 +1,4 @@
-"""The terminal that commands print to.
-
-What a terminal shows of a verdict, and of a hint or a solution.
-"""
+"""The terminal that commands print to, and how verdicts, hints and solutions look there."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Made anew for each use: sys.stdout may be another one by then."""
+    """Make a console for each use: sys.stdout may be another one by then."""
     return Console(stderr=stderr, highlight=False)
 
 
@@ -45,7 +42,7 @@ def progress_warnings_shown(out: Console) -> Iterator[None]:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 card`, `2 cards`."""
+    """Write a count: `1 card`, `2 cards`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -59,7 +56,7 @@ _CALL = re.compile(r'\b(check|hint|solution|reset)\("(\w+)"((?:, [^()]+)?)\)')
 
 
 def show_verdict(verdict: Verdict, out: Console) -> None:
-    """The end of a check: headline, then what to know about it."""
+    """Print the end of a check: headline, then what to know about it."""
     out.print(Text(verdict.headline, style=_STYLES.get(verdict.outcome, "bold red")))
     for label, text in verdict.paragraphs:
         body = Text(_in_a_terminal(text))
@@ -71,7 +68,7 @@ def show_verdict(verdict: Verdict, out: Console) -> None:
 
 
 def show_note(note: Note, out: Console) -> None:
-    """A text that the learner asked for; code in colours, unless it goes to a file.
+    """Print a text that the learner asked for; code in colours, unless it goes to a file.
 
     Then the file has the code as it is, and nothing else: the title goes to standard error.
     """
@@ -87,7 +84,7 @@ def show_note(note: Note, out: Console) -> None:
 
 
 def _in_a_terminal(text: str) -> str:
-    """Calls in Python as commands: `hint("scan", 2)` becomes `labkit hint scan 2`."""
+    """Write calls in Python as commands: `hint("scan", 2)` becomes `labkit hint scan 2`."""
     return _CALL.sub(_as_command, text)
 
 

@@ -1,10 +1,17 @@
-"""What a notebook page is made of: predictions, tables, calculators, cells that are meant to fail.
+"""Notebook pages: predictions, tables, calculators, cards, cells that are meant to fail.
 
     from labkit.notebook import calculator, expect_error, predict, reveal, table
     from labkit.notebook import memory_calculator, pipeline_calculator
     from labkit.notebook import layout_planner, mesh_explorer, schedule_puzzle
     from labkit.notebook import docket, judge, vote
     from labkit.notebook import card, case, dashboard, drill, mock_interview
+
+    shown.py             tables, boxes, cells that should fail; predictions.py: predict and reveal
+    magic.py             %%ranks
+    knobs.py             sliders for any function, and for a ring's steps
+    ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
+    controls.py          buttons and fields of the pages below
+    cards.py drills.py puzzle.py court.py mock.py       practice; progress.py: how far one is
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.

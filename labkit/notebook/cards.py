@@ -1,20 +1,18 @@
-"""One question card on a page: asked, shown, graded by the rubric, remembered once.
-
-prompt
-[your answer           ]         stays on the page, and is not kept
-(Show the answer)
-In a minute ... > Deeper > The common mistake
-[x] a point of the rubric        the ticked ones propose a grade
-(again · 10 minutes) (hard · 1 day) (good · 2 days) (easy · 8 days)
-> Follow-ups > where the numbers come from
-
-Question cards on a page, one after another: what is due, then what is new.
+"""Question cards on a page, one after another: what is due, then what is new.
 
 card()                  of all topics
 card("collectives")     of a group of topics; card("co") is the same
 card("co-8")            this one, due or not; then others of its group
 
-A question card in HTML: what it is about, its answer, and what is behind it. No widgets here.
+A card is asked, shown, graded by the rubric, and remembered once:
+
+    prompt
+    [your answer           ]         stays on the page, and is not kept
+    (Show the answer)
+    In a minute ... > Deeper > The common mistake
+    [x] a point of the rubric        the ticked ones propose a grade
+    (again · 10 minutes) (hard · 1 day) (good · 2 days) (easy · 8 days)
+    > Follow-ups > where the numbers come from
 """
 
 import os
@@ -36,89 +34,119 @@ from labkit.notebook.court import proofs_html
 from labkit.notebook.shown import FAINT, Shown, box
 from labkit.progress import clock, practice, scheduling
 
-
-def about(card: Card) -> str:
-    """Its name, its topic, and for whom it is."""
-    return f"{card.id} · {load_topics()[card.topic].title} · for {card.level}"
-
-
-def topics_of(asked: Iterable[Card | Kind]) -> str:
-    """The titles of their groups of topics, or `all topics`. No numbers, since banks grow."""
-    groups = {topic.id: topic.group for topic in load_topics().values()}
-    found = dict.fromkeys(groups[each.topic] for each in asked)
-    return "all topics" if len(found) > 1 else "".join(found)
-
-
-def prompt_html(card: Card, standing: str) -> str:
-    """The question, as it is asked."""
-    return (
-        f'<div class="faint">{escape(about(card))} · {escape(standing)}</div>'
-        f'<div class="prompt">{escape(card.prompt)}</div>'
-    )
-
-
-def answer_html(card: Card) -> str:
-    """What to say in a minute; the deeper part and the common mistake, folded away."""
-    return (
-        f"<h4>In a minute</h4>{html_of(card.minute)}"
-        f"{_folded('Deeper', html_of(card.deeper))}"
-        f"{_folded('The common mistake', html_of(card.mistake))}"
-    )
-
-
-def behind_html(card: Card) -> str:
-    """Follow-ups; which expression proves which number, and the sources."""
-    follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
-    return (
-        f"{_folded(f'Follow-ups ({len(card.follow_ups)})', f'<ul>{follow_ups}</ul>')}"
-        f"{_folded('Where the numbers come from', proofs_html(card.evidence, card.sources))}"
-    )
-
-
-def places_html(card: Card) -> str:
-    """Where to see it: its notebook and its exercise, as links from where the kernel runs."""
-    links = []
-    if card.notebook:
-        links.append(f"the notebook {link(f'notebooks/{card.notebook}.ipynb')}")
-    if card.exercise:
-        links.append(f"the exercise {link(f'exercises/{card.exercise}.py')}")
-    return f"<p>To see it: {', '.join(links)}.</p>" if links else ""
-
-
-def static_html(card: Card) -> str:
-    """For a page without a kernel."""
-    return box(
-        f'<span style="color: {FAINT}">{escape(about(card))}</span>'
-        f"<div><b>{escape(card.prompt)}</b></div>"
-        f'<span style="color: {FAINT}">Run this cell to answer it.</span>'
-    )
-
-
-def static_text(card: Card) -> str:
-    """For a terminal."""
-    return f"{about(card)}\n{card.prompt}"
-
-
-def _folded(title: str, html: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{html}</details>"
-
-
-def link(path: str, text: str | None = None) -> str:
-    """A file of the lab, "notebooks/...", as a link from where the kernel runs.
-
-    text: its path, if left out.
-    """
-    shown = escape(text or path)
-    try:
-        target = find_workspace().root / path
-    except WorkspaceNotFound:
-        return shown
-    if not target.is_file():
-        return shown
-    return f'<a href="{quote(os.path.relpath(target))}" target="_blank">{shown}</a>'
-
-
 _SHOW, _HIDE = "Show the answer", "Hide the answer"
+
+
+class CardSitting:
+    """The box that `card` shows. `question` is the card that is asked, or None."""
+
+    def __init__(self, cards: list[Card], first: Card | None) -> None:
+        """first: asked whether due or not; None: what is next by the store."""
+        self.question: CardQuestion | None = None
+        self._cards, self._first = cards, first
+        self._done: list[CardQuestion] = []
+        self._place, self._tally, self._trouble = widgets.VBox(), note(), note()
+        self._next = button("Next card", self.next)
+        self._early = button("Ask one early", self.early)
+        self._elsewhere = button("A new one from all topics", self.elsewhere)
+        self._buttons = (self._next, self._early, self._elsewhere)
+        self._widget = page([self._place, self._trouble, row(self._buttons), self._tally])
+        if first is None:
+            self.next()
+        else:
+            self._ask(first)
+
+    def next(self) -> None:
+        """Ask what is due, or new; say so where there is neither."""
+        # What could not be stored is still due by the store: it is not asked forever.
+        unstored = {each.card.id for each in self._done if not each.is_stored}
+        left = [card for card in self._cards if card.id not in unstored]
+        found, heard = listen(lambda: sittings.next_cards(left, 1))
+        say(self._trouble, heard.html)
+        self._count()  # a grade may have been tried again, and be another one
+        self._ask(found[0]) if found else self._offer_others()
+
+    def early(self) -> None:
+        """Ask the card that is due soonest, before its time."""
+        found, heard = listen(lambda: sittings.soonest(self._cards))
+        say(self._trouble, heard.html)
+        if found is not None:
+            self._ask(found)
+
+    def elsewhere(self) -> None:
+        """Go on with the cards of all topics."""
+        self._cards = sittings.cards_of()
+        self.next()
+
+    def _ask(self, card: Card) -> None:
+        is_first = not self._place.children
+        self.question = CardQuestion(card, self._on_graded)
+        self._place.children = (self.question.widget,)
+        self._show_only()
+        if not is_first:  # running a cell takes nobody's cursor away
+            self.question.focus()
+
+    def _on_graded(self) -> None:
+        assert self.question is not None
+        self._done.append(self.question)
+        self._count()
+        self._show_only(self._next)
+        if self.question.is_stored:  # otherwise the grade may be tried again, where the cursor is
+            self._next.focus()
+
+    def _count(self) -> None:
+        say(self._tally, f'<span class="faint">{escape(self.summary)}</span>' if self._done else "")
+
+    def _offer_others(self) -> None:
+        self.question = None
+        text, _ = listen(lambda: sittings.nothing_due(self._cards))
+        self._place.children = (widgets.HTML(f'<p role="status">{escape(text)}</p>'),)
+        others, _ = listen(lambda: sittings.next_cards(sittings.cards_of(), 1))
+        self._show_only(*([self._elsewhere] if others else []), self._early)
+        (self._elsewhere if others else self._early).focus()
+
+    def _show_only(self, *buttons: Any) -> None:
+        for each in self._buttons:
+            show(each, each in buttons)
+
+    @property
+    def summary(self) -> str:
+        """This sitting in a line."""
+        return sittings.summary([each.rating for each in self._done if each.rating])
+
+    def __repr__(self) -> str:
+        # The static forms are the same for every reader: a card that was asked for by its name.
+        if self._first is not None:
+            return static_text(self._first)
+        topics = topics_of(self._cards)
+        return f"A question card of {topics}: what is due, then what is new."
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        html = f'{escape(repr(self))}<br><span style="color: {FAINT}">Run this cell to be asked.'
+        static = box(f"{html}</span>")
+        if self._first is not None:
+            static = static_html(self._first)
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": static}
+
+
+def card(what: str | None = None) -> CardSitting | Shown:
+    """Show question cards to answer and grade, as the last line of a cell.
+
+    what: a card ("co-8"), a group of topics ("co") or its file ("collectives"); None: all. A card
+    that is named is asked whether due or not, and others of its group come after it.
+
+    A grade is kept, on disk, and decides when the card comes back. For a name that is none the box
+    says which are near.
+    """
+    try:
+        found = sittings.cards_of(what)
+    except sittings.UnknownCards as error:
+        return Shown(f"{error}.")
+    is_named = what is not None and what.strip().lower() in (found[0].id, found[0].topic)
+    if not is_named:
+        return CardSitting(found, None)
+    return CardSitting(sittings.cards_of(found[0].topic.partition("-")[0]), found[0])
 
 
 class CardQuestion:
@@ -262,113 +290,82 @@ class CardQuestion:
         return f"<p>✓ {graded}: stored, and {escape(back)}.</p>{places_html(self.card)}"
 
 
-class CardSitting:
-    """The box that `card` shows. `question` is the card that is asked, None where nothing is."""
-
-    def __init__(self, cards: list[Card], first: Card | None) -> None:
-        """first: asked whether due or not; None: what is next by the store."""
-        self.question: CardQuestion | None = None
-        self._cards, self._first = cards, first
-        self._done: list[CardQuestion] = []
-        self._place, self._tally, self._trouble = widgets.VBox(), note(), note()
-        self._next = button("Next card", self.next)
-        self._early = button("Ask one early", self.early)
-        self._elsewhere = button("A new one from all topics", self.elsewhere)
-        self._buttons = (self._next, self._early, self._elsewhere)
-        self._widget = page([self._place, self._trouble, row(self._buttons), self._tally])
-        if first is None:
-            self.next()
-        else:
-            self._ask(first)
-
-    def next(self) -> None:
-        """Ask what is due, or new; say so where there is neither."""
-        # What could not be stored is still due by the store: it is not asked forever.
-        unstored = {each.card.id for each in self._done if not each.is_stored}
-        left = [card for card in self._cards if card.id not in unstored]
-        found, heard = listen(lambda: sittings.next_cards(left, 1))
-        say(self._trouble, heard.html)
-        self._count()  # a grade may have been tried again, and be another one
-        self._ask(found[0]) if found else self._offer_others()
-
-    def early(self) -> None:
-        """Ask the card that is due soonest, before its time."""
-        found, heard = listen(lambda: sittings.soonest(self._cards))
-        say(self._trouble, heard.html)
-        if found is not None:
-            self._ask(found)
-
-    def elsewhere(self) -> None:
-        """Go on with the cards of all topics."""
-        self._cards = sittings.cards_of()
-        self.next()
-
-    def _ask(self, card: Card) -> None:
-        is_first = not self._place.children
-        self.question = CardQuestion(card, self._on_graded)
-        self._place.children = (self.question.widget,)
-        self._show_only()
-        if not is_first:  # running a cell takes nobody's cursor away
-            self.question.focus()
-
-    def _on_graded(self) -> None:
-        assert self.question is not None
-        self._done.append(self.question)
-        self._count()
-        self._show_only(self._next)
-        if self.question.is_stored:  # otherwise the grade may be tried again, where the cursor is
-            self._next.focus()
-
-    def _count(self) -> None:
-        say(self._tally, f'<span class="faint">{escape(self.summary)}</span>' if self._done else "")
-
-    def _offer_others(self) -> None:
-        self.question = None
-        text, _ = listen(lambda: sittings.nothing_due(self._cards))
-        self._place.children = (widgets.HTML(f'<p role="status">{escape(text)}</p>'),)
-        others, _ = listen(lambda: sittings.next_cards(sittings.cards_of(), 1))
-        self._show_only(*([self._elsewhere] if others else []), self._early)
-        (self._elsewhere if others else self._early).focus()
-
-    def _show_only(self, *buttons: Any) -> None:
-        for each in self._buttons:
-            show(each, each in buttons)
-
-    @property
-    def summary(self) -> str:
-        """This sitting in a line."""
-        return sittings.summary([each.rating for each in self._done if each.rating])
-
-    def __repr__(self) -> str:
-        # The static forms are the same for every reader: a card that was asked for by its name.
-        if self._first is not None:
-            return static_text(self._first)
-        topics = topics_of(self._cards)
-        return f"A question card of {topics}: what is due, then what is new."
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        html = f'{escape(repr(self))}<br><span style="color: {FAINT}">Run this cell to be asked.'
-        static = box(f"{html}</span>")
-        if self._first is not None:
-            static = static_html(self._first)
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": static}
+def about(card: Card) -> str:
+    """Return its name, its topic, and for whom it is."""
+    return f"{card.id} · {load_topics()[card.topic].title} · for {card.level}"
 
 
-def card(what: str | None = None) -> CardSitting | Shown:
-    """Question cards to answer and grade; the last line of a cell shows it.
+def topics_of(asked: Iterable[Card | Kind]) -> str:
+    """Return the titles of their groups of topics, or `all topics`."""
+    groups = {topic.id: topic.group for topic in load_topics().values()}
+    found = dict.fromkeys(groups[each.topic] for each in asked)
+    return "all topics" if len(found) > 1 else "".join(found)
 
-    what: a card ("co-8"), a group of topics ("co") or its file ("collectives"); None: all. A card
-    that is named is asked whether due or not, and others of its group come after it.
 
-    A grade is kept, on disk, and decides when the card comes back. For a name that is none the box
-    says which are near.
+def prompt_html(card: Card, standing: str) -> str:
+    """Return the question, as it is asked."""
+    return (
+        f'<div class="faint">{escape(about(card))} · {escape(standing)}</div>'
+        f'<div class="prompt">{escape(card.prompt)}</div>'
+    )
+
+
+def answer_html(card: Card) -> str:
+    """Return the answer in a minute; the deeper part and the common mistake, folded away."""
+    return (
+        f"<h4>In a minute</h4>{html_of(card.minute)}"
+        f"{_folded('Deeper', html_of(card.deeper))}"
+        f"{_folded('The common mistake', html_of(card.mistake))}"
+    )
+
+
+def behind_html(card: Card) -> str:
+    """Return follow-ups, which expression proves which number, and the sources."""
+    follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
+    return (
+        f"{_folded(f'Follow-ups ({len(card.follow_ups)})', f'<ul>{follow_ups}</ul>')}"
+        f"{_folded('Where the numbers come from', proofs_html(card.evidence, card.sources))}"
+    )
+
+
+def places_html(card: Card) -> str:
+    """Return links to its notebook and its exercise, from where the kernel runs."""
+    links = []
+    if card.notebook:
+        links.append(f"the notebook {link(f'notebooks/{card.notebook}.ipynb')}")
+    if card.exercise:
+        links.append(f"the exercise {link(f'exercises/{card.exercise}.py')}")
+    return f"<p>To see it: {', '.join(links)}.</p>" if links else ""
+
+
+def static_html(card: Card) -> str:
+    """Return the card for a page without a kernel."""
+    return box(
+        f'<span style="color: {FAINT}">{escape(about(card))}</span>'
+        f"<div><b>{escape(card.prompt)}</b></div>"
+        f'<span style="color: {FAINT}">Run this cell to answer it.</span>'
+    )
+
+
+def static_text(card: Card) -> str:
+    """Return the card for a terminal."""
+    return f"{about(card)}\n{card.prompt}"
+
+
+def _folded(title: str, html: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{html}</details>"
+
+
+def link(path: str, text: str | None = None) -> str:
+    """Return a link to a file of the lab, "notebooks/...", from where the kernel runs.
+
+    text: its path, if left out.
     """
+    shown = escape(text or path)
     try:
-        found = sittings.cards_of(what)
-    except sittings.UnknownCards as error:
-        return Shown(f"{error}.")
-    is_named = what is not None and what.strip().lower() in (found[0].id, found[0].topic)
-    if not is_named:
-        return CardSitting(found, None)
-    return CardSitting(sittings.cards_of(found[0].topic.partition("-")[0]), found[0])
+        target = find_workspace().root / path
+    except WorkspaceNotFound:
+        return shown
+    if not target.is_file():
+        return shown
+    return f'<a href="{quote(os.path.relpath(target))}" target="_blank">{shown}</a>'

@@ -1,26 +1,22 @@
-"""Controls of the pages on which somebody practises: buttons, fields, notes, and how they look.
+"""Controls of the practice pages: buttons, fields, notes, a ticker, the progress store's warnings.
 
-Each has words on it or beside it, takes part in the order of Tab, and may become as narrow as a
-window at 200% zoom makes it. Colours are the theme's, so that a dark page stays readable.
+Each control has words on it or beside it, takes part in the order of Tab, and may become as narrow
+as a window at 200% zoom makes it. Colours are the theme's, so that a dark page stays readable.
 
-Something that is done every second, in the kernel's own event loop and by no thread.
+Ticker runs every second in the kernel's own event loop, by no thread. A task of the loop ends with
+the kernel, never runs beside a cell's code, and is idle while one runs; so what a tick shows must
+be computed from a clock, and not from the number of ticks.
 
-A task of the loop ends with the kernel, never runs beside a cell's code, and is idle while one
-runs; so what a tick shows must be computed from a clock, and not from the number of ticks.
+`listen` catches a ProgressWarning, which would go unseen from a widget's button, and shows it
+beside the answer:
 
-What the progress store has to say, beside the answer that it is about, and not in a log.
+    rating, heard = listen(lambda: grade(card, said))
+    heard.is_unwritten          nothing was stored
+    heard.html                  what happened, in words
 
-rating, heard = listen(lambda: grade(card, said))
-heard.is_unwritten          nothing was stored
-heard.html                  what happened, in words
-
-A ProgressWarning of a widget's button would go where nobody looks.
-
-Names for sliders, and room for their values: what a screen reader says when one has the focus.
-
-A slider of ipywidgets has its label beside it, but nothing ties the two together: a screen reader
-says "slider, 3", and neither what moves nor that it stands at "8 ranks". No trait can change that.
-A few lines in the page do: label and value become the name of the handle.
+`with_slider_names` makes labels of sliders part of the page for a screen reader. A slider of
+ipywidgets has its label beside it, but nothing ties the two together: a screen reader says "slider,
+3". A few lines in the page make label and value the name of the handle.
 """
 
 import asyncio
@@ -82,26 +78,26 @@ _STYLE = f"""<style>
 
 
 def page(parts: Sequence[Any]) -> Any:
-    """The parts below one another, beside a coloured bar. Its style reaches what is added later."""
+    """Put the parts below one another, beside a coloured bar. Its style reaches later parts too."""
     found = widgets.VBox([widgets.HTML(_STYLE), *parts])
     found.add_class(_CLASS)
     return found
 
 
 def button(label: str, call: Callable[[], object], *, tooltip: str | None = None) -> Any:
-    """A button with a label, which calls. Space and Enter press it, as everywhere."""
+    """Make a button with a label, which calls. Space and Enter press it."""
     found = widgets.Button(description=label, tooltip=tooltip)
     found.on_click(lambda _: call())
     return found
 
 
 def row(parts: Sequence[Any]) -> Any:
-    """Beside one another, and in several lines where there is no room."""
+    """Put parts beside one another, and in several lines where there is no room."""
     return widgets.HBox(parts, layout={"flex_flow": "row wrap", "align_items": "center"})
 
 
 def note() -> Any:
-    """A place for words that appear later; a screen reader says them when they do."""
+    """Make a place for words that appear later; a screen reader says them when they do."""
     return widgets.HTML(layout={"display": "none"})
 
 
@@ -112,7 +108,7 @@ def say(place: Any, html: str) -> None:
 
 
 def show(widget: Any, is_shown: bool) -> None:
-    """Take up no room, and no Tab, while there is nothing to see."""
+    """Show a widget, or hide it so that it takes up no room and no Tab."""
     widget.layout.display = None if is_shown else "none"
 
 
@@ -194,7 +190,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The store's own words; none where all went well."""
+    """Texts of the store's warnings; none if all went well."""
 
     messages: tuple[str, ...] = ()
 
@@ -215,7 +211,7 @@ class Heard:
 
 
 def listen(call: Callable[[], Result]) -> tuple[Result, Heard]:
-    """What `call` returns, and what the store said meanwhile. Other warnings go their way.
+    """Return what `call` returns, and the store's warnings meanwhile. Others pass through.
 
     Where `call` raises, all of them do: there is no answer then for them to stand beside.
     """
@@ -262,7 +258,7 @@ if (!window.labkitNamesSliders) {
 
 
 def with_slider_names(box: Any) -> Any:
-    """The same box, whose sliders have names; call it once, with all of a calculator."""
+    """Return the same box, whose sliders have names. Call it once, with all of a calculator."""
     for slider in _sliders_in(box):
         slider.tooltip = slider.description  # without one, pointing at the label shows "null"
     script = {

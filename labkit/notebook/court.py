@@ -1,15 +1,10 @@
-"""Vote on a claim, before the evidence is heard.
+"""The claims court: vote on a claim, then see exhibits, calculated and measured, and the verdict.
 
 vote("gpipe-10-4")          the claim as it circulates, and a button for each verdict
+judge("gpipe-10-4")         verdict and vote, exhibits, what is true, what was confused with what
 docket()                    all claims: how the reader voted, and how the court did
 
 Static forms (on a page without a kernel) show the claim and the possible verdicts.
-
-The trial of a claim: exhibits, calculated and measured, and the verdict that they make.
-
-judge("gpipe-10-4")         verdict and vote, exhibits, what is true, what was confused with what
-
-Where the numbers of a text come from: each with its expression or its paper.
 """
 
 from collections.abc import Iterable, Sequence
@@ -82,7 +77,7 @@ class Vote:
 
 
 def vote(key: str) -> Vote:
-    """A claim and the verdicts to choose from; the last line of a cell shows it.
+    """Show a claim and the verdicts to choose from, as the last line of a cell.
 
     Tab and Enter reach every button. A vote is kept, on disk, from session to session; who votes
     again has changed their mind. Once the court has judged it, it counts as practice, and when the
@@ -92,7 +87,7 @@ def vote(key: str) -> Vote:
 
 
 def docket() -> Shown:
-    """Every claim with the reader's vote and the court's verdict."""
+    """Show every claim with the reader's vote and the court's verdict."""
     rows = [(each.claim, vote_on(key) or "", each.verdict) for key, each in load_claims().items()]
     agreed = sum(vote == verdict for _, vote, verdict in rows)
     cast = sum(bool(vote) for _, vote, _ in rows)
@@ -108,7 +103,7 @@ def docket() -> Shown:
 
 
 def vote_on(key: str) -> str | None:
-    """How the reader voted last, in any session; None without a vote."""
+    """Return the reader's last vote, in any session, or None."""
     if key in _unsaved:
         return _unsaved[key]
     events = progress.events(key, _KIND)
@@ -117,7 +112,7 @@ def vote_on(key: str) -> str | None:
 
 
 def is_asked_again(key: str) -> bool:
-    """Whether the claim is due, and there is no vote since the court judged the last one."""
+    """Return whether the claim is due, and there is no vote since the court judged the last one."""
     known = practice.state(f"claim/{key}")
     if known is None or known.due_s > clock.now_s() or key in _unsaved:
         return False
@@ -125,14 +120,14 @@ def is_asked_again(key: str) -> bool:
 
 
 def record_verdict(claim: Claim) -> None:
-    """The court has spoken: the reader's vote counts as practice, once."""
+    """Count the reader's vote as practice, once, when the court has judged."""
     vote = vote_on(claim.key)
     if vote is not None and claim.key not in _unsaved:
         practice.record_tried(claim.key, right=vote == claim.verdict)
 
 
 def claim_of(key: str) -> Claim:
-    """The claim of this key. KeyError names those that there are."""
+    """Return the claim of this key. KeyError names those that there are."""
     claims = load_claims()
     if key not in claims:
         raise KeyError(f"{key!r} is not on trial; the claims are {', '.join(claims)}")
@@ -156,7 +151,7 @@ def proofs_html(
     sources: Iterable[str],
     measured: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """What is proved, what was published, what was measured (what, by which expression), sources.
+    """Return proofs, publications, measurements (what, by which expression) and sources.
 
     What labkit cannot prove yet is named as pending.
     """
@@ -180,7 +175,7 @@ _HEADING = ("exhibit", "claimed", "calculated", "measured", "borne out")
 
 
 def judge(key: str, *, measure: bool = True, anew: bool = False) -> Shown:
-    """The trial of a claim. KeyError names the claims that there are.
+    """Show the trial of a claim. KeyError names the claims that there are.
 
     measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
     marked with ~, and come from the court's record. anew: they are measured on this machine.
@@ -204,7 +199,7 @@ def _vote_text(claim: Claim) -> str:
 
 
 def _origin(key: str, found: list[Finding], anew: bool) -> list[str]:
-    """Where the times come from."""
+    """Say where the times come from."""
     if anew or not any(each.exhibit.within and each.measured is not None for each in found):
         return []
     kept = record()
@@ -215,7 +210,7 @@ def _origin(key: str, found: list[Finding], anew: bool) -> list[str]:
 
 
 def _doubts(found: list[Finding]) -> list[str]:
-    """What to think of runs that did not measure what was predicted."""
+    """Say what to think of runs that did not measure what was predicted."""
     far = [each for each in found if not each.agrees]
     if not far:
         return []

@@ -1,19 +1,19 @@
-"""One drill on a page: answered in a field, ruled on at once, remembered once.
+"""Numeric questions on a page, one after another, with fresh numbers each time.
+
+drill()                             of all topics
+drill("pp")                         of a group of topics; "pp-2": of one
+drill("bubble_of_total", seed=3)    this one, with these numbers
+case(2)                             why is this run slow? A real one, with a hidden fault
+
+A drill is answered in a field, ruled on at once, and remembered once:
 
     the question, with its numbers
     [your answer, in %   ] (Submit) (Show the answer)
     ✗ A known trap: relative to ideal time, not to total. ...  One more try.
     Answer: 30.4%, the steps that lead to it, and when it is asked again
 
-A second try is given after a wrong answer; one that cannot be read is no try, nor is the same text
-again.
-
-Numeric questions on a page, one after another, with fresh numbers each time.
-
-drill()                             of all topics
-drill("pp")                         of a group of topics; "pp-2": of one
-drill("bubble_of_total", seed=3)    this one, with these numbers
-case(2)                             why is this run slow? A real one, with a hidden fault
+After a wrong answer there is a second try. An answer that cannot be read is no try, nor is the same
+text again.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,6 +39,78 @@ _MARKS = {
     Outcome.WRONG: "✗",
     Outcome.UNREADABLE: "?",
 }
+
+
+class DrillRound:
+    """The box that `drill` shows. `question` is the one that is asked."""
+
+    def __init__(self, drills: Sequence[Kind], seed: int | None) -> None:
+        """seed: the same one asks the same questions; None: others each time."""
+        self._round = Round(drills, seed)
+        self._place, self._tally = widgets.VBox(), note()
+        self._another = button("Another", self.another)
+        self._widget = page([self._place, row([self._another]), self._tally])
+        self._ask()
+        about = drills[0].title if len(drills) == 1 else topics_of(drills)
+        self._static = f"{about}, with fresh numbers."
+        if seed is not None and not self.question.asked.question.exhibit.page:  # nothing measured
+            self._static = self.question.asked.question.prompt
+
+    def another(self) -> None:
+        """The next question of the round. One that was not finished is left behind, unrated."""
+        self._ask()
+        self.question.focus()
+
+    @property
+    def summary(self) -> str:
+        """How the round goes, in a line."""
+        return self._round.summary
+
+    def _ask(self) -> None:
+        asked = self._round.ask()
+        heading = f"question {len(self._round.asked)}"
+        self.question = DrillQuestion(asked, heading, self._on_over)
+        self._place.children = (self.question.widget,)
+        show(self._another, False)
+
+    def _on_over(self) -> None:
+        say(self._tally, f'<span class="faint">This round: {escape(self.summary)}</span>')
+        show(self._another, True)
+        self._another.focus()
+
+    def __repr__(self) -> str:
+        return f"Drill. {self._static}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # With a seed the static forms have the question; without, no numbers of one reader's.
+        html = f'<div><b>Drill.</b> {escape(self._static)}</div><span style="color: {FAINT}">'
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        static = box(f"{html}Run this cell to answer.</span>")
+        return {**bundle, "text/plain": repr(self), "text/html": static}
+
+
+def drill(what: str | None = None, seed: int | None = None) -> DrillRound | Shown:
+    """Show numeric questions, judged at once, as the last line of a cell.
+
+    what: a drill, a topic ("pp-2") or a group of topics ("pp"); None: all. seed: the same one asks
+    the same questions. The first question's time runs from when the cell does.
+
+    An answer is a number with or without its unit: 31.4 GB, 2/3, 43.8%. What was finished is kept,
+    on disk. For a name that is none the box says which are near.
+    """
+    try:
+        return DrillRound(drills_of(what), seed)
+    except UnknownDrill as error:
+        return Shown(f"{error}.")
+
+
+def case(difficulty: int = 1, seed: int | None = None) -> DrillRound:
+    """Ask why a run is slow. Two trainings run, with a hidden fault and without; find its cause.
+
+    difficulty: 1 to 5, see `labkit.interview.case_files`; KeyError for others. seed: the same one
+    draws the same fault. An answer is a line: cause, rank and expected gain.
+    """
+    return DrillRound([CASES[f"case_{difficulty}"]], seed)
 
 
 class DrillQuestion:
@@ -128,7 +200,7 @@ class DrillQuestion:
 
 
 def prompt_html(asked: Asked, heading: str = "") -> str:
-    """What is asked, with its numbers."""
+    """Return the question, with its numbers."""
     drill = asked.drill
     title = load_topics()[drill.topic].title
     words = [heading, drill.title, f"{drill.topic}, {title}", f"for {drill.level}"]
@@ -140,7 +212,7 @@ def prompt_html(asked: Asked, heading: str = "") -> str:
 
 
 def _framed(exhibit: Exhibit, title: str) -> str:
-    """A page with a style of its own, in a frame; title: what a screen reader calls it."""
+    """Put a page with a style of its own into a frame; title: what a screen reader calls it."""
     if not exhibit.page:
         return ""
     return (
@@ -150,7 +222,7 @@ def _framed(exhibit: Exhibit, title: str) -> str:
 
 
 def answer_label(question: Question) -> str:
-    """Beside the field: in which unit a bare number is read."""
+    """Return the text beside the field: in which unit a bare number is read."""
     return f"Your answer, in {question.unit}" if question.unit else "Your answer"
 
 
@@ -165,75 +237,3 @@ def _solution_html(asked: Asked) -> str:
     steps = "".join(f"<li>{escape(step)}</li>" for step in asked.question.steps)
     proof = _framed(asked.question.proof, "The same run beside one without the fault")
     return f"<h4>Answer: {escape(asked.question.answer_text)}</h4><ol>{steps}</ol>{proof}"
-
-
-class DrillRound:
-    """The box that `drill` shows. `question` is the one that is asked."""
-
-    def __init__(self, drills: Sequence[Kind], seed: int | None) -> None:
-        """seed: the same one asks the same questions; None: others each time."""
-        self._round = Round(drills, seed)
-        self._place, self._tally = widgets.VBox(), note()
-        self._another = button("Another", self.another)
-        self._widget = page([self._place, row([self._another]), self._tally])
-        self._ask()
-        about = drills[0].title if len(drills) == 1 else topics_of(drills)
-        self._static = f"{about}, with fresh numbers."
-        if seed is not None and not self.question.asked.question.exhibit.page:  # nothing measured
-            self._static = self.question.asked.question.prompt
-
-    def another(self) -> None:
-        """The next question of the round. One that was not finished is left behind, unrated."""
-        self._ask()
-        self.question.focus()
-
-    @property
-    def summary(self) -> str:
-        """How the round goes, in a line."""
-        return self._round.summary
-
-    def _ask(self) -> None:
-        asked = self._round.ask()
-        heading = f"question {len(self._round.asked)}"
-        self.question = DrillQuestion(asked, heading, self._on_over)
-        self._place.children = (self.question.widget,)
-        show(self._another, False)
-
-    def _on_over(self) -> None:
-        say(self._tally, f'<span class="faint">This round: {escape(self.summary)}</span>')
-        show(self._another, True)
-        self._another.focus()
-
-    def __repr__(self) -> str:
-        return f"Drill. {self._static}"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # With a seed the static forms have the question; without, no numbers of one reader's.
-        html = f'<div><b>Drill.</b> {escape(self._static)}</div><span style="color: {FAINT}">'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        static = box(f"{html}Run this cell to answer.</span>")
-        return {**bundle, "text/plain": repr(self), "text/html": static}
-
-
-def drill(what: str | None = None, seed: int | None = None) -> DrillRound | Shown:
-    """Numeric questions, judged at once; the last line of a cell shows it.
-
-    what: a drill, a topic ("pp-2") or a group of topics ("pp"); None: all. seed: the same one asks
-    the same questions. The first question's time runs from when the cell does.
-
-    An answer is a number with or without its unit: 31.4 GB, 2/3, 43.8%. What was finished is kept,
-    on disk. For a name that is none the box says which are near.
-    """
-    try:
-        return DrillRound(drills_of(what), seed)
-    except UnknownDrill as error:
-        return Shown(f"{error}.")
-
-
-def case(difficulty: int = 1, seed: int | None = None) -> DrillRound:
-    """Why is this run slow? Two trainings run, with a hidden fault and without; find its cause.
-
-    difficulty: 1 to 5, see `labkit.interview.case_files`; KeyError for others. seed: the same one
-    draws the same fault. An answer is a line: cause, rank and expected gain.
-    """
-    return DrillRound([CASES[f"case_{difficulty}"]], seed)

@@ -1,11 +1,10 @@
-"""Sliders for the arguments of any function, and what it says about them.
+"""Sliders for the arguments of any function, and for the steps of a ring all-reduce of a run.
 
 def loss(gpus, minutes):
     return [("GPU-hours", f"{gpus * minutes / 60:,.0f}")]
 
 knobs(loss, gpus=Knob([8, 64, 1024], start=64), minutes=Knob(range(1, 61), start=10))
-
-A slider over the steps of a ring all-reduce that really ran.
+ring_slider(result)
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"
 
 @dataclass(frozen=True)
 class Knob:
-    """What one slider can stand at: `values` in order, at first at `start`.
+    """The positions of one slider: `values` in order, at first at `start`.
 
     label: what is written in front of it, the argument's name where not given. text: how a value
     is shown.
@@ -52,7 +51,7 @@ class Knob:
 
 
 class Knobs:
-    """Sliders, and below them what the function says. `values` is where they stand."""
+    """Sliders, and below them what the function returns. `values` is where they stand."""
 
     def __init__(self, fn: Callable[..., Rows], choices: dict[str, Knob]) -> None:
         """See `knobs`."""
@@ -85,7 +84,7 @@ class Knobs:
 
 
 def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
-    """Sliders for `fn`'s arguments; the last line of a cell shows them.
+    """Show sliders for `fn`'s arguments, as the last line of a cell.
 
     fn: takes the sliders' values by name and returns (name, text) rows. choices: a Knob per
     argument. Raises TypeError where the two do not fit, and what `fn` raises at the start.
@@ -126,7 +125,7 @@ _MILLISECONDS_PER_STEP = 1500
 
 
 class RingSlider:
-    """A step of a ring at a time, with a button that plays them. `step` is the one shown.
+    """One step of a ring at a time, with a button that plays them. `step` is the one shown.
 
     Without a browser, and on a page that only shows what was stored, it is the picture of all steps
     (viz.ring_steps) instead.
@@ -171,7 +170,7 @@ class RingSlider:
 
 
 def ring_slider(run: Any, *, title: str | None = None) -> RingSlider:
-    """Which chunk sits where, step by step; the last line of a cell shows it.
+    """Show which chunk sits where, step by step, as the last line of a cell.
 
     run: a Run of one ring all-reduce on 2 to 8 ranks; who holds what comes from its journals.
     Raises what `viz.ring_step` raises.

@@ -15,11 +15,9 @@
     %ranks pull x                x of every rank, as a list in the notebook's x
     last = %ranks last           the last cell's Run: last.show(), last.traffic
 
-Each rank has `world`, `rank`, `world_size`, `torch` and `labkit`. What the cell's last line is
-worth is shown by rank, unless it ends with a semicolon. Each rank draws random numbers of its own
-until a cell sets a seed.
-
-The options in the first line of a `%%ranks` cell.
+Each rank has `world`, `rank`, `world_size`, `torch` and `labkit`. The value of the cell's last line
+is shown by rank, unless it ends with a semicolon. Each rank draws random numbers of its own until a
+cell sets a seed.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _MOST_DIGITS = 18  # beyond some thousand, int() refuses in words of its own
 
 @dataclass(frozen=True)
 class RanksLine:
-    """What the line asks for; None where it leaves something open."""
+    """The options in the first line of a `%%ranks` cell; None where it leaves one open."""
 
     world_size: int | None = None
     on: list[int] | None = None
@@ -53,7 +51,7 @@ class RanksLine:
 
 
 def parse(line: str) -> RanksLine:
-    """`4 --on 0,2 --timeout 300 --device cpu`, in any order. Raises ValueError."""
+    """Read `4 --on 0,2 --timeout 300 --device cpu`, in any order. Raises ValueError."""
     found: dict[str, object] = {}
     words = re.sub(r"\s*,\s*", ",", line.replace("=", " ")).split()
     while words:

@@ -1,13 +1,10 @@
-"""Where the memory of a GPU goes, with a knob for everything that moves it.
+"""The memory calculator: where a GPU's memory goes, with a knob for everything that changes it.
 
 memory_calculator()                                                   # Llama 2 7B on one 80 GB GPU
 memory_calculator(calc.TrainingSetup(model="llama3-70b", tp=8, pp=4, dp=8, zero=1), "141 GB")
 
-The knobs of the memory calculator: menus, sliders and boxes, which a keyboard can move too.
-
-What the memory calculator says: no widgets here, formulas from labkit.calc only.
-
-A table of parts by GPU, whether the fullest one fits, and if not, what to change.
+It shows a table of parts by GPU, whether the fullest one fits, and if not, what to change. Formulas
+are labkit.calc's.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _MOST_STAGES = 4
 
 
 def shown(setup: TrainingSetup) -> dict[str, Result]:
-    """One GPU of each stage by name; of a long pipeline the first two and the last two.
+    """Return one GPU of each stage by name; of a long pipeline the first two and the last two.
 
     The fullest is among them: the first has most in flight, the last has the logits.
     """
@@ -47,7 +44,7 @@ def shown(setup: TrainingSetup) -> dict[str, Result]:
 
 
 def rows(setup: TrainingSetup) -> list[list[str]]:
-    """A heading and a row for each part: its name, its bytes on each GPU shown, and how."""
+    """Return a heading and a row for each part: its name, its bytes on each GPU shown, and how."""
     gpus = shown(setup)
     parts = list(dict.fromkeys(part for each in gpus.values() for part in each.parts))
     table = [["", *gpus, "how"]]
@@ -59,7 +56,7 @@ def rows(setup: TrainingSetup) -> list[list[str]]:
 
 
 def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
-    """The smallest single change with which it fits, or else several; [] if it fits, or never.
+    """Return the smallest single change with which it fits, or several; [] if it fits, or never.
 
     Several are taken, too, where they need no more GPUs and the single one does.
     """
@@ -74,7 +71,7 @@ def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
 
 
 def advice(setup: TrainingSetup, capacity: float) -> str:
-    """Whether the fullest GPU fits and what is left; or what is missing, and what to change."""
+    """Say whether the fullest GPU fits and what is left, or what is missing and what to change."""
     fullest = float(calc.footprint(setup))
     device = calc.bytes_text(capacity)
     if fullest <= capacity:
@@ -95,7 +92,7 @@ def advice(setup: TrainingSetup, capacity: float) -> str:
 
 
 def text(setup: TrainingSetup, capacity: float) -> str:
-    """The table, aligned, and the advice below it."""
+    """Write the table, aligned, and the advice below it."""
     table = rows(setup)
     widths = [max(map(len, column)) for column in zip(*table)]
     lines = [
@@ -136,7 +133,7 @@ _LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"wid
 
 
 def knobs_of(start: TrainingSetup) -> dict[str, Any]:
-    """A widget for each of the setup's fields, standing where it starts."""
+    """Return a widget for each of the setup's fields, standing where it starts."""
     knobs = {name: _choice(name, getattr(start, name)) for name in _CHOICES}
     for name, label in FLAGS.items():
         knobs[name] = widgets.Checkbox(getattr(start, name), description=label, **_LOOK)
@@ -144,18 +141,18 @@ def knobs_of(start: TrainingSetup) -> dict[str, Any]:
 
 
 def device_menu(device: str) -> Any:
-    """Of DEVICES, by name."""
+    """Return a menu of DEVICES, by name."""
     return widgets.Dropdown(options=list(DEVICES), value=device, description="device", **_LOOK)
 
 
 def setup_of(knobs: Mapping[str, Any]) -> TrainingSetup:
-    """What the knobs say. ValueError where there is no such setup."""
+    """Return the setup of these knobs. ValueError where there is no such setup."""
     values = {name: knob.value for name, knob in knobs.items()}
     return TrainingSetup(**values | {"sequence": values["sequence"] or None})
 
 
 def value_text(name: str, value: Any) -> str:
-    """A value as its knob shows it: a model with its size, a recipe with its bytes."""
+    """Write a value as its knob shows it: a model with its size, a recipe with its bytes."""
     if name == "model":
         label = value if isinstance(value, str) else "your own"
         return f"{label} ({calc.count_text(float(calc.num_parameters(value)))})"
@@ -263,7 +260,7 @@ class MemoryCalculator:
 def memory_calculator(
     start: TrainingSetup | str = "llama2-7b", device: str = "80 GB"
 ) -> MemoryCalculator:
-    """What a GPU holds in training, with knobs; the last line of a cell shows it.
+    """Show what a GPU holds in training, with knobs, as the last line of a cell.
 
     start: a TrainingSetup, or a model by name, then on one GPU. device: one of DEVICES, "24 GB" to
     "141 GB". ValueError for a device that there isn't, and for what `calc.footprint` refuses.

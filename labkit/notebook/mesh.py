@@ -1,15 +1,13 @@
-"""A mesh to point at: the ranks by node, and whom each one talks to along which axis.
+"""A mesh as a grid of ranks: point at one, and the ranks that it talks to light up, by axis.
 
 mesh_explorer(dp=2, pp=2, tp=4)                      # 16 ranks on two nodes of 8
 mesh_explorer(tp=4, dp=4, gpus_per_node=4)           # axes in the order of the arguments
 
-A mesh as a grid of ranks: point at one, and the ranks that it talks to light up, by axis.
-
     node 0   [0] [1] [2] [3]         pointing at rank 5: 4 in tp's colour, 7 in pp's, 1 in dp's
     node 1   [4] [5] [6] [7]
 
-No script: CSS alone, `:has(...:hover)`, so that it also works in a page that nbconvert made. Where
-a browser does not know that, the tooltip of a rank still says it.
+No script: CSS alone, `:has(...:hover)`, so that it also works in a page that nbconvert made. In a
+browser without it, the tooltip of a rank has its groups.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _CELL = (
 
 
 def mesh_html(sizes: Mapping[str, int], gpus_per_node: int, rank: int) -> str:
-    """The grid, with `rank` chosen until the pointer is over another one; and its groups in words.
+    """Return the grid, with `rank` chosen until the pointer is over another one, and its groups.
 
     sizes: by axis, slowest first, checked by the caller. Depends on its arguments only.
     """
@@ -60,7 +58,7 @@ def mesh_html(sizes: Mapping[str, int], gpus_per_node: int, rank: int) -> str:
 
 
 def _rules(name: str, rank: int, chosen: int, sizes: Mapping[str, int]) -> str:
-    """What lights up while the pointer is over `rank`; for the chosen one, also while it is not."""
+    """Return CSS for the pointer over `rank`; for the chosen one, also without."""
     over = [f".{name}:has(.r{rank}:hover)"]
     if rank == chosen:
         over.append(f".{name}:not(:has(.rank:hover))")
@@ -84,7 +82,7 @@ def _cell(place: Place, sizes: Mapping[str, int], gpus_per_node: int) -> str:
 
 
 def _words(rank: int, sizes: Mapping[str, int], gpus_per_node: int) -> str:
-    """The chosen rank's groups, with the colours of the axes."""
+    """Return the chosen rank's groups, with the colours of the axes."""
     lines = [
         f'<div><span style="display: inline-block; width: 0.9em; height: 0.9em; background: '
         f'{COLOURS[axis]};"></span> {escape(text)}</div>'
@@ -149,7 +147,7 @@ class MeshExplorer:
 
 
 def mesh_explorer(*, gpus_per_node: int = 8, rank: int = 0, **sizes: int) -> MeshExplorer:
-    """The ranks of Mesh(world, **sizes) by node; point at one. The last line of a cell shows it.
+    """Show the ranks of Mesh(world, **sizes) by node, as the last line of a cell. Point at one.
 
     sizes: by axis, slowest first, as for Mesh; up to 64 ranks. rank: chosen at first. TypeError,
     ValueError: an axis that is none, too many ranks, a rank or a node that cannot be.

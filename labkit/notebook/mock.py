@@ -9,257 +9,29 @@ mock_interview(30, "junior", seed=3)    asks the same each time
     [the item, as `card`, `drill` and the exercises ask it]
     (Next) (Skip) (End the interview)
 
-Time that is up cuts nobody off: the item in hand is finished, and the report follows. To end it
-before that gives the item in hand up: it counts 0, and is not stored as an answer.
-
-The items of a mock interview as a page asks them. Each ends by itself, or is skipped.
-
-    widget, focus()     to show, and where to write
-    skip()              give it up; that counts, and is stored, as an answer that is not known
-    on_done(scored)     called once, with the score and what was missed
-
-Questions and drills are those of `card` and `drill`, and stored as there.
-
-The exercise of a mock interview: its file, its contract, and a button that checks it.
-
-The report of a mock interview on a page, and where it is saved.
+When the time is up, the item in hand is finished, and the report follows. Ending the interview
+before that gives up the item in hand: it counts 0, and is not stored as an answer. mock_items.py
+has the items.
 """
 
-import ast
 import os
-import re
 import time
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ipywidgets as widgets
 
-from labkit.grade.catalog import get_exercise
-from labkit.grade.engine import check
-from labkit.grade.verdict import Verdict
-from labkit.grade.workspace import find_workspace
-from labkit.interview.cards import load_bank
-from labkit.interview.mock import Interview, Item, Plan, Report, plan_interview
+from labkit.interview.mock import Interview, Plan, Report, plan_interview
 from labkit.interview.mock import interview as asking
-from labkit.interview.mock.interview import GivenExercise, Scored
-from labkit.interview.mock.plan import EXERCISE, QUESTION
+from labkit.interview.mock.interview import Scored
 from labkit.interview.mock.report import write_report
 from labkit.interview.page import html_of
-from labkit.notebook.cards import CardQuestion, link
 from labkit.notebook.controls import Ticker, button, listen, note, page, row, say, show
-from labkit.notebook.drills import DrillQuestion
+from labkit.notebook.mock_items import ItemView, view_of
 from labkit.notebook.shown import FAINT, box
 from labkit.progress import clock
-
-# It is laid out in columns: a narrow page scrolls it, by mouse or, once it has the focus, by keys.
-_CONTRACT = (
-    "white-space: pre; overflow-x: auto; font-family: monospace; line-height: 1.4; "
-    "font-size: var(--jp-code-font-size, 13px); color: inherit"
-)
-_WAIT = "Checking on real processes. The clock is shown again when it is done."
-
-
-class ExerciseItem:
-    """Checked as often as wanted, until it passes or is given up."""
-
-    def __init__(self, item: Item, on_done: Callable[[Scored], None]) -> None:
-        """See `labkit.notebook.mock`."""
-        self._name, self._on_done = item.name, on_done
-        self._given = GivenExercise(item.name)
-        self._is_over = False
-        self._check = button("Check", self.check, tooltip=f"Check {item.name} on real processes")
-        self._verdict = note()
-        prompt = widgets.HTML(_prompt_html(item.name, self._given.notice))
-        self.widget = widgets.VBox([prompt, row([self._check]), self._verdict])
-
-    def focus(self) -> None:
-        """The button: the code is written in a file."""
-        self._check.focus()
-
-    def check(self) -> Verdict | None:
-        """Grade the file as it is stored now, and remember it; a pass ends the item."""
-        if self._is_over:
-            return None
-        say(self._verdict, _WAIT)
-        self._check.disabled = True
-        try:
-            verdict, heard = listen(lambda: check(self._name))
-        except asking.CANNOT_BE_CHECKED as error:
-            say(self._verdict, f"<p>✗ {escape(str(error))}</p>")
-            return None
-        except KeyboardInterrupt:
-            say(self._verdict, "<p>✗ The check was interrupted. Nothing was stored.</p>")
-            return None
-        finally:
-            self._check.disabled = False
-        is_old = bool(verdict) and not self._given.is_new()
-        refusal = f"<p>✗ {_marked(self._given.refusal)}</p>" if is_old else ""
-        say(self._verdict, verdict._repr_html_() + heard.html + refusal)
-        if verdict and not is_old:
-            self._end(passed=True)
-        return verdict
-
-    def skip(self) -> None:
-        """Give it up; earlier checks are stored already."""
-        self._end(passed=False)
-
-    def _end(self, *, passed: bool) -> None:
-        if not self._is_over:
-            self._is_over = self._check.disabled = True
-            self._on_done(asking.scored_exercise(passed=passed))
-
-
-def _prompt_html(name: str, notice: str) -> str:
-    """Title, file, what to do about code from before, and what its docstring asks for."""
-    exercise = get_exercise(name)
-    path = f"exercises/{name}.py"
-    first = f"<p><b>{_marked(notice)}</b></p>" if notice else ""
-    return (
-        f'<div class="faint">exercise · {escape(name)}</div>'
-        f'<div class="prompt">{escape(exercise.title)}</div>'
-        f"{first}<p>Write {link(path)}, save it, and press Check.</p>"
-        f'<pre tabindex="0" style="{_CONTRACT}">{escape(_contract(name))}</pre>'
-    )
-
-
-def _marked(text: str) -> str:
-    """Commands, which stand in backquotes, as code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
-
-
-def _contract(name: str) -> str:
-    """The docstring of the learner's file; "" where it cannot be read any more."""
-    try:
-        source = find_workspace().exercise(name).read_text(encoding="utf-8")
-        return ast.get_docstring(ast.parse(source)) or ""
-    except (*asking.CANNOT_BE_CHECKED, SyntaxError, ValueError):
-        return ""
-
-
-OnDone = Callable[[Scored], None]
-
-
-class ItemView(Protocol):
-    """What all three have."""
-
-    widget: Any
-
-    def focus(self) -> None:
-        """Put the cursor where to write."""
-
-    def skip(self) -> None:
-        """Give it up."""
-
-
-def view_of(item: Item, seed: int, on_done: OnDone) -> ItemView:
-    """The item, ready to be answered. seed: of the interview."""
-    if item.kind == QUESTION:
-        return _Question(item, on_done)
-    return ExerciseItem(item, on_done) if item.kind == EXERCISE else _Drill(item, seed, on_done)
-
-
-class _Question:
-    """A card; its score is the share of the rubric's points, whatever the grade."""
-
-    def __init__(self, item: Item, on_done: OnDone) -> None:
-        card = load_bank()[item.name]
-        self._question = CardQuestion(
-            card, lambda: on_done(asking.scored_question(card, self._question.said))
-        )
-        self.widget, self.focus = self._question.widget, self._question.focus
-
-    def skip(self) -> None:
-        """As if none of the points had been said, whatever is ticked."""
-        self._question.give_up()
-
-
-class _Drill:
-    """A drill or a case, with the numbers of the interview's seed."""
-
-    def __init__(self, item: Item, seed: int, on_done: OnDone) -> None:
-        asked = asking.asked_drill(item, seed)
-        self._question = DrillQuestion(asked, "", lambda: on_done(asking.scored_drill(asked)))
-        self.widget, self.focus = self._question.widget, self._question.focus
-
-    def skip(self) -> None:
-        """Given up."""
-        self._question.finish()
-
-
-_ENDINGS = ("html", "md")
-
-
-class ReportView:
-    """What the interview showed; `save(ending)` does what its buttons do."""
-
-    def __init__(self, make: Callable[[], Report]) -> None:
-        """make: the report, which the progress store remembers when it is made."""
-        self.report, heard = listen(make)
-        self._is_stored = not heard.is_unwritten
-        day = clock.day_of(clock.now_s())
-        self._file = widgets.Text(
-            value=f"~/mock_interview_{day}",
-            description="Save the report as",
-            layout={"width": "26em"},
-        )
-        self._save_html = button("Save as HTML", lambda: self.save("html"))
-        self._save_markdown = button("Save as Markdown", lambda: self.save("md"))
-        self._saved = note()
-        summary, details = _pages(self.report)
-        save = [self._file, row([self._save_html, self._save_markdown]), self._saved]
-        told = widgets.HTML(summary + heard.html + self._stored_html())
-        self.widget = widgets.VBox([told, *save, widgets.HTML(details)])
-
-    def focus(self) -> None:
-        """The first thing to do with it."""
-        self._save_html.focus()
-
-    def save(self, ending: str) -> Path | None:
-        """Write the report where the field says; the page says where it is, or why it is not."""
-        file = named(self._file.value, ending)
-        try:
-            write_report(self.report, file)
-        except FileExistsError:
-            say(self._saved, f"✗ {_code(file)} is there already: choose another name.")
-        except (OSError, ValueError) as error:
-            say(self._saved, f"✗ Not saved: {escape(str(error))}.")
-        else:
-            say(self._saved, f"✓ The report is in {_code(file)}.")
-            return file
-        return None
-
-    def _stored_html(self) -> str:
-        if not self.report.taken:
-            return ""
-        if not self._is_stored:
-            return "<p>This interview is <b>not stored</b>.</p>"
-        return (
-            '<p class="faint">Stored: each answer when it was given, and now the interview as a '
-            "whole. <code>dashboard()</code> shows both.</p>"
-        )
-
-
-def named(text: str, ending: str) -> Path:
-    """The file that is meant by `text`, whichever of the two endings was typed, or none."""
-    stem = text.strip()
-    for each in _ENDINGS:
-        stem = stem.removesuffix(f".{each}")
-    return Path(os.path.expanduser(f"{stem}.{ending}")).absolute()  # "~nobody/x" stays as it is
-
-
-def _pages(report: Report) -> tuple[str, str]:
-    """The result by topic, and what was asked. Its title is the page's already."""
-    _, _, body = report.markdown.partition("\n")
-    lowered = body.replace("\n## ", "\n#### ")  # below the headings of the notebook
-    summary, heading, details = lowered.partition("\n#### What was asked")
-    return f'<div class="prompt">Report</div>{html_of(summary)}', html_of(heading + details)
-
-
-def _code(file: Path) -> str:
-    return f"<code>{escape(str(file))}</code>"
-
 
 _SKIP = "Skip: no answer, which counts 0 and is stored as not known"
 _SURE = "The interview is not over. Press End the interview again to end it here."
@@ -407,7 +179,7 @@ _latest: list[MockInterview] = []
 def mock_interview(
     minutes: int = 45, level: str = "senior", seed: int | None = None
 ) -> MockInterview:
-    """A timed interview: questions, drills, one exercise; the last line of a cell shows it.
+    """Show a timed interview, questions, drills, one exercise, as the last line of a cell.
 
     minutes: 6 to 240. level: junior, senior or expert. seed: the same one asks the same; None:
     another interview each time. Raises ValueError or TypeError for others. What is stored is what
@@ -422,7 +194,7 @@ def mock_interview(
 
 
 def clock_html(interview: Interview, *, is_answered: bool = False) -> str:
-    """The time that is left, of the interview and of the item in hand."""
+    """Return the time that is left, of the interview and of the item in hand."""
     text = f"{_clock_text(interview.left_s)} left of {_clock_text(interview.plan.minutes * 60)}"
     if interview.left_s <= 0:
         text = "Time is up. Finish what you are at; the report follows."
@@ -441,3 +213,76 @@ def _clock_text(seconds: float) -> str:
 
 def _title(plan: Plan) -> str:
     return f"Mock interview · {plan.level} · {plan.minutes} minutes"
+
+
+_ENDINGS = ("html", "md")
+
+
+class ReportView:
+    """The report of an interview. `save(ending)` does what its buttons do."""
+
+    def __init__(self, make: Callable[[], Report]) -> None:
+        """make: the report, which the progress store remembers when it is made."""
+        self.report, heard = listen(make)
+        self._is_stored = not heard.is_unwritten
+        day = clock.day_of(clock.now_s())
+        self._file = widgets.Text(
+            value=f"~/mock_interview_{day}",
+            description="Save the report as",
+            layout={"width": "26em"},
+        )
+        self._save_html = button("Save as HTML", lambda: self.save("html"))
+        self._save_markdown = button("Save as Markdown", lambda: self.save("md"))
+        self._saved = note()
+        summary, details = _pages(self.report)
+        save = [self._file, row([self._save_html, self._save_markdown]), self._saved]
+        told = widgets.HTML(summary + heard.html + self._stored_html())
+        self.widget = widgets.VBox([told, *save, widgets.HTML(details)])
+
+    def focus(self) -> None:
+        """The first thing to do with it."""
+        self._save_html.focus()
+
+    def save(self, ending: str) -> Path | None:
+        """Write the report where the field says; the page says where it is, or why it is not."""
+        file = named(self._file.value, ending)
+        try:
+            write_report(self.report, file)
+        except FileExistsError:
+            say(self._saved, f"✗ {_code(file)} is there already: choose another name.")
+        except (OSError, ValueError) as error:
+            say(self._saved, f"✗ Not saved: {escape(str(error))}.")
+        else:
+            say(self._saved, f"✓ The report is in {_code(file)}.")
+            return file
+        return None
+
+    def _stored_html(self) -> str:
+        if not self.report.taken:
+            return ""
+        if not self._is_stored:
+            return "<p>This interview is <b>not stored</b>.</p>"
+        return (
+            '<p class="faint">Stored: each answer when it was given, and now the interview as a '
+            "whole. <code>dashboard()</code> shows both.</p>"
+        )
+
+
+def named(text: str, ending: str) -> Path:
+    """Return the file that `text` means, with either of the two endings, or none."""
+    stem = text.strip()
+    for each in _ENDINGS:
+        stem = stem.removesuffix(f".{each}")
+    return Path(os.path.expanduser(f"{stem}.{ending}")).absolute()  # "~nobody/x" stays as it is
+
+
+def _pages(report: Report) -> tuple[str, str]:
+    """Return the result by topic, and the questions. The page has the title already."""
+    _, _, body = report.markdown.partition("\n")
+    lowered = body.replace("\n## ", "\n#### ")  # below the headings of the notebook
+    summary, heading, details = lowered.partition("\n#### What was asked")
+    return f'<div class="prompt">Report</div>{html_of(summary)}', html_of(heading + details)
+
+
+def _code(file: Path) -> str:
+    return f"<code>{escape(str(file))}</code>"

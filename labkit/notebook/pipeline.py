@@ -1,13 +1,11 @@
-"""A pipeline schedule with a knob for everything that moves its bubble and its memory.
+"""The pipeline calculator: a schedule with knobs for all that changes its bubble and memory.
 
 pipeline_calculator()                                      # 1F1B on 4 ranks, 8 microbatches
 pipeline_calculator("interleaved", ranks=8, microbatches=32, virtual=4, send=0.1)
 
-What the pipeline calculator computes and says: no widgets here, labkit.pipeline and calc only.
-
-A rank has the same layers whatever the schedule: with v virtual stages each stage takes a v-th of
-its time and of its activations, while a message is as large as ever. The unit of time is a rank's
-forward of one microbatch.
+PipelineAnswer computes, from labkit.pipeline and calc. A rank has the same layers whatever the
+schedule: with v virtual stages each stage takes a v-th of its time and of its activations, while a
+message is as large as ever. The unit of time is a rank's forward of one microbatch.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class PipelineSetup:
-    """Where the knobs stand. ValueError, TypeError for what no pipeline has.
+    """The positions of the knobs. ValueError, TypeError for what no pipeline has.
 
     backward: of a rank's layers, send: of one message; both in forwards. A backward to 2 is I and
     W, half each; what is above 2 is recomputed, and that is I's: W takes 1, however much is
@@ -87,7 +85,7 @@ class PipelineSetup:
 
 @dataclass(frozen=True)
 class PipelineAnswer:
-    """What follows from a setup, or from the nearest one that there is: see `setup`."""
+    """The results of a setup, or of the nearest one that exists: see `setup`."""
 
     asked: PipelineSetup
 
@@ -261,7 +259,7 @@ class PipelineCalculator:
 
 
 def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalculator:
-    """A schedule's grid, bubble and memory, with knobs; the last line of a cell shows it.
+    """Show a schedule's grid, bubble and memory, with knobs, as the last line of a cell.
 
     schedule: "naive", "GPipe", "1F1B", "interleaved", "ZB-H1" or "ZB-V". start: where the other
     knobs stand at first: ranks, microbatches, virtual, backward and send (in forwards of a rank),

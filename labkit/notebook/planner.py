@@ -3,13 +3,13 @@
 layout_planner()                                           # llama3-70b on 256 H100
 layout_planner("gpt3-175b", cluster="a100", gpus=512, batch=1536, recipe="zero_paper")
 
-A plan as a table: each layout with its step and its memory as bars, and why others lost.
+Each layout is a row of a table, with its step and its memory as bars:
 
     layout              step                      MFU    memory
     dp 32 x tp 4 x ...  [compute     |tp|bubble]  58.5%  [moments|activations   ]    |  80 GiB
 
-Step bars share a scale, the slowest of the table; memory bars share another, the GPU's room. What a
-segment is, its tooltip says, and the legend.
+Step bars share a scale, the slowest of the table; memory bars share another, the GPU's room. A
+segment's tooltip and the legend name it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SHORT = "max-width: 44em; white-space: normal;"
 
 
 def plan_html(plan: Plan) -> str:
-    """The ranked layouts, or what would help where nothing fits; then the losers by reason."""
+    """Return the ranked layouts, or what would help where none fits; then the losers by reason."""
     said = [f"<div><b>{escape(plan.job.title)}</b></div><div>{escape(plan.summary)}</div>"]
     if plan.ranked:
         said.append(_table(plan))
@@ -83,7 +83,7 @@ def _table(plan: Plan) -> str:
 
 
 def bar(whole: Result, colours: Mapping[str, str], scale: float) -> str:
-    """A result's parts side by side, as long as they are; `scale` is the full length."""
+    """Draw a result's parts side by side, as long as they are; `scale` is the full length."""
     segments = "".join(
         f'<span title="{escape(name)}: {escape(str(part))}" style="display: inline-block; height: '
         f"0.9em; width: {100 * float(part) / scale:.2f}%; "
@@ -97,7 +97,7 @@ def bar(whole: Result, colours: Mapping[str, str], scale: float) -> str:
 
 
 def _legend(name: str, colours: Mapping[str, str], shown: Sequence[Result]) -> str:
-    """Of the parts that are there: others would only be looked for."""
+    """Return a legend of the parts that occur."""
     present = [part for part in colours if any(float(each.parts.get(part, 0)) for each in shown)]
     others = any(part not in colours for each in shown for part in each.parts)
     swatches = [(part, colours[part]) for part in present]
@@ -118,7 +118,7 @@ def _losers(plan: Plan) -> str:
 
 
 def breakdown(estimate: Estimate) -> list[tuple[str, str]]:
-    """(part, seconds and share) of a step, longest first."""
+    """Return (part, seconds and share) of a step, longest first."""
     step = float(estimate.step)
     parts = sorted(estimate.step.parts.items(), key=lambda item: -float(item[1]))
     return [(name, f"{part}, {float(part) / step:.1%}") for name, part in parts if float(part)]
@@ -130,7 +130,7 @@ _MOST_GPUS = 100_000
 
 @dataclass(frozen=True)
 class PlannerSetup:
-    """Where the knobs stand. ValueError, TypeError for what no training has."""
+    """The positions of the knobs. ValueError, TypeError for what no training has."""
 
     model: str = "llama3-70b"
     cluster: str = "h100"
@@ -202,7 +202,7 @@ class LayoutPlanner:
 
 
 def layout_planner(model: str = "llama3-70b", **start: Any) -> LayoutPlanner:
-    """All layouts of a training on a cluster, with knobs; the last line of a cell shows it.
+    """Show all layouts of a training on a cluster, with knobs, as the last line of a cell.
 
     model: by its name in calc.MODELS. start: where the other knobs stand at first: cluster, gpus,
     batch (sequences in a step), sequence (tokens of each), recipe, tokens (of the training); and
@@ -217,7 +217,7 @@ def layout_planner(model: str = "llama3-70b", **start: Any) -> LayoutPlanner:
 
 @functools.lru_cache(maxsize=32)
 def _planned(setup: PlannerSetup) -> Plan:
-    """A cell asks three times for what it shows: as a widget, as HTML and as text."""
+    """Plan once: a cell asks three times for what it shows, as widget, HTML and text."""
     return calc.plan.plan(setup.job(), setup.top)
 
 

@@ -3,8 +3,6 @@
 predict("ring-bytes", "How many bytes does rank 0 send?", unit="B")   # a box to type into
 ...
 reveal("ring-bytes", result.traffic[0].sent_bytes, unit="B")          # You said ... Measured: ...
-
-What a reader committed to, and how far off it was, in words.
 """
 
 import math
@@ -40,12 +38,12 @@ def ask(key: str, question: str) -> None:
 
 
 def question_of(key: str) -> str:
-    """The question of a key; empty where this process has not asked it."""
+    """Return the question of a key; empty where this process has not asked it."""
     return _questions.get(key, "")
 
 
 def save(key: str, prediction: Prediction) -> None:
-    """Remember a prediction, on disk where that is possible; the latest of a key counts."""
+    """Store a prediction, on disk where that is possible; the latest of a key counts."""
     value, dimension = prediction.quantity
     _unsaved.pop(key, None)
     progress.record(_KIND, key, text=prediction.text, value=value, dimension=dimension)
@@ -54,7 +52,7 @@ def save(key: str, prediction: Prediction) -> None:
 
 
 def judge(key: str, words: str) -> bool:
-    """Whether a verdict says that the prediction was right; which counts as practice."""
+    """Return whether a verdict says that the prediction was right; this counts as practice."""
     right = words.startswith(("Exactly", "Right"))
     if key not in _unsaved:
         practised.record_judged(key, right=right)
@@ -62,7 +60,7 @@ def judge(key: str, words: str) -> bool:
 
 
 def load(key: str) -> Prediction | None:
-    """The latest prediction of a key, from any session; None if there is none."""
+    """Return the latest prediction of a key, from any session, or None."""
     if key in _unsaved:
         return _unsaved[key]
     events = progress.events(key, _KIND)
@@ -73,7 +71,7 @@ def load(key: str) -> Prediction | None:
 
 
 def verdict(predicted: Quantity, measured: Quantity, tolerance: float = 0.0) -> str:
-    """How a prediction compares: one sentence.
+    """Say in a sentence how a prediction compares.
 
     tolerance: the relative error that still counts as right, 0.1 for 10 %.
     """
@@ -99,7 +97,7 @@ def verdict(predicted: Quantity, measured: Quantity, tolerance: float = 0.0) -> 
 
 
 def check_tolerance(tolerance: float) -> None:
-    """Raises ValueError unless it is a relative error that can be met."""
+    """Raise ValueError unless it is a relative error that can be met."""
     if not 0 <= tolerance < math.inf:
         raise ValueError(f"tolerance={tolerance}: give a relative error, such as 0.1 for 10 %")
 
@@ -201,7 +199,7 @@ def predict(
     tolerance: float = 0.0,
     unit: str = "",
 ) -> PredictBox:
-    """A box in which the reader commits to a number; the last line of a cell shows it.
+    """Show a box in which the reader commits to a number, as the last line of a cell.
 
     key: under which the prediction is kept, on disk, from session to session.
     answer: where given, the box answers at once; without it, `reveal` does, after the run.
@@ -225,7 +223,7 @@ def reveal(
     varies: bool = False,
     source: str = MEASURED,
 ) -> Shown:
-    """The question of `key`, what was predicted, and beside it what is true, in words.
+    """Show the question of `key`, the prediction, and beside it the true number, in words.
 
     truth: in `unit`. source: where it comes from, as it stands in front of it: "Computed" for what
     follows by calculation, "torch says" for one of torch's constants. varies: it is different in
@@ -247,17 +245,17 @@ def reveal(
 
 
 def _told(truth: float, unit: str) -> str:
-    """A number as a reader sees it: minutes and what is counted in the question's own unit."""
+    """Write a number as a reader sees it: minutes and counts in the question's own unit."""
     return f"{number_text(truth)} {unit}" if _keeps(unit) else text_of(in_unit(truth, unit))
 
 
 def _keeps(unit: str) -> bool:
-    """Whether numbers are told in this very unit, and not in the one of their size."""
+    """Return whether numbers are shown in this unit, and not in the one of their size."""
     return unit in _LONG or bool(counted(unit))
 
 
 def _folded(question: str, told: str) -> Shown:
-    """The true number behind a click."""
+    """Put the true number behind a click."""
     text = f"{told} (You made no prediction.)"
     summary = escape(question or "The answer") + " (You made no prediction. Click for the answer.)"
     html = f"<details><summary>{summary}</summary>{escape(told)}</details>"
@@ -265,7 +263,7 @@ def _folded(question: str, told: str) -> Shown:
 
 
 def _beside(question: str, text: str, colour: str) -> Shown:
-    """Both in a box; only the text where this notebook has not asked."""
+    """Put both in a box; only the text where this notebook has not asked."""
     if not question:
         return Shown(text, box(f"<div>{escape(text)}</div>", colour))
     html = f"<b>{escape(question)}</b><br>{escape(text)}"

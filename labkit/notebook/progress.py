@@ -3,9 +3,7 @@
 dashboard()                     of the progress store, with a button that reads it again
 dashboard(standing_of(...))     of any events, such as a made-up history
 
-A Standing as a page and as text. No widgets here.
-
-What is a length on the page is a number beside it as well, and what is coloured is a word.
+On the page each length has a number beside it, and each colour a word.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,8 +33,64 @@ _FIRST_STEPS = (
 )
 
 
+class Dashboard:
+    """The box that `dashboard` shows. `refresh()` does what its button does; `found` is shown."""
+
+    def __init__(self, given: Standing | None) -> None:
+        """given: shown as it is; None: the store's, now."""
+        self._given = given
+        self.found = given or standing_of([], clock.now_s())
+        self._page, self._status = widgets.HTML(), widgets.HTML()
+        parts = [self._page]
+        if given is None:
+            refresh = button("Refresh", self.refresh, tooltip="Read the progress store again")
+            parts.append(row([refresh, self._status]))
+        self._widget = page(parts)
+        self._show(Heard()) if given else self.refresh()
+
+    def refresh(self) -> Standing:
+        """Read the store again. What is wrong with it stands above what could be read."""
+        self.found, heard = listen(standing)
+        self._show(heard)
+        time = f"{clock.moment_of(self.found.now_s):%H:%M:%S}"
+        self._status.value = f'<span role="status" class="faint">As of {time}</span>'
+        return self.found
+
+    def _show(self, heard: Heard) -> None:
+        # Of a store that cannot be read, nobody knows that nothing is in it.
+        is_unknown = heard.is_unread and self.found.is_new
+        self._page.value = heard.html + ("" if is_unknown else page_html(self.found))
+
+    def __repr__(self) -> str:
+        if self._given is None:
+            return "Your progress: run this cell to see it."
+        return page_text(self._given)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        # The static forms show what was given, and nobody's own store.
+        static = (
+            f'<b>Your progress</b><br><span style="color: {FAINT}">Run this cell to see it.</span>'
+        )
+        if self._given is not None:
+            static = page_html(self._given)
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+
+
+def dashboard(of: Standing | None = None) -> Dashboard:
+    """Show how far you are, as the last line of a cell. Changes nothing in the progress store.
+
+    of: another Standing, such as `standing_of` makes of events.
+    """
+    if of is not None:
+        arguments.instance(
+            "of", of, Standing, "leave it out, or give what standing_of(events) made"
+        )
+    return Dashboard(of)
+
+
 def page_html(found: Standing) -> str:
-    """Everything; for a new learner, what to do first."""
+    """Return the page; for a new learner, what to do first."""
     if found.is_new:
         return _first_page()
     return "".join(
@@ -52,7 +106,7 @@ def page_html(found: Standing) -> str:
 
 
 def page_text(found: Standing) -> str:
-    """The same, short, where there is no browser."""
+    """Return the same, short, where there is no browser."""
     if found.is_new:
         return "Nothing is stored yet. Begin with notebooks/00_start_here.ipynb, card() or drill()."
     lines = [f"{streak_text(found.streak)}. {due_text(found.due)}."]
@@ -66,12 +120,12 @@ def page_text(found: Standing) -> str:
 
 
 def streak_text(days: int) -> str:
-    """`3 days in a row`"""
+    """Write `3 days in a row`."""
     return f"{days} day{'' if days == 1 else 's'} in a row"
 
 
 def due_text(due: dict[str, int]) -> str:
-    """`Due now: 2 cards, 1 drill`"""
+    """Write `Due now: 2 cards, 1 drill`."""
     told = [
         f"{number} {kind}{'' if number == 1 else 's'}" for kind, number in due.items() if number
     ]
@@ -195,7 +249,7 @@ def _right(tally: Tally) -> tuple[str, str]:
 
 
 def _bar(share: float, text: str) -> str:
-    """A bar with its number before it; without style, and for a screen reader, the number alone."""
+    """Draw a bar with its number before it; a screen reader gets the number alone."""
     outer = f"background: {_GROOVE}; flex: 1 1 4em; max-width: 14em; height: 0.7em;"
     inner = f"background: {_BAR}; width: {share:.1%}; height: 100%;"
     return (
@@ -206,7 +260,7 @@ def _bar(share: float, text: str) -> str:
 
 
 def _table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML; the first one of a row is what the row is about."""
+    """Make a table. Cells are HTML; the first one of a row names the row."""
     cells = list(rows)
     if not cells:
         return f'<p class="faint">{escape(caption)}: nothing yet.</p>'
@@ -225,59 +279,3 @@ def _table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[str]]) 
         f'<table style="border-color: {BORDER};"><caption style="{title}">{escape(caption)}'
         f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
-
-
-class Dashboard:
-    """The box that `dashboard` shows. `refresh()` does what its button does; `found` is shown."""
-
-    def __init__(self, given: Standing | None) -> None:
-        """given: shown as it is; None: the store's, now."""
-        self._given = given
-        self.found = given or standing_of([], clock.now_s())
-        self._page, self._status = widgets.HTML(), widgets.HTML()
-        parts = [self._page]
-        if given is None:
-            refresh = button("Refresh", self.refresh, tooltip="Read the progress store again")
-            parts.append(row([refresh, self._status]))
-        self._widget = page(parts)
-        self._show(Heard()) if given else self.refresh()
-
-    def refresh(self) -> Standing:
-        """Read the store again. What is wrong with it stands above what could be read."""
-        self.found, heard = listen(standing)
-        self._show(heard)
-        time = f"{clock.moment_of(self.found.now_s):%H:%M:%S}"
-        self._status.value = f'<span role="status" class="faint">As of {time}</span>'
-        return self.found
-
-    def _show(self, heard: Heard) -> None:
-        # Of a store that cannot be read, nobody knows that nothing is in it.
-        is_unknown = heard.is_unread and self.found.is_new
-        self._page.value = heard.html + ("" if is_unknown else page_html(self.found))
-
-    def __repr__(self) -> str:
-        if self._given is None:
-            return "Your progress: run this cell to see it."
-        return page_text(self._given)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms show what was given, and nobody's own store.
-        static = (
-            f'<b>Your progress</b><br><span style="color: {FAINT}">Run this cell to see it.</span>'
-        )
-        if self._given is not None:
-            static = page_html(self._given)
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
-
-
-def dashboard(of: Standing | None = None) -> Dashboard:
-    """How far you are; the last line of a cell shows it. Reads the progress store, changes nothing.
-
-    of: another Standing, such as `standing_of` makes of events.
-    """
-    if of is not None:
-        arguments.instance(
-            "of", of, Standing, "leave it out, or give what standing_of(events) made"
-        )
-    return Dashboard(of)

@@ -1,8 +1,7 @@
-"""Turn the knobs: a calculator with sliders, at the reader's scale and at cluster scale.
+"""The ring calculator: bytes and time of a ring all-reduce, with sliders, from laptop to cluster.
 
-The calculator's chart: time of a ring all-reduce over the number of ranks, in its two parts.
-
-What the ring calculator computes and says: no widgets here, formulas from labkit.calc only.
+RingCost computes, from labkit.calc's formulas alone. RingChart draws the time over the number of
+ranks, in its two parts. RingCalculator has the sliders.
 """
 
 import io
@@ -36,7 +35,7 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class RingCost:
-    """An all-reduce of a model's gradients over a ring; what follows is in its properties.
+    """An all-reduce of a model's gradients over a ring; its properties are what follows.
 
     Raises ValueError for a number that no ring has: not finite, below 0, or below 1 where at least
     one is needed.
@@ -124,7 +123,7 @@ class RingCost:
 
 
 def over_ranks(cost: RingCost, world_sizes: Iterable[int]) -> list[RingCost]:
-    """The same gradients and links, for each number of ranks."""
+    """Return the costs of the same gradients and links, for each number of ranks."""
     fixed = {name: getattr(cost, name) for name in cost.__dataclass_fields__}
     return [RingCost(**fixed | {"world_size": world_size}) for world_size in world_sizes]
 
@@ -143,7 +142,7 @@ _LATENCY, _BYTES = "#e69f00", "#0072b2"
 
 
 class RingChart:
-    """One figure, made once; `png` moves its lines, which costs some 40 ms."""
+    """One figure, made once; `png` moves its lines, which takes some 40 ms."""
 
     def __init__(self) -> None:
         """Axes, lines and labels."""
@@ -217,7 +216,7 @@ _OTHER = "your own"
 
 
 class RingCalculator:
-    """Sliders for a `RingCost`, its results, and its chart. `cost` is what the sliders say."""
+    """Sliders for a `RingCost`, its results, and its chart. `cost` is what they stand for."""
 
     def __init__(self, start: RingCost) -> None:
         """`start`: where the sliders stand at first; also what the static form shows."""
@@ -285,7 +284,7 @@ class RingCalculator:
 
 
 def calculator(start: str | RingCost = "one node: 8 GPUs") -> RingCalculator:
-    """Bytes and time of a ring all-reduce, with sliders; the last line of a cell shows it.
+    """Show bytes and time of a ring all-reduce, with sliders, as the last line of a cell.
 
     start: "laptop: 4 processes", "one node: 8 GPUs", "cluster: 512 GPUs", or a RingCost of your
     own. Its formulas are those of `labkit.calc`: the ring, by the alpha-beta model.

@@ -1,10 +1,8 @@
-"""Something that a cell shows: as HTML in a notebook, as plain text everywhere else.
+"""Results that a cell shows: as HTML in a notebook, as plain text everywhere else.
 
-Both forms are compared when notebooks are tested, so both depend only on what is shown.
-
-Predicted, measured, residual: the table in which a formula meets a run.
-
-A cell that is meant to fail, and itself fails when it does not.
+Both forms are compared when notebooks are tested, so both depend only on what is shown. `table` has
+predicted, measured and residual: a formula meets a run. `expect_error` is a cell that should fail,
+and itself fails when it does not.
 """
 
 import math
@@ -40,7 +38,7 @@ class Shown:
 
 
 def scrolled(content_html: str, label: str) -> str:
-    """What is too wide for a narrow page is scrolled by itself, by keys too, and not all around it.
+    """Let a wide part scroll by itself, by keys too, and not the page around it.
 
     label: what a screen reader calls it.
     """
@@ -51,7 +49,7 @@ def scrolled(content_html: str, label: str) -> str:
 
 
 def box(content_html: str, colour: str = FRAME) -> str:
-    """A paragraph set off by a coloured bar on its left."""
+    """Set off a paragraph by a coloured bar on its left."""
     return (
         f'<div style="border-left: 4px solid {colour}; padding: 4px 12px; margin: 4px 0; '
         f'max-width: 46em;">{content_html}</div>'
@@ -80,7 +78,7 @@ class Row:
 
 
 def table(rows: Iterable[Row | tuple]) -> Shown:
-    """Rows of predicted, measured and residual (measured against predicted).
+    """Show rows of predicted, measured and residual (measured against predicted).
 
         table([
             ("steps", calc.collective("all_reduce", "ring", 4).steps, len(sends)),
@@ -239,7 +237,7 @@ class expect_error:
 
 
 def _wrapped(line: str) -> list[str]:
-    """A sentence in lines of a page's width, also one that is said of some of the ranks.
+    """Break a sentence into lines of a page's width, also one about some of the ranks.
 
     Tables and code, which are indented too, stay as they are. A cell's number does not decide where
     a line ends: it differs from one execution to the next.

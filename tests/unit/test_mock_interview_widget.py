@@ -8,7 +8,7 @@ import pytest
 from labkit import progress
 from labkit.grade.verdict import Outcome
 from labkit.interview.mock import Item, Plan, interview, plan_interview
-from labkit.notebook import mock, mock_interview
+from labkit.notebook import mock_interview, mock_items
 from labkit.notebook.mock import MockInterview, clock_html, named
 from labkit.progress import practice
 from tests.virtual_loop import run_virtually
@@ -88,7 +88,7 @@ def test_an_exercise_is_checked_until_it_passes(monkeypatch):
         def _repr_html_(self):
             return f"it is {self.outcome.value}"
 
-    monkeypatch.setattr(mock, "check", Verdict)
+    monkeypatch.setattr(mock_items, "check", Verdict)
     box, _ = box_of(EXERCISE)
     box.start()
     assert "Budget, on n ranks" in box._item.children[0].children[0].value, "the contract is shown"
@@ -105,7 +105,7 @@ def test_a_check_that_cannot_be_or_is_interrupted_says_so(monkeypatch, error):
     def check(name):
         raise error
 
-    monkeypatch.setattr(mock, "check", check)
+    monkeypatch.setattr(mock_items, "check", check)
     box, _ = box_of(EXERCISE)
     box.start()
     box.view.check()
