@@ -62,9 +62,7 @@ def cards(
 
 
 def ask_card(card: Card) -> frozenset[int]:
-    """Ask a card: prompt, a pause to speak, the answer, the rubric. Return the points that were
-    said.
-    """
+    """Ask a card: prompt, a pause, the answer, the rubric. Return the points that were said."""
     out, topic = console(), load_topics()[card.topic]
     about = f"{card.id}, {topic.title}, for {card.level}"
     out.print(Text(about, style="dim"))
@@ -88,7 +86,7 @@ def ask_card(card: Card) -> frozenset[int]:
 
 
 def _said(card: Card) -> frozenset[int]:
-    """Return the points that were said; `d` shows the deeper part, `m` the mistake, `f` follow-ups."""
+    """Ask for the points that were said; `d` shows the deeper part, `m` the mistake, `f` more."""
     out = console()
     more = {
         "d": card.deeper,
@@ -157,8 +155,7 @@ def drill(
 
 
 def ask_drill(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
-    """Ask one question, until it is right, given up, or wrong twice; then show the way to its
-    answer.
+    """Ask a question, until it is right, given up, or wrong twice; then show its solution.
 
     answers: given before, so that nothing is typed. Returns the rating.
     """

@@ -18,7 +18,7 @@ flat ring takes 2(n-1), of which 2(H-1) are slow. Sent by a rank: 2(L-1)/L D on 
 slow ones 2(H-1)/H of its own D/L. In one flat ring the last rank of a host sends 2(n-1)/n D on its
 slow link, which is (n-1)/(H-1) times as much: 7 times for two hosts of four, L times for many
 hosts. NCCL makes L flat rings, which leave a host by different ranks: then each sends an L-th of
-that, and what a hierarchy saves is above all latency (calc/traffic/hierarchical_traffic.py). Where
+that, and what a hierarchy saves is above all latency (calc/traffic/rings.py). Where
 the ranks of a host share one adapter, that carries D/L for each of L ranks: then the factor shrinks
 to at most 2, and what is saved is above all latency.
 Papers: Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network

@@ -35,10 +35,10 @@ def connect(
     """Join the `world_size` ranks that meet in the file `store`; returns the world.
 
     device: "cpu" (gloo) or "cuda" (nccl with a GPU per rank; gloo through the host where ranks
-    share GPUs, see connect.py). Ranks on one host only: gloo uses the loopback interface, and a
+    share GPUs, see `placement`). Ranks on one host only: gloo uses the loopback interface, and a
     FileStore, because a TCPStore looks up a host name per connection, which stalls for seconds
     where the resolver is slow. With a topology, messages are throttled to its links: see
-    throttling/.
+    throttle.py.
     Raises RuntimeError where a GPU is asked for and none is seen.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"

@@ -47,7 +47,7 @@ class Primitives(Member):
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post both with isend and irecv, `together`.
 
-    In a run with a topology messages take the time of its links: see throttling/.
+    In a run with a topology messages take the time of its links: see throttle.py.
     """
 
     def all_reduce(

@@ -78,7 +78,7 @@ def run(
     record; None: never. What the journals of Groups prove, such as ranks that wait for each other,
     is found in about a second and does not wait for this.
     engine: "local", or "torchrun": torch's elastic agent starts the ranks, which takes seconds.
-    topology: hosts and links; messages take the time that these need (comm/throttling says which).
+    topology: hosts and links; messages take the time that these need (comm/throttle.py says which).
     Then device None is the CPU.
 
     Each rank draws random numbers of its own unless `fn` sets a seed, as under torchrun. So an

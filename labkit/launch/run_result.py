@@ -112,7 +112,7 @@ class Run:
 
         All of it is there afterwards, or nothing. Raises FileExistsError where something is already
         there, OSError where nothing can be written, and TypeError, naming the rank, for a value
-        that cannot be pickled. The format: cluster/saved_run.py.
+        that cannot be pickled. The format: hosts/saved_run.py.
         """
         from labkit.hosts import saved_run
 

@@ -91,7 +91,7 @@ class ExerciseItem:
     """An exercise, checked as often as wanted, until it passes or is given up."""
 
     def __init__(self, item: Item, on_done: Callable[[Scored], None]) -> None:
-        """See `labkit.notebook.mock`."""
+        """See `labkit.notebook.mock_items`."""
         self._name, self._on_done = item.name, on_done
         self._given = GivenExercise(item.name)
         self._is_over = False

@@ -4,7 +4,7 @@ Read in this order:
 
     op.py           Op(kind, stage, microbatch), Schedule, plan; a schedule as text, and back
     schedules.py    naive, gpipe, one_f_one_b, interleaved; zero bubble: H1, H2 and V
-    validate.py     is it a step, and can it be performed? An error marks the cell
+    validation.py   is it a step, and can it be performed? An error marks the cell
     simulation.py   when everything runs: makespan, idle time, the bubble; microbatches in flight
 
     executor.py     Pipeline: the list performed by real stages on real ranks; one weight on two

@@ -178,7 +178,7 @@ _OPTIONAL: dict[str, dict[str, type]] = {
     scheduling.ANSWER: {"scheduler": str, "outcome": str},
 }
 _WITH_OUTCOME = [kind for kind, fields in _OPTIONAL.items() if "outcome" in fields]
-# As in grade/outcome.py: how a check or a puzzle can end.
+# As in grade/verdict.py: how a check or a puzzle can end.
 OUTCOMES = ("not attempted", "wrong", "over budget", "crashed", "hung", "passed")
 
 

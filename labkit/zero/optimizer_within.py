@@ -228,7 +228,7 @@ def takes_fragments(optimizer_class: Any) -> bool:
             f"optimizer_class={optimizer_class!r:.80}: give a class, such as torch.optim.AdamW, "
             "and its settings after it, lr=1e-3 for example"
         )
-    optimizer_class = getattr(optimizer_class, "within", optimizer_class)  # on disk: offload.py
+    optimizer_class = getattr(optimizer_class, "within", optimizer_class)  # see states_on_disk.py
     name = getattr(optimizer_class, "__name__", "")
     if name in _REFUSED and optimizer_class is getattr(torch.optim, name):
         raise TypeError(

@@ -70,7 +70,7 @@ class ShardedOptimizer(ShardedStates):
         group: None for torch.distributed's default one. wire: the collectives; None: a ring on
         CPU, the backend's own elsewhere. master_dtype: torch.float32 for parameters of 16 bits:
         updates are kept in it. masters_on: "cpu" keeps masters and states there, and steps there:
-        see offload.py. find_unused_parameters: whether a step may leave parameters without
+        see states_on_disk.py. find_unused_parameters: whether a step may leave parameters without
         gradient; costs one small all-reduce more. defaults: the optimizer's settings.
 
         TypeError for what cannot be sharded; ValueError on a rank whose parameters differ from
