@@ -9,7 +9,15 @@ labkit doctor                    exit status 0 where runs work, 1 where somethin
 
 Ctrl-C ends each of them with status 130 and without a traceback; it ends a server that serves with
 status 0. This file imports almost nothing, so that Ctrl-C is heard while the rest is imported: see
-ctrl_c.py. commands.py says which commands there are.
+ctrl_c.py. commands.py says which commands there are:
+
+    exercises.py   check, hint, solution, reset, list; watch.py: watch
+    practise.py    cards, drill, case, puzzle; mock.py: a timed interview
+    machine.py     doctor, preflight, plan, profile, serve
+    progress.py    progress, export, import
+    course.py      course; for authors: new.py and bank.py
+
+terminal.py has what they share.
 """
 
 import signal

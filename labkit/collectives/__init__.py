@@ -3,7 +3,17 @@
 What a rank sends and receives at once it posts in one block, `with group.together()`, so that ranks
 that send to each other do not wait for each other's receive on nccl either.
 
-wire.py says who performs a strategy's collectives: the backend, the ring, or shared memory.
+Read in this order (the ring in the fewest lines: solutions/ring_all_reduce.py):
+
+    ring.py               reduce-scatter and all-gather round a ring, in chunks and blocks
+    stream.py             a long tensor goes through a rank in blocks; where results are put
+    ring_broadcast.py     a broadcast along a chain
+    tree.py               reduce and broadcast along a binary tree; double_tree.py: two trees
+    halving_doubling.py   log2 n steps to a part of the sum, and log2 n back
+    hierarchical.py       most of the way over fast links
+    all_to_all.py         a message from every rank to every other
+    autograd.py           collectives that a gradient flows through, in adjoint pairs
+    wire.py               who performs a strategy's collectives: backend, ring, shared memory
 """
 
 from labkit.collectives.all_to_all import pairwise_all_to_all

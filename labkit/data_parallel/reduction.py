@@ -5,7 +5,7 @@
     handle.wait()                           x holds the sum
 
 A wrapper's `all_reduce` is a function (x, group) that returns the sum, or a Reduction. These are
-compression/, which sends less; background.py, a thread for functions that block; and
+compression.py, which sends less; background.py, a thread for functions that block; and
 symmetric_buckets.py, buckets in shared memory.
 
 `flattened` and `put` make one row of numbers of all parameters, and back: one message carries them.

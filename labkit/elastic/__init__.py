@@ -1,14 +1,14 @@
-"""Go on after failures: begin anew, go on from a partner's memory, or go on without a restart.
+"""Go on after failures: restart, go on from a partner's memory, or go on without a restart.
 
 Read in this order:
 
-    restarts.py          run: a job in attempts, each with all ranks anew
+    restarts.py          run: a job in attempts, each with new ranks
     partner_memory.py    PartnerMemory: the newest state in the memory of two hosts
     heartbeat.py         Heart, HeartMonitor: alive, slow, frozen, dead
     quorum.py            Coordinator: who takes part in a step, and whether it counts
     healing.py           the state of a replica, received from another one
     replica_steps.py     Replica: go on without the dead one, and take it back
-    run_replicas.py      run_replicas: each replica a process that is started again alone
+    run_replicas.py      run_replicas: each replica a process that restarts alone
     goodput.py           measure_goodput: failures at random moments, and where the time goes
 """
 

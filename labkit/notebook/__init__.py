@@ -11,7 +11,8 @@
     knobs.py             sliders for any function, and for a ring's steps
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
-    cards.py drills.py puzzle.py court.py mock.py       practice; progress.py: how far one is
+    cards.py drills.py puzzle.py court.py       practice; mock.py, mock_items.py: an interview;
+                         progress.py: how far one is
 
 The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
