@@ -28,8 +28,8 @@
     viz.latency_throughput({"TTFT": points})         # latency over tokens per second, by load
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
-A file per kind of picture; style.py has what all share. Of a run: timelines.py and lanes.py,
-rings.py, ring_step_picture.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
+A file per kind of picture; style.py and journals.py have what all share. Of a run: timelines.py,
+lanes.py, rings.py, ring_step_picture.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
 in_flight_curve.py, schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py,
 extents_picture.py, expert_load.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
 performance.py, failures.py, serving.py.

@@ -1,4 +1,4 @@
-"""What pictures take from a run: its journals by rank, and which send met which receive."""
+"""A run's journals by rank, and which send met which receive: what pictures take from a run."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from labkit.comm.operation import Operation, Timeline
 
 
 def timelines_of(run: Any) -> list[Timeline]:
-    """By rank: of a Run, of the error of a failed run, or the list itself.
+    """Return the timelines by rank: of a Run, of a failed run's error, or the list itself.
 
     Raises TypeError for anything else.
     """
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 def matched_messages(timelines: Sequence[Timeline]) -> list[Message]:
-    """Every message of which both ends are in the journals, in order of posting.
+    """Return every message of which both ends are in the journals, in order of posting.
 
     timelines: by global rank. The n-th send from a source to a destination within a group meets the
     n-th receive there from that source: the order of messages between two ranks is kept.

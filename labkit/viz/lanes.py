@@ -16,37 +16,6 @@ from labkit.doctor.verdict import Stage
 from labkit.profile.activity import Span, rows_without_overlap
 from labkit.viz import style
 
-_OF_ITSELF = {Stage.RETURNED.value, Stage.RAISED.value, Stage.DIED.value}
-
-
-def endings_of(run: Any) -> dict[int, str]:
-    """Of the error of a failed run: `returned`, `raised` or `died`, by rank.
-
-    Ranks that the run's end has ended are not in it. Of all else it is empty: the ranks of a Run
-    have all returned.
-    """
-    positions = getattr(run, "positions", ())
-    words = {rank: text.partition(" ")[0] for rank, text in enumerate(positions)}
-    return {rank: word for rank, word in words.items() if word in _OF_ITSELF}
-
-
-def shares(spans: Sequence[Span], edges_s: np.ndarray) -> dict[str, np.ndarray]:
-    """For spans that do not overlap: the share of each bin that each label takes, 0 to 1.
-
-    edges_s: (bins + 1,) ascending. Returns arrays of (bins,), exact, not sampled.
-    """
-    by_label: dict[str, list[Span]] = {}
-    for span in spans:
-        by_label.setdefault(span.label, []).append(span)
-    result = {}
-    for label, own in by_label.items():
-        times = np.array([time for span in own for time in (span.start_s, span.end_s)])
-        # Time spent up to each boundary: it rises by the span's length from start to end only.
-        spent = np.repeat(np.cumsum([0.0, *(span.end_s - span.start_s for span in own)]), 2)[1:-1]
-        result[label] = np.diff(np.interp(edges_s, times, spent)) / np.diff(edges_s)
-    return result
-
-
 # Within a lane of height 1, from its top.
 MAIN_TOP, MAIN_BOTTOM = 0.12, 0.66
 FLIGHT_TOP, FLIGHT_BOTTOM = 0.70, 0.93
@@ -57,7 +26,7 @@ _POINTS_PER_CHARACTER = 0.62 * style.SMALL_POINTS
 
 @dataclass(frozen=True)
 class Scale:
-    """From seconds to the axis: its unit, its window, its width in points (1/72 inch)."""
+    """Seconds on the axis: its unit, its window, its width in points (1/72 inch)."""
 
     unit: style.TimeUnit
     start_s: float
@@ -206,3 +175,34 @@ class LanePainter:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.9},
             clip_on=True,
         )
+
+
+_OF_ITSELF = {Stage.RETURNED.value, Stage.RAISED.value, Stage.DIED.value}
+
+
+def endings_of(run: Any) -> dict[int, str]:
+    """Return by rank how it ended, from a failed run's error: `returned`, `raised` or `died`.
+
+    Ranks that the run's end has ended are not in it. Of all else it is empty: the ranks of a Run
+    have all returned.
+    """
+    positions = getattr(run, "positions", ())
+    words = {rank: text.partition(" ")[0] for rank, text in enumerate(positions)}
+    return {rank: word for rank, word in words.items() if word in _OF_ITSELF}
+
+
+def shares(spans: Sequence[Span], edges_s: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the share of each bin that each label takes, 0 to 1, for spans that do not overlap.
+
+    edges_s: (bins + 1,) ascending. Returns arrays of (bins,), exact, not sampled.
+    """
+    by_label: dict[str, list[Span]] = {}
+    for span in spans:
+        by_label.setdefault(span.label, []).append(span)
+    result = {}
+    for label, own in by_label.items():
+        times = np.array([time for span in own for time in (span.start_s, span.end_s)])
+        # Time spent up to each boundary: it rises by the span's length from start to end only.
+        spent = np.repeat(np.cumsum([0.0, *(span.end_s - span.start_s for span in own)]), 2)[1:-1]
+        result[label] = np.diff(np.interp(edges_s, times, spent)) / np.diff(edges_s)
+    return result
