@@ -97,6 +97,84 @@ def traces_of_a_job_are_read_and_explained():
     assert found.words() and profile.page(found).startswith("<!DOCTYPE html>")
 
 
+def drills_of_a_subject_are_imported_first():
+    from labkit.course.memory import drills
+    from labkit.interview.drills import DRILLS
+
+    assert set(map(id, vars(drills).values())) & set(map(id, DRILLS.values()))
+
+
+def every_drill_is_asked_and_judged():
+    from labkit.interview.drills import DRILLS, Outcome, judge
+
+    for drill in DRILLS.values():
+        question = drill.question(seed=1)
+        assert judge(question, question.answer_text).outcome is Outcome.RIGHT, drill.name
+        assert judge(question, "no number").outcome is Outcome.UNREADABLE, drill.name
+    assert len(DRILLS) > 70
+
+
+def every_card_is_read_and_numbers_are_proved_by_formulas():
+    from labkit.interview.cards import load_bank, read_bank
+    from labkit.interview.evidence import prove, uses
+
+    assert read_bank()[1] == []
+    by_formula = [
+        item
+        for card in load_bank().values()
+        for item in card.evidence
+        if item.proof and not uses(item.proof, "runs")
+    ]
+    some = by_formula[::20]  # test_bank.py proves them all
+    assert len(some) > 10
+    assert [item.says for item in some if not prove(item.says, item.proof).holds] == []
+
+
+def a_card_is_answered_and_comes_back():
+    from labkit.interview.cards import load_bank, sitting
+
+    card = load_bank()["co-8"]
+    assert sitting.grade(card, range(1, len(card.rubric) + 1)) == "easy"
+    assert sitting.next_due_s([card]) is not None
+
+
+def claims_are_judged_by_formulas():
+    from labkit.interview.court import VERDICTS, findings, load_claims
+    from labkit.interview.evidence import prove, uses
+
+    judged = 0
+    for claim in load_claims().values():
+        proofs = [each.proof for each in (*claim.evidence, *claim.exhibits) if each.proof]
+        if any(uses(proof, "runs") for proof in proofs):
+            continue
+        stands = {each.stands for each in findings(claim, measure=False)}
+        assert stands == VERDICTS[claim.verdict].stands, claim.key
+        for each in claim.evidence:
+            assert not each.proof or prove(each.says, each.proof).holds, claim.key
+        judged += 1
+    assert judged > 10
+
+
+def an_interview_is_held_to_its_report():
+    from labkit import progress
+    from labkit.interview.cards import load_bank
+    from labkit.interview.mock import Interview, plan_interview
+    from labkit.interview.mock.interview import asked_drill, scored_drill, scored_question
+
+    interview = Interview(plan_interview(15, "senior", seed=3), clock=iter(range(10**6)).__next__)
+    while (item := interview.next_item) is not None:
+        if item.kind == "question":
+            interview.take(item, *scored_question(load_bank()[item.name], said=[1]))
+        else:
+            asked = asked_drill(item, seed=3)
+            asked.answer(asked.question.answer_text)
+            asked.finish()
+            interview.take(item, *scored_drill(asked))
+    kinds = {each.item.kind for each in interview.taken}
+    assert kinds == {"question", "drill"} and interview.report().markdown
+    assert [each.kind for each in progress.events("senior")] == ["mock"]
+
+
 def progress_is_written_and_read():
     from labkit.progress import events, practice, record
 
@@ -114,6 +192,12 @@ USES = [
     a_scheduler_plans_passes_over_pages,
     a_users_waits_are_measured,
     traces_of_a_job_are_read_and_explained,
+    drills_of_a_subject_are_imported_first,
+    every_drill_is_asked_and_judged,
+    every_card_is_read_and_numbers_are_proved_by_formulas,
+    a_card_is_answered_and_comes_back,
+    claims_are_judged_by_formulas,
+    an_interview_is_held_to_its_report,
     progress_is_written_and_read,
 ]
 

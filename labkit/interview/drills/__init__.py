@@ -5,19 +5,14 @@ question.prompt, question.answer_text
 judge(question, "43.8%").text        "A known trap: relative to ideal time. ..."
 """
 
-from labkit.interview.drills.drill import Drill
-from labkit.interview.drills.drill_catalog import DRILLS, UnknownDrill, drills_of, get_drill
-from labkit.interview.drills.question import Outcome, Question, Ruling, Trap, judge
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DRILLS",
-    "Drill",
-    "Outcome",
-    "Question",
-    "Ruling",
-    "Trap",
-    "UnknownDrill",
-    "drills_of",
-    "get_drill",
-    "judge",
-]
+from labkit.lazy import lazy
+
+# The catalog imports the drills, and they import drill.py.
+if TYPE_CHECKING:
+    from labkit.interview.drills.drill import Drill
+    from labkit.interview.drills.drill_catalog import DRILLS, UnknownDrill, drills_of, get_drill
+    from labkit.interview.drills.question import Outcome, Question, Ruling, Trap, judge
+
+__getattr__, __dir__, __all__ = lazy(__name__)
