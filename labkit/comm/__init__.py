@@ -1,6 +1,6 @@
 """Groups of ranks that exchange tensors, and the journal of everything they did.
 
-The only room that calls torch.distributed. Read in this order:
+With hosts/, the only room that calls torch.distributed. Read in this order:
 
     group.py             Group: making it, splitting it, closing it
     primitives.py        its operations; tensor_arguments.py checks what they are given
@@ -15,7 +15,8 @@ The only room that calls torch.distributed. Read in this order:
     wire_bytes.py        bytes that gloo's collectives put on the wire
 
 For those who need them: shared_memory/ (collectives without a network), recorder.py (collectives
-that torch itself issues), staging.py (ranks that share a GPU), owned_folder.py.
+that torch itself issues), staging.py (ranks that share a GPU), owned_folder.py
+(folders that are removed once their process is gone).
 
 Nothing is imported before it is used. operation.py and mismatch.py need no torch, and neither do
 commands that launch no ranks.

@@ -38,14 +38,14 @@ class Site:
 class Operation:
     """One operation that a rank posted on a group, with its times.
 
-    Times are seconds. `posted_s`: handed to the backend. `waited_s`: the rank began to block on
+    Times are seconds. `posted_s`: written down, before it starts. `waited_s`: the rank began to block on
     it (None: it never did). `done_s`: the rank had the result (None: it never came).
     """
 
     index: int
     """Position in this rank's journal, from 0."""
     kind: str
-    """Of a Group: one of record.KINDS, such as send, all_reduce, broadcast, barrier or split. What
+    """Of a Group: one of journal.KINDS, such as send, all_reduce, broadcast, barrier or split. What
     torch itself recorded has torch's names."""
     blocking: bool
     group: tuple[int, ...]

@@ -9,6 +9,8 @@
         exercises/NAME.py     a grader: cases, the right answer, the budget, the usual mistakes
         exercises/NAME.toml   the exercise's title, hints, what to say after a pass, follow-ups
 
+Not every subject has all of these: subject.toml and cards.md always.
+
     times.json                what clocks read in runs of the court, with the machine and the date
 
 Where a file would be longer than a chapter, a folder of the same name holds several. The exercise

@@ -6,7 +6,7 @@ rank_process   fork the ranks
 rank           in each: meet the others, call the function, report
 supervise      take in what ranks report and print
 listen         until all have returned, or the run cannot end
-result         what the ranks returned, as a Run
+run_result     what the ranks returned, as a Run
 
 RunThread starts runs, one after the other. Other threads can kill the one that is running:
 

@@ -1,4 +1,4 @@
-"""The driver's side of a run: listen to every rank until all have returned, or one has failed.
+"""The driver's side of a run: what each rank has reported, and its stage.
 
     STARTING --ready--> RUNNING --returned--> RETURNED
         |                  |

@@ -22,7 +22,7 @@ Beside these, for a second reading:
     state_dict.py         states in shards or whole
     states_on_disk.py     states elsewhere: on the CPU and on disk
 
-The collectives are those of collectives/wire.py.
+collectives/wire.py has the collectives: by the backend, a ring, or shared memory.
 """
 
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire

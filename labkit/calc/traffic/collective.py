@@ -5,9 +5,8 @@
     all_gather        ring              reduce            tree
     all_to_all        pairwise          gather, scatter   direct
 
-rings.py has the ring, and trees.py the binary tree and the chain. The other
-all-reduces have files of their own. trees.py and rings.py have the rest.
-cost.py cuts tensors into blocks. cost.py has what all share.
+rings.py has ring, halving-doubling, hierarchical and all-to-all, trees.py has the others. cost.py has
+what all share, and cuts tensors into blocks.
 """
 
 from __future__ import annotations
