@@ -38,8 +38,8 @@ class Site:
 class Operation:
     """One operation that a rank posted on a group, with its times.
 
-    Times are seconds. `posted_s`: written down, before it starts. `waited_s`: the rank began to block on
-    it (None: it never did). `done_s`: the rank had the result (None: it never came).
+    Times are seconds. `posted_s`: written down, before it starts. `waited_s`: the rank began to
+    block on it (None: it never did). `done_s`: the rank had the result (None: it never came).
     """
 
     index: int

@@ -11,7 +11,7 @@ To follow one run that goes well, read in this order; nothing else is needed:
     listen.py             until all have returned, or the run cannot end
     run_result.py         the Run
 
-A run that fails: examine.py (evidence), failure.py (which error explains it), errors.py (the errors).
+A run that fails: examine.py (evidence), failure.py (which error explains it), errors.py.
 Lines that the lab prints: notes.py. What the fork server imports for its ranks: needed_by_steps.py.
 What torchrun starts on several hosts: payload/__main__.py.
 

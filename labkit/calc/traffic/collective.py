@@ -5,8 +5,8 @@
     all_gather        ring              reduce            tree
     all_to_all        pairwise          gather, scatter   direct
 
-rings.py has ring, halving-doubling, hierarchical and all-to-all, trees.py has the others. cost.py has
-what all share, and cuts tensors into blocks.
+rings.py has ring, halving-doubling, hierarchical and all-to-all, trees.py has the others. cost.py
+has what all share, and cuts tensors into blocks.
 """
 
 from __future__ import annotations
