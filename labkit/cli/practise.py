@@ -24,7 +24,7 @@ from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, solve, stan
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.cards import sitting as sittings
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
-from labkit.interview.drills.drill_session import SAME_AGAIN, Asked, Round
+from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
 from labkit.progress import clock, practice, scheduling
 
 

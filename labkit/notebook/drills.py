@@ -26,8 +26,8 @@ from labkit.interview.cards import load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import Outcome, Question, Ruling, UnknownDrill, drills_of
 from labkit.interview.drills.drill import Kind
-from labkit.interview.drills.drill_session import SAME_AGAIN, Asked, Round
 from labkit.interview.drills.question import Exhibit
+from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
 from labkit.notebook.cards import link, topics_of
 from labkit.notebook.controls import button, listen, note, on_enter, page, row, say, show
 from labkit.notebook.shown import FAINT, Shown, box

@@ -6,7 +6,7 @@ All that is clicked is pressed by a key, as somebody without a mouse does.
 import pytest
 
 from labkit.interview.drills import drills_of
-from labkit.interview.drills.drill_session import Round
+from labkit.interview.drills.session import Round
 from labkit.interview.mock import plan_interview
 
 from . import accessibility

@@ -6,7 +6,7 @@ import pytest
 
 from labkit import cli, progress
 from labkit.interview.drills import DRILLS, drills_of, get_drill
-from labkit.interview.drills.drill_session import Round
+from labkit.interview.drills.session import Round
 from labkit.progress import practice
 
 

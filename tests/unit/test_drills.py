@@ -9,7 +9,7 @@ import pytest
 
 from labkit.calc.units import UNITS
 from labkit.interview.drills import DRILLS, Outcome, drills_of, get_drill, judge
-from labkit.interview.drills.drill_catalog import UnknownDrill
+from labkit.interview.drills.catalog import UnknownDrill
 from labkit.interview.drills.question import rounded_text
 
 SEEDS = range(40)

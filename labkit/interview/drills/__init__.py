@@ -11,8 +11,8 @@ from labkit.lazy import lazy
 
 # The catalog imports the drills, and they import drill.py.
 if TYPE_CHECKING:
+    from labkit.interview.drills.catalog import DRILLS, UnknownDrill, drills_of, get_drill
     from labkit.interview.drills.drill import Drill
-    from labkit.interview.drills.drill_catalog import DRILLS, UnknownDrill, drills_of, get_drill
     from labkit.interview.drills.question import Outcome, Question, Ruling, Trap, judge
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -25,7 +25,7 @@ from labkit.grade.submission import NothingToGrade, Submission
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.cards import Card
-from labkit.interview.drills.drill_session import Asked, Round
+from labkit.interview.drills.session import Asked, Round
 from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
 from labkit.interview.mock.report import GIVEN_UP, Report, Taken
 
