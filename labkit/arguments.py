@@ -65,6 +65,28 @@ def whole(
     return int(count)
 
 
+def counted(
+    name: str,
+    value: object,
+    allowed: str = "1 or more",
+    *,
+    least: float = 1,
+    most: float = math.inf,
+) -> int:
+    """As `whole`, of numbers that may come as floats, such as 8e6."""
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        amount = float(value)
+        if not amount.is_integer():
+            raise ValueError(f"{name}={_shown(value)}: give a whole number; {allowed}")
+        value = int(amount)
+    return whole(name, value, allowed, least=least, most=most)
+
+
+def rank(name: str, value: object, size: int) -> int:
+    """`value`, if it is one of `size` ranks."""
+    return counted(name, value, f"one of {size} ranks, 0 to {size - 1}", least=0, most=size - 1)
+
+
 def instance(name: str, value: object, kind: type[object], instead: str) -> None:
     """TypeError unless `value` is of that kind; `instead` says what to give."""
     if not isinstance(value, kind):
@@ -91,6 +113,12 @@ def divisors(number: int) -> list[int]:
     small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     large = [number // each for each in reversed(small)]
     return small + large[small[-1] == large[0] :]
+
+
+def divisors_text(number: int) -> str:
+    """What cuts it into equal parts, as in "1, 2 or 4": the end of a refusal."""
+    *others, last = map(str, divisors(number))
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _shown(value: object) -> str:

@@ -22,7 +22,7 @@ Pipeline schedules in closed form: bubbles, and microbatches in flight.
 
 from __future__ import annotations
 
-from labkit.calc.checked_numbers import check_ranks, shown
+from labkit import arguments
 from labkit.calc.result import Result
 
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v")
@@ -55,7 +55,7 @@ def bubble_fraction(
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
     if relative_to not in CONVENTIONS:
-        raise ValueError(f"relative_to={shown(relative_to)}: say 'total' or 'ideal'")
+        raise ValueError(f"relative_to={relative_to!r:.60}: say 'total' or 'ideal'")
     fewest = {"zb_h1": p, "zb_h2": 2 * p - 1, "zb_v": 2 * p - 1}.get(schedule, 1)
     if m < fewest:
         raise ValueError(
@@ -108,10 +108,10 @@ def in_flight_microbatches(
 
 
 def _check(stages: int, microbatches: int, schedule: str, virtual: int) -> tuple[int, int, int]:
-    p, m = check_ranks(stages, "stages"), check_ranks(microbatches, "microbatches")
-    v = check_ranks(virtual, "virtual")
+    p, m = arguments.counted("stages", stages), arguments.counted("microbatches", microbatches)
+    v = arguments.counted("virtual", virtual)
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule={shown(schedule)}: give one of {', '.join(SCHEDULES)}")
+        raise ValueError(f"schedule={schedule!r:.60}: give one of {', '.join(SCHEDULES)}")
     if v > 1 and schedule != "interleaved":
         raise ValueError(f"virtual={v}: only schedule='interleaved' has virtual stages")
     if schedule == "interleaved" and m % p:

@@ -37,7 +37,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
+from labkit import arguments
 from labkit.calc.result import Result
 from labkit.calc.traffic.collective import collective
 from labkit.calc.units import bytes_text, seconds_text, size_text
@@ -127,7 +127,7 @@ def choose_algorithm(n: int, nbytes: float, alpha: float, beta: float) -> Choice
     alpha: seconds per message. beta: seconds per byte.
     choose_algorithm(n=8, nbytes=1e9, alpha=5e-6, beta=1 / 360e9).fastest == "halving_doubling"
     """
-    n = check_ranks(n, "n")
+    n = arguments.counted("n", n)
     return Choice(n, nbytes, {each: _seconds(each, n, nbytes, alpha, beta) for each in _ALGORITHMS})
 
 
@@ -165,8 +165,8 @@ def algbw(nbytes: float, seconds: float) -> Result:
 
     It falls as ranks are added even when every link is busy, so it says nothing about the links.
     """
-    check_not_negative(nbytes, "nbytes")
-    check_above_zero(seconds, "seconds", "a bandwidth needs a finite time above 0")
+    arguments.number("nbytes", nbytes, "0 or more", least=0)
+    arguments.number("seconds", seconds, "a bandwidth needs a finite time above 0", above=0)
     how = f"{bytes_text(nbytes)} / {seconds_text(seconds)}"
     return Result(nbytes / seconds, "bytes/s", "algbw", "D / t", how, source=_SOURCE)
 
@@ -176,7 +176,7 @@ def busbw(nbytes: float, seconds: float, n: int, kind: str = "all_reduce") -> Re
 
     It compares with the link's speed at any n.
     """
-    n = check_ranks(n, "n")
+    n = arguments.counted("n", n)
     ring = (n - 1) / n
     factors = {
         "all_reduce": 2 * ring,

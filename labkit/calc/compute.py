@@ -25,7 +25,7 @@ appendix B (MFU); Narayanan et al., arXiv:2104.04473, section 5.1, and equation 
 
 from __future__ import annotations
 
-from labkit.calc.checked_numbers import check_above_zero, check_flag, check_ranks, shown
+from labkit import arguments
 from labkit.calc.models import ModelConfig, active_parameters, model, sequence_length
 from labkit.calc.result import Result, number_of, total
 from labkit.calc.units import number_text
@@ -53,17 +53,14 @@ def flops_per_token(
     that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
     recompute: "full" adds the second forward pass as a part of its own, "recomputed": these are
     hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, for
-    more tokens than learned positions, and for a choice that is none; TypeError for a flag that is
-    neither True nor False.
+    more tokens than learned positions, and for a choice that is none.
     """
     config = model(config)
-    for name, flag in (("attention", attention), ("causal", causal), ("training", training)):
-        check_flag(flag, name)
     length = sequence_length(config, sequence)
     _check_recompute(recompute)
     if recompute != "none" and not training:
         raise ValueError(
-            f"recompute={shown(recompute)} with training=False: without a backward pass nothing is "
+            f"recompute={recompute!r:.60} with training=False: without a backward pass nothing is "
             "computed again; leave one of them out"
         )
     passes = _PASSES[recompute] if training else 1
@@ -90,8 +87,8 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
     """
     _check_recompute(recompute)
     num = number_of(num_params, "num_params", "parameters")
-    check_above_zero(num, "num_params", "a model has parameters")
-    check_above_zero(tokens, "tokens", "training takes tokens")
+    arguments.number("num_params", num, "a model has parameters", above=0)
+    arguments.number("tokens", tokens, "training takes tokens", above=0)
     factor = 2 * _PASSES[recompute]
     return Result(
         factor * num * tokens,
@@ -106,7 +103,7 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
 
 def _check_recompute(recompute: object) -> None:
     if not isinstance(recompute, str) or recompute not in _PASSES:
-        raise ValueError(f"recompute={shown(recompute)}: give 'none' or 'full'")
+        raise ValueError(f"recompute={recompute!r:.60}: give 'none' or 'full'")
 
 
 def _by_part(
@@ -137,7 +134,7 @@ def _attended(config: ModelConfig) -> float:
 
 def _counted(config: ModelConfig, parameters: str) -> int:
     if parameters not in COUNTED:
-        raise ValueError(f"parameters={shown(parameters)}: give one of {', '.join(COUNTED)}")
+        raise ValueError(f"parameters={parameters!r:.60}: give one of {', '.join(COUNTED)}")
     counted = active_parameters(config)
     num = int(counted)
     if parameters == "all":
@@ -164,11 +161,13 @@ def mfu(
     TypeError for a number of parameters, which is none of operations. ValueError for more than the
     peak: then a number is wrong, often the peak or a factor of 2.
     """
-    check_above_zero(tokens_per_s, "tokens_per_s", "give the tokens of all devices in a second")
+    arguments.number(
+        "tokens_per_s", tokens_per_s, "give the tokens of all devices in a second", above=0
+    )
     of_token, is_hardwares = _operations(flops_per_token)
-    check_above_zero(of_token, "flops_per_token", "a token takes operations")
-    check_above_zero(peak_flops_per_s, "peak_flops_per_s", "give the peak of one device")
-    num_devices = check_ranks(num_devices, "num_devices")
+    arguments.number("flops_per_token", of_token, "a token takes operations", above=0)
+    arguments.number("peak_flops_per_s", peak_flops_per_s, "give the peak of one device", above=0)
+    num_devices = arguments.counted("num_devices", num_devices)
     share = tokens_per_s * of_token / (num_devices * peak_flops_per_s)
     if share > 1:
         raise ValueError(
@@ -214,8 +213,10 @@ def training_days(
     round(training_days(300e9, 175e9, 1024, 140e12, "full").to("days"), 1) == 33.9
     TypeError and ValueError as of `training_flops`, and for no number of devices.
     """
-    check_above_zero(achieved_flops_per_s, "achieved_flops_per_s", "give what one device achieves")
-    num_devices = check_ranks(num_devices, "num_devices")
+    arguments.number(
+        "achieved_flops_per_s", achieved_flops_per_s, "give what one device achieves", above=0
+    )
+    num_devices = arguments.counted("num_devices", num_devices)
     work = training_flops(num_params, tokens, recompute)
     factor = work.formula.partition(" ")[0]
     return Result(

@@ -30,16 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_itemsize,
-    check_not_negative,
-    check_rank,
-    check_ranks,
-    divisors_text,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.result import Result, total_bytes
 from labkit.calc.traffic.cost import chunk_numels
 
@@ -52,9 +43,11 @@ def expert_capacity(num_tokens: float, num_experts: int, top_k: int, factor: flo
     expert_capacity(1000, 16, 2, 1.25) == 157. ValueError for counts that are none, and for a factor
     that is not above 0.
     """
-    check_not_negative(num_tokens, "num_tokens")
-    experts, k = check_ranks(num_experts, "num_experts"), check_ranks(top_k, "top_k")
-    check_above_zero(factor, "factor", "a buffer of no rows takes no token; give one such as 1.25")
+    arguments.number("num_tokens", num_tokens, "0 or more", least=0)
+    experts, k = arguments.counted("num_experts", num_experts), arguments.counted("top_k", top_k)
+    arguments.number(
+        "factor", factor, "a buffer of no rows takes no token; give one such as 1.25", above=0
+    )
     # As the decimal that was typed: 1.1 * 10 is 11 rows, and in floats a little more.
     exact = Fraction(str(factor)) * k * Fraction(num_tokens) / experts
     return Result(
@@ -70,9 +63,9 @@ def expert_capacity(num_tokens: float, num_experts: int, top_k: int, factor: flo
 def dropped_choices(loads: Sequence[int], capacity: float | Result) -> Result:
     """Return how many choices do not fit. loads: how many fell on each expert."""
     room = float(capacity)
-    check_not_negative(room, "capacity")
+    arguments.number("capacity", room, "0 or more", least=0)
     for load in loads:
-        check_not_negative(load, "loads")
+        arguments.number("loads", load, "0 or more", least=0)
     over = [load - room for load in loads if load > room]
     return Result(
         sum(over),
@@ -108,8 +101,8 @@ def expert_parallel_traffic_bytes(
     routed: a row for each rank, a number for each expert; choices that were dropped do not count.
     """
     rows = expert_rows(routed)
-    n, rank = len(rows), check_rank(rank, len(rows))
-    row_bytes = check_ranks(hidden, "hidden") * check_itemsize(itemsize)
+    n, rank = len(rows), arguments.rank("rank", rank, len(rows))
+    row_bytes = arguments.counted("hidden", hidden) * arguments.counted("itemsize", itemsize)
     away = sum(rows[rank]) - rows[rank][rank]
     here = sum(row[rank] for row in rows) - rows[rank][rank]
     num_experts = len(routed[0])
@@ -140,7 +133,7 @@ def balanced_expert_traffic_bytes(
     """
     n = _check_ep(ep, num_experts)
     _check_choices(num_tokens, num_experts, top_k)
-    row_bytes = check_ranks(hidden, "hidden") * check_itemsize(itemsize)
+    row_bytes = arguments.counted("hidden", hidden) * arguments.counted("itemsize", itemsize)
     rows = num_tokens * top_k * (n - 1) / n
     counts = {"forward, counts": (float(num_experts - num_experts // n), _COUNT_BYTES)}
     parts = counts | dict.fromkeys(_WAYS, (rows, row_bytes))
@@ -165,10 +158,10 @@ def padded_expert_traffic_bytes(
     n = _check_ep(ep, num_experts)
     _check_choices(num_tokens, num_experts, top_k)
     reason = "a buffer of no rows takes no token; give a factor such as 1.25"
-    check_above_zero(capacity_factor, "capacity_factor", reason)
+    arguments.number("capacity_factor", capacity_factor, reason, above=0)
     # As the decimal that was typed: 1.1 * 10 is 11 rows, and in floats a little more.
     exact = Fraction(str(capacity_factor)) * top_k * Fraction(num_tokens) / num_experts
-    row_bytes = check_ranks(hidden, "hidden") * check_itemsize(itemsize)
+    row_bytes = arguments.counted("hidden", hidden) * arguments.counted("itemsize", itemsize)
     rows = (num_experts - num_experts // n) * math.ceil(exact)
     parts = dict.fromkeys(_WAYS, (rows, row_bytes))
     how = f"buffers of {math.ceil(exact)} rows for each expert and source rank"
@@ -189,31 +182,29 @@ def _check_routed(routed: Sequence[Sequence[int]]) -> int:
                 "every rank a count for each expert"
             )
         for count in row:
-            check_not_negative(count, "routed")
-            if not is_whole(count):
-                raise ValueError(f"routed={count}: choices come whole; give a whole number")
+            arguments.counted("routed", count, "0 or more", least=0)
     return len(routed[0])
 
 
 def _check_list(given: object, name: str, what: str) -> None:
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-        raise TypeError(f"{name}={shown(given)}: give {what}")
+        raise TypeError(f"{name}={given!r:.60}: give {what}")
 
 
 def _check_ep(ep: int, num_experts: int) -> int:
-    n, num_experts = check_ranks(ep, "ep"), check_ranks(num_experts, "num_experts")
+    n, num_experts = arguments.counted("ep", ep), arguments.counted("num_experts", num_experts)
     if num_experts % n:
         raise ValueError(
             f"ep={n} does not divide num_experts={num_experts}, and ranks with more experts have "
-            f"more to do; give {divisors_text(num_experts)}, or routed counts to "
+            f"more to do; give {arguments.divisors_text(num_experts)}, or routed counts to "
             "expert_parallel_traffic_bytes"
         )
     return n
 
 
 def _check_choices(num_tokens: float, num_experts: int, top_k: int) -> None:
-    check_not_negative(num_tokens, "num_tokens")
-    if check_ranks(top_k, "top_k") > num_experts:
+    arguments.number("num_tokens", num_tokens, "0 or more", least=0)
+    if arguments.counted("top_k", top_k) > num_experts:
         raise ValueError(f"top_k={top_k} of num_experts={num_experts}: a token can take all")
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from labkit.calc.checked_numbers import check_above_zero, check_not_negative, check_ranks
+from labkit import arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class GPU:
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "flops_per_s", "memory_bytes_per_s"):
-            check_above_zero(getattr(self, name), name, "see the data sheet")
+            arguments.number(name, getattr(self, name), "see the data sheet", above=0)
 
 
 _GIB = 2**30
@@ -114,10 +114,10 @@ class Tier:
 
     def __post_init__(self) -> None:
         """ValueError or TypeError for what no link has."""
-        check_above_zero(
-            self.bandwidth_bytes_per_s, "bandwidth_bytes_per_s", "a link carries bytes"
+        arguments.number(
+            "bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, "a link carries bytes", above=0
         )
-        check_not_negative(self.latency_s, "latency_s")
+        arguments.number("latency_s", self.latency_s, "0 or more", least=0)
 
     @property
     def alpha(self) -> float:
@@ -153,7 +153,7 @@ class Cluster:
     def __post_init__(self) -> None:
         gpu(self.gpu)
         for name in ("num_gpus", "gpus_per_node"):
-            object.__setattr__(self, name, check_ranks(getattr(self, name), name))
+            object.__setattr__(self, name, arguments.counted(name, getattr(self, name)))
         for name in ("fast", "slow"):
             if not isinstance(getattr(self, name), Tier):
                 raise TypeError(
@@ -165,12 +165,13 @@ class Cluster:
                 f"num_gpus={self.num_gpus} fill no whole number of nodes of {self.gpus_per_node}; "
                 f"give {less} or {less + self.gpus_per_node}"
             )
-        check_above_zero(
-            self.gpu_hours_between_interruptions,
+        arguments.number(
             "gpu_hours_between_interruptions",
+            self.gpu_hours_between_interruptions,
             "everything stops some day; float('inf') is not given here, but 1e12",
+            above=0,
         )
-        check_not_negative(self.dollars_per_gpu_hour, "dollars_per_gpu_hour")
+        arguments.number("dollars_per_gpu_hour", self.dollars_per_gpu_hour, "0 or more", least=0)
 
     @property
     def device(self) -> GPU:

@@ -25,13 +25,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_itemsize,
-    check_not_negative,
-    check_number,
-    check_ranks,
-)
+from labkit import arguments
 from labkit.calc.compute import flops_per_token
 from labkit.calc.hardware import GPU, gpu
 from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
@@ -74,10 +68,12 @@ def requests_that_fit(
     requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
     """
     config, accelerator = model(config), gpu(accelerator)
-    check_above_zero(tokens, "tokens", "a request has tokens")
-    page_size = check_ranks(page_size, "page_size")
-    check_above_zero(usable, "usable", "give the share that weights and caches may take, as 0.9")
-    weights = float(num_parameters(config)) * check_itemsize(itemsize)
+    arguments.number("tokens", tokens, "a request has tokens", above=0)
+    page_size = arguments.counted("page_size", page_size)
+    arguments.number(
+        "usable", usable, "give the share that weights and caches may take, as 0.9", above=0
+    )
+    weights = float(num_parameters(config)) * arguments.counted("itemsize", itemsize)
     held = math.ceil(tokens / page_size) * page_size
     each = held * float(kv_cache_bytes_per_token(config, itemsize))
     left = usable * accelerator.memory_bytes - weights
@@ -115,8 +111,8 @@ def pass_time(
     str(pass_time("llama3-8b", "h100", 1)) == "4.79 ms"
     """
     config, accelerator = model(config), gpu(accelerator)
-    check_above_zero(tokens, "tokens", "a pass computes at least one")
-    check_not_negative(cached, "cached")
+    arguments.number("tokens", tokens, "a pass computes at least one", above=0)
+    arguments.number("cached", cached, "0 or more", least=0)
     weights_s, cached_s, token_s = _seconds_of_each(config, accelerator, itemsize)
     parts = {
         "weights": Result(weights_s, "seconds", "weights", "N w / bandwidth"),
@@ -147,7 +143,7 @@ def compute_bound_batch(
     round(float(compute_bound_batch("llama3-8b", "h100"))) == 295
     """
     config, accelerator = model(config), gpu(accelerator)
-    check_not_negative(cached, "cached")
+    arguments.number("cached", cached, "0 or more", least=0)
     weights_s, cached_s, token_s = _seconds_of_each(config, accelerator, itemsize)
     left_s = token_s - cached * cached_s
     return Result(
@@ -201,10 +197,8 @@ def speculative_tokens(acceptance: float, num_drafted: int) -> Result:
     to 1.
     round(float(speculative_tokens(0.8, 4)), 2) == 3.36
     """
-    check_number(acceptance, "acceptance")
-    if not 0 <= acceptance <= 1:
-        raise ValueError(f"acceptance={acceptance!r}: give a chance, from 0 to 1")
-    num_drafted = check_ranks(num_drafted, "num_drafted")
+    arguments.number("acceptance", acceptance, "give a chance, from 0 to 1", least=0, most=1)
+    num_drafted = arguments.counted("num_drafted", num_drafted)
     return Result(
         sum(acceptance**place for place in range(num_drafted + 1)),
         "",
@@ -224,7 +218,7 @@ def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Res
     round(float(speculative_speedup(0.8, 4, 0.1)), 2) == 2.4
     """
     tokens = speculative_tokens(acceptance, num_drafted)
-    check_not_negative(cost, "cost")
+    arguments.number("cost", cost, "0 or more", least=0)
     return Result(
         tokens.value / (num_drafted * cost + 1),
         "",
@@ -241,7 +235,7 @@ def _seconds_of_each(
     config: ModelConfig, accelerator: GPU, itemsize: int
 ) -> tuple[float, float, float]:
     """Of reading all weights, of reading a cached token, and of computing a new one."""
-    itemsize = check_itemsize(itemsize)
+    itemsize = arguments.counted("itemsize", itemsize)
     bandwidth = accelerator.memory_bytes_per_s
     operations = flops_per_token(config, training=False, attention=False)
     return (

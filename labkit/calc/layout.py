@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from labkit.calc.checked_numbers import check_flag, check_rank, check_ranks, shown
+from labkit import arguments
 
 AXES = ("pp", "dp", "cp", "tp")
 RECOMPUTE = ("none", "selective", "full")
@@ -50,14 +50,13 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in ("world_size", "tp", "pp", "cp", "ep", "virtual", "microbatch"):
-            object.__setattr__(self, name, check_ranks(getattr(self, name), name))
+            object.__setattr__(self, name, arguments.counted(name, getattr(self, name)))
         if self.zero not in (0, 1, 2, 3) or isinstance(self.zero, bool):
-            raise ValueError(f"zero={shown(self.zero)}: give 0, 1, 2 or 3")
+            raise ValueError(f"zero={self.zero!r:.60}: give 0, 1, 2 or 3")
         object.__setattr__(self, "zero", int(self.zero))
-        check_flag(self.sequence_parallel, "sequence_parallel")
         if self.recompute not in RECOMPUTE:
             raise ValueError(
-                f"recompute={shown(self.recompute)}: give one of {', '.join(RECOMPUTE)}"
+                f"recompute={self.recompute!r:.60}: give one of {', '.join(RECOMPUTE)}"
             )
         is_sequence = isinstance(self.order, tuple | list)
         object.__setattr__(self, "order", tuple(self.order) if is_sequence else self.order)
@@ -90,7 +89,7 @@ class Layout:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Of a rank, by axis. ValueError for no rank of it."""
-        rest, found = check_rank(rank, self.world_size), {}
+        rest, found = arguments.rank("rank", rank, self.world_size), {}
         for axis, size in reversed(self.sizes.items()):
             rest, found[axis] = divmod(rest, size)
         return {axis: found[axis] for axis in self.order}
@@ -110,7 +109,7 @@ class Layout:
 
     def in_one_node(self, axis: str, gpus_per_node: int) -> int:
         """How many of the group of rank 0 along an axis share its node; all: no slow link."""
-        gpus_per_node = check_ranks(gpus_per_node, "gpus_per_node")
+        gpus_per_node = arguments.counted("gpus_per_node", gpus_per_node)
         group = self.group(axis, 0)
         return sum(rank < gpus_per_node for rank in group)
 
@@ -119,7 +118,7 @@ class Layout:
 
         ValueError where the ranks cannot share them evenly.
         """
-        global_batch = check_ranks(global_batch, "global_batch")
+        global_batch = arguments.counted("global_batch", global_batch)
         at_once = self.dp * self.microbatch
         if global_batch % at_once or global_batch < at_once:
             raise ValueError(

@@ -44,7 +44,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from types import MappingProxyType
 
-from labkit.calc.checked_numbers import check_ranks, shown
+from labkit import arguments
 from labkit.calc.result import Result, total
 
 
@@ -101,17 +101,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.type == "bool":
-                if not isinstance(value, bool):
-                    raise TypeError(f"{each.name}={value!r}: give True or False")
-                continue
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{each.name}={value!r}: give a whole number")
-            least = 0 if each.default == 0 else 1
-            if value < least:
-                raise ValueError(f"{each.name}={value!r}: give a whole number, {least} or more")
+            if each.type != "bool" and value is not None:
+                least = 0 if each.default == 0 else 1
+                arguments.whole(each.name, value, f"{least} or more", least=least)
         self._check_heads()
         self._check_experts()
 
@@ -245,7 +237,7 @@ def sequence_length(config: ModelConfig, sequence: int | None) -> int:
     """Return the tokens of a sequence; None: the model's context. ValueError: too long."""
     if sequence is None:
         return config.context
-    length = check_ranks(sequence, "sequence")
+    length = arguments.counted("sequence", sequence)
     if config.learned_positions and length > config.context:
         raise ValueError(
             f"sequence={length}: the model has learned {config.context} positions, and none for "
@@ -369,12 +361,12 @@ def lora_parameters(
     rank: r. lora_parameters("llama2-7b", 8) == 4_194_304
     ValueError for a target that the model does not have, and for experts and latent attention.
     """
-    config, r = model(config), check_ranks(rank, "rank")
+    config, r = model(config), arguments.counted("rank", rank)
     features = _features(config)
     parts = {}
     for target in targets:
         if target not in features:
-            raise ValueError(f"target {shown(target)}: give some of {', '.join(features)}")
+            raise ValueError(f"target {target!r:.60}: give some of {', '.join(features)}")
         into, out = features[target]
         parts[target] = Result(
             config.layers * r * (into + out),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.calc.checked_numbers import check_not_negative, check_ranks, shown
+from labkit import arguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,15 @@ class Pieces:
     """Of (forward_s, backward_s), what dp exchanges in them; (): nothing, as with zero 0 and 1."""
 
     def __post_init__(self) -> None:
-        check_ranks(self.num_microbatches, "num_microbatches")
+        arguments.counted("num_microbatches", self.num_microbatches)
         for name in ("forward_s", "backward_s", "reduce_s", "gather_s", "compute_s"):
             seconds = getattr(self, name)
             if not isinstance(seconds, tuple | list):
-                raise TypeError(f"{name}={shown(seconds)}: give seconds of each stage, (1.5, 1.5)")
+                raise TypeError(f"{name}={seconds!r:.60}: give seconds of each stage, (1.5, 1.5)")
         self._check_seconds()
         self._check_parts()
         for name in ("send_s", "optimizer_s", "overlap"):
-            check_not_negative(getattr(self, name), name)
+            arguments.number(name, getattr(self, name), "0 or more", least=0)
         if self.overlap > 1:
             raise ValueError(f"overlap={self.overlap}: give a share, 0 to 1")
 
@@ -65,7 +65,7 @@ class Pieces:
                     "number for each stage"
                 )
             for each in seconds:
-                check_not_negative(each, name)
+                arguments.number(name, each, "0 or more", least=0)
         if sum(self.forward_s) + sum(self.backward_s) == 0:
             raise ValueError(
                 "forward_s and backward_s are 0 everywhere: a step takes time; give some"

@@ -37,14 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_not_negative,
-    check_number,
-    check_ranks,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.result import Result, number_of, total
 from labkit.calc.units import seconds_text
 
@@ -61,8 +54,10 @@ def mean_time_between_interruptions(interruptions: float, hours: float) -> Resul
 
     round(mean_time_between_interruptions(419, 54 * 24).to("h"), 2) == 3.09, of Llama 3's training
     """
-    check_above_zero(interruptions, "interruptions", "without one there is no mean; give 1 or more")
-    check_above_zero(hours, "hours", "give how long the job ran")
+    arguments.number(
+        "interruptions", interruptions, "without one there is no mean; give 1 or more", above=0
+    )
+    arguments.number("hours", hours, "give how long the job ran", above=0)
     return Result(
         hours * 3600 / interruptions,
         "seconds",
@@ -83,8 +78,8 @@ def checkpoint_interval(
     round(checkpoint_interval(60, 3.09 * 3600).to("min"), 1) == 19.3
     """
     write_s, mtbf = number_of(write_s, "write_s", "seconds"), number_of(mtbf_s, "mtbf_s", "seconds")
-    check_above_zero(write_s, "write_s", "what costs nothing is written all the time")
-    check_above_zero(mtbf, "mtbf_s", "give the mean time between interruptions")
+    arguments.number("write_s", write_s, "what costs nothing is written all the time", above=0)
+    arguments.number("mtbf_s", mtbf, "give the mean time between interruptions", above=0)
     _checked(method)
     young = math.sqrt(2 * write_s * mtbf)
     formula, source = "sqrt(2 W M)", "Young, CACM 17(9), 1974"
@@ -125,10 +120,10 @@ def lost_share(
     )
     write_s = number_of(write_s, "write_s", "seconds")
     restart_s = number_of(restart_s, "restart_s", "seconds")
-    check_above_zero(interval, "interval_s", "work comes between two checkpoints")
-    check_not_negative(write_s, "write_s")
-    check_above_zero(mtbf, "mtbf_s", "give the mean time between interruptions")
-    check_not_negative(restart_s, "restart_s")
+    arguments.number("interval_s", interval, "work comes between two checkpoints", above=0)
+    arguments.number("write_s", write_s, "0 or more", least=0)
+    arguments.number("mtbf_s", mtbf, "give the mean time between interruptions", above=0)
+    arguments.number("restart_s", restart_s, "0 or more", least=0)
     if _checked(method) == "daly":
         return _exact_share(interval, write_s, mtbf, restart_s)
     share = write_s / interval + (interval / 2 + restart_s) / mtbf
@@ -167,7 +162,7 @@ def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float)
 
 def _checked(method: str) -> str:
     if method not in METHODS:
-        raise ValueError(f"method={shown(method)}: give 'young' or 'daly'")
+        raise ValueError(f"method={method!r:.60}: give 'young' or 'daly'")
     return method
 
 
@@ -189,9 +184,7 @@ def lost_gpu_hours(
 
     ValueError for a number that no job has: negative, not finite, no GPU.
     """
-    check_number(num_gpus, "num_gpus")
-    if not is_whole(num_gpus) or num_gpus < 1:
-        raise ValueError(f"num_gpus={num_gpus!r}: give the number of GPUs, 1 or more")
+    arguments.counted("num_gpus", num_gpus)
     spans = {
         "until_noticed_s": until_noticed_s,
         "restart_s": restart_s,
@@ -199,7 +192,7 @@ def lost_gpu_hours(
     }
     parts = {}
     for name, seconds in spans.items():
-        check_not_negative(seconds, name)
+        arguments.number(name, seconds, "0 or more", least=0)
         how = f"{num_gpus:,} GPUs * {seconds_text(seconds)}"
         hours = num_gpus * seconds / _SECONDS_PER_HOUR
         parts[name] = Result(hours, "", name, substitution=how)
@@ -218,10 +211,10 @@ def synchronous_samples_per_s(
     ValueError for no rank, for times that are not above 0, and for more ranks than there are.
     """
     times = _checked_ranks(seconds_by_rank)
-    count = len(times) if wait_for is None else check_ranks(wait_for, "wait_for")
+    count = len(times) if wait_for is None else arguments.counted("wait_for", wait_for)
     if count > len(times):
         raise ValueError(f"wait_for={count} of {len(times)} ranks: give {len(times)} or fewer")
-    batch, slowest = check_ranks(batch, "batch"), sorted(times)[count - 1]
+    batch, slowest = arguments.counted("batch", batch), sorted(times)[count - 1]
     return Result(
         count * batch / slowest,
         "",
@@ -235,7 +228,7 @@ def synchronous_samples_per_s(
 
 def asynchronous_samples_per_s(seconds_by_rank: Sequence[float], batch: int) -> Result:
     """Return samples per second of ranks that never wait. Errors as above."""
-    times, batch = _checked_ranks(seconds_by_rank), check_ranks(batch, "batch")
+    times, batch = _checked_ranks(seconds_by_rank), arguments.counted("batch", batch)
     return Result(
         sum(batch / each for each in times),
         "",
@@ -251,7 +244,7 @@ def _checked_ranks(seconds_by_rank: Sequence[float]) -> list[float]:
     if not seconds_by_rank:
         raise ValueError("seconds_by_rank is empty: give the seconds of 1 rank or more")
     for each in seconds_by_rank:
-        check_above_zero(each, "seconds_by_rank", "a batch takes time")
+        arguments.number("seconds_by_rank", each, "a batch takes time", above=0)
     return list(seconds_by_rank)
 
 

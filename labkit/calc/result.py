@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import total_ordering
 from numbers import Real
 
-from labkit.calc.checked_numbers import check_number
+from labkit import arguments
 from labkit.calc.units import UNITS_OF, exact_text, parse_quantity, text
 
 
@@ -176,7 +176,7 @@ def number_of(given: float | Result, name: str, *dimensions: str) -> float:
     TypeError for anything else, naming it.
     """
     if not isinstance(given, Result):
-        check_number(given, name)
+        arguments.number(name, given, "such as 4 or 1e9")
     elif given.dimension not in (*dimensions, ""):
         raise TypeError(f"{name}={given}: give a number of {dimensions[0]}")
     return float(given)

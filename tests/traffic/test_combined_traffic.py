@@ -128,7 +128,7 @@ def test_what_an_axis_divides():
         ({"layers": [range(3)]}, "layers=.*all of 0 .embedding. to 5"),
         ({"layers": [range(2), range(2, 4), range(4, 6)]}, "a multiple of pp=2 stages"),
         ({"at": {"ep": 0}}, "'ep'; give coordinates by dp, tp and pp"),
-        ({"at": {"tp": 2}}, "tp 2 is not in a group of 2"),
+        ({"at": {"tp": 2}}, "tp=2"),
         ({"num_sequences": 3}, "num_sequences=3 over dp=2 leave 2 for 3 microbatches; give 6"),
         ({"config": "llama2-7b"}, "give the lab's form of GPT"),
         ({"config": replace(as_calc_has_it(), tied=False)}, "an untied head"),

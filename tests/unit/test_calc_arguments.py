@@ -1,114 +1,95 @@
-"""What no formula can work with is refused by name, in every argument of every formula here."""
-
-import inspect
-import math
+"""What real callers get wrong is refused by name, with what would do: one table for calc."""
 
 import pytest
 
 from labkit import calc
-from labkit.calc.traffic.collective import COLLECTIVES
+from labkit.calc import Layout
+from labkit.calc.pieces import Pieces
+from labkit.calc.plan import Assumptions, Job
+from labkit.calc.simulate import Jitter, SlowNode, Straggler
 
-# An argument of each name that is right.
-RIGHT = {
-    "nbytes": 1200,
-    "numel": 1000,
-    "itemsize": 4,
-    "block_bytes": 64,
-    "n": 4,
-    "world_size": 4,
-    "rank": 1,
-    "root": 0,
-    "ranks_per_host": 2,
-    "rings": 1,
-    "alpha": 1e-6,
-    "beta": 1e-9,
-    "seconds": 1.0,
-    "kind": "all_reduce",
-    "first": "ring",
-    "second": "tree",
-    "num_gpus": 8,
-    "until_noticed_s": 1.0,
-    "restart_s": 1.0,
-    "since_checkpoint_s": 1.0,
-}
-PAIRS = {"alpha": (1e-6, 1e-5), "beta": (1e-9, 1e-8)}
-WHOLE = "numel itemsize n world_size rank root ranks_per_host rings block_bytes num_gpus".split()
-NONSENSE = ["x", None, [1], True, math.nan, math.inf, -math.inf, -1, 10**400]
-FUNCTIONS = (
-    calc.algbw,
-    calc.busbw,
-    calc.choose_algorithm,
-    calc.crossover_bytes,
-    calc.lost_gpu_hours,
-    calc.chunk_numels,
-)
+JOB = Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 64), 512)
+LAYOUT = Layout(world_size=64, tp=2)
+PIECES = calc.plan.pieces(JOB, LAYOUT)
 
 
-def cost(operation, algorithm, alpha, beta, **asked):
-    """All that a collective says."""
-    one = calc.collective(operation, algorithm, **asked)
-    return one.sent_bytes, one.messages, one.steps, one.seconds(alpha, beta)
+def collective(algorithm="ring", operation="all_reduce", world_size=4, **more):
+    return calc.collective(operation, algorithm, world_size, **more)
 
 
-def formulas():
-    """(name, function, arguments that are right)"""
-    for function in FUNCTIONS:
-        names = inspect.signature(function).parameters
-        yield function.__name__, function, {name: RIGHT[name] for name in names}
-    for kind in COLLECTIVES:
-        names = ("world_size", "nbytes", "itemsize", "rank", "alpha", "beta", *sorted(kind.options))
-        right = {name: RIGHT[name] for name in names if name != "splits"}
-        right |= PAIRS if "ranks_per_host" in kind.options else {}
-
-        def function(kind=kind, **given):
-            return cost(kind.operation, kind.algorithm, **given)
-
-        yield f"{kind.operation} by {kind.algorithm}", function, right
+def layout(**changes):
+    return Layout(**{"world_size": 8, **changes})
 
 
-FORMULAS = {name: (function, right) for name, function, right in formulas()}
-CASES = [(formula, name) for formula, (_, right) in FORMULAS.items() for name in right]
-OF_TWO_TIERS = [name for name, (_, right) in FORMULAS.items() if "ranks_per_host" in right]
+def pieces(**changes):
+    given = {
+        "forward_s": (1.0,), "backward_s": (2.0,), "send_s": 0, "reduce_s": (0.0,),
+        "gather_s": (0.0,), "optimizer_s": 0,
+    }  # fmt: skip
+    return Pieces(**given | changes)
 
 
-@pytest.mark.parametrize("formula", FORMULAS)
-def test_a_formula_takes_what_is_right(formula):
-    function, right = FORMULAS[formula]
-    function(**right)
+def step(asked, of=LAYOUT, disturbances=(), **more):
+    return calc.simulate.step(asked, of, disturbances, **more)
 
 
-@pytest.mark.parametrize(("formula", "name"), CASES)
-def test_nonsense_is_refused_and_named_with_a_reason(formula, name):
-    function, right = FORMULAS[formula]
-    for value in NONSENSE + [2.5] * (name in WHOLE):
-        if value is None and name in ("rank", "root", "block_bytes", "ranks_per_host", "rings"):
-            continue  # nothing is said
-        with pytest.raises((TypeError, ValueError)) as refused:
-            function(**{**right, name: value})
-        said = str(refused.value)
-        assert repr(value)[:40] in said, said
-        assert len(said) > len(repr(value)[:60]) + 15, f"no reason is given: {said}"
+# function, arguments of which the last is wrong, class of the error, what else it says
+REFUSED = [
+    (collective, {"world_size": 0}, ValueError, ""),
+    (collective, {"world_size": 2.5}, ValueError, ""),
+    (collective, {"world_size": "4"}, TypeError, ""),
+    (collective, {"nbytes": -1}, ValueError, ""),
+    (collective, {"nbytes": float("nan")}, ValueError, ""),
+    (collective, {"rank": 0, "itemsize": 4, "nbytes": 1001}, ValueError, "itemsize=4"),
+    (collective, {"nbytes": 1000, "rank": 4}, ValueError, "0 to 3"),
+    (collective, {"operation": "allreduce"}, ValueError, "all_reduce"),
+    (collective, {"algorithm": "rings"}, ValueError, "ring"),
+    (collective, {"algorithm": "hierarchical", "ranks_per_host": 3}, ValueError, "1, 2 or 4"),
+    (calc.chunk_numels, {"world_size": 4, "numel": -1}, ValueError, ""),
+    (calc.crossover_bytes, {"first": "ring", "second": "tree", "n": 4,
+                            "beta": 1e-9, "alpha": -1}, ValueError, ""),
+    (calc.lost_gpu_hours, {"until_noticed_s": 1, "restart_s": 1, "since_checkpoint_s": 1,
+                           "num_gpus": 0}, ValueError, ""),
+    (layout, {"order": ("dp", "tp")}, ValueError, "each once"),
+    (layout, {"zero": 4}, ValueError, "0, 1, 2 or 3"),
+    (layout, {"tp": 3}, ValueError, ""),
+    (layout(tp=2).in_one_node, {"axis": "tp", "gpus_per_node": 0}, ValueError, ""),
+    (Job, {"model": "llama3-8b", "recipe": "amp", "cluster": "h100", "global_batch": 64,
+           "assumptions": Assumptions(reserve_bytes=1e11)}, ValueError, "85.9 GB"),
+    (pieces, {"forward_s": 1.0}, TypeError, ""),
+    (pieces, {"compute_s": (5.0,)}, ValueError, "stage 0"),
+    (step, {"asked": None}, TypeError, "pieces=None"),
+    (step, {"asked": PIECES, "of": 64}, TypeError, "layout=64"),
+    (step, {"asked": PIECES, "disturbances": Straggler(1, 2)}, TypeError, ""),
+    (step, {"asked": pieces(), "of": Layout(world_size=2), "disturbances": [Jitter(0.1)],
+            "most_events": 0}, ValueError, ""),
+    (SlowNode, {"factor": 2, "ranks": 5}, TypeError, ""),
+    (Straggler, {"rank": 1, "factor": 0.5}, ValueError, ""),
+]  # fmt: skip
+OF_A_JOB = [getattr(calc.plan, each) for each in
+            ("verdict", "estimate", "memory", "smallest_change", "refusal")]  # fmt: skip
+REFUSED += [(each, {"job": None, "layout": LAYOUT}, TypeError, "job=None") for each in OF_A_JOB]
+REFUSED += [(each, {"job": JOB, "layout": "tp 8"}, TypeError, "") for each in OF_A_JOB]
 
 
-@pytest.mark.parametrize("value", [1e-6, (1e-6,), (1e-6,) * 3, "ab"])
-@pytest.mark.parametrize("formula", OF_TWO_TIERS)
-def test_two_tiers_have_two_links(formula, value):
-    function, right = FORMULAS[formula]
-    for name in ("alpha", "beta"):
-        with pytest.raises(TypeError, match=f"{name}=.*: give a pair, .fast, slow.: one number"):
-            function(**{**right, name: value})
+@pytest.mark.parametrize(("function", "given", "error", "also"), REFUSED)
+def test_a_wrong_argument_is_refused_by_name(function, given, error, also):
+    with pytest.raises(error) as refused:
+        function(**given)
+    name = list(given)[-1] if not also.endswith("=None") else "job"
+    said = str(refused.value)
+    assert also in said and (name in said or also), said
 
 
-@pytest.mark.parametrize("formula", OF_TWO_TIERS)
-def test_links_are_looked_at_even_where_nobody_sends(formula):
-    function, right = FORMULAS[formula]
-    alone = {"world_size": 1, "rank": 0, "ranks_per_host": 1, "alpha": (-1, 0)}
-    with pytest.raises(ValueError, match="alpha .*=-1"):
-        function(**right | alone)
+def test_a_pair_is_needed_for_two_tiers():
+    two_tiers = collective("hierarchical", ranks_per_host=2)
+    with pytest.raises(TypeError, match=r"alpha=.*\(fast, slow\)"):
+        two_tiers.seconds(1e-6, (1e-9, 1e-8))
 
 
-@pytest.mark.parametrize("formula", FORMULAS)
-def test_a_count_may_come_as_a_float(formula):
-    function, right = FORMULAS[formula]
-    floats = {name: float(value) for name, value in right.items() if name in WHOLE}
-    assert function(**right | floats) == function(**right)
+def test_a_count_may_come_as_a_float():
+    assert (
+        collective(world_size=4.0, nbytes=8e6).sent_bytes == collective(nbytes=8_000_000).sent_bytes
+    )
+    assert layout(zero=1.0) == layout(zero=1)
+    assert layout().num_microbatches(16.0) == 2

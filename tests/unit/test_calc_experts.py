@@ -91,8 +91,8 @@ def test_one_rank_sends_nothing():
     [
         (lambda: expert_rows([]), TypeError, "give a row of counts for each rank"),
         (lambda: expert_rows([[1, 2], [1]]), ValueError, r"routed\[1\] has 1 experts"),
-        (lambda: expert_rows([[1, 2.5]]), ValueError, "choices come whole"),
-        (lambda: expert_rows([[1, -2]]), ValueError, "cannot be below 0"),
+        (lambda: expert_rows([[1, 2.5]]), ValueError, "routed="),
+        (lambda: expert_rows([[1, -2]]), ValueError, "=-"),
         (
             lambda: calc.balanced_expert_traffic_bytes(8, 3, num_experts=8, top_k=2, hidden=4),
             ValueError,
@@ -113,7 +113,7 @@ def test_one_rank_sends_nothing():
         (
             lambda: calc.expert_parallel_traffic_bytes([[1, 2]], 1, hidden=4),
             ValueError,
-            "rank 1 is not in a group of 1",
+            "rank=1",
         ),
     ],
 )

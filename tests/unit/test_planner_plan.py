@@ -204,7 +204,6 @@ def test_a_microbatch_that_is_too_large_is_halved():
         ({"link_share": -1}, ValueError),
         ({"overlap": 2}, ValueError),
         ({"reserve_bytes": -1}, ValueError),
-        ({"flash": "no"}, TypeError),
         ({"checkpoint_write_s": 0}, ValueError),
     ],
 )

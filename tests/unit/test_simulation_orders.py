@@ -45,7 +45,7 @@ def test_a_graph_has_all_work_after_what_it_needs(case):
         (("zigzag", 0, 4, 4), "give one of gpipe, 1f1b, interleaved"),
         (("gpipe", 0, 4, 4, 2), "schedule='interleaved', not 'gpipe'"),
         (("interleaved", 0, 4, 6, 2), "rounds of 4; try 4"),
-        (("1f1b", 4, 4, 4), "rank 4"),
+        (("1f1b", 4, 4, 4), "rank=4"),
         (("1f1b", 0, 4, 0), "num_microbatches"),
     ],
 )

@@ -259,11 +259,11 @@ def test_pieces_of_another_layout_and_ranks_that_are_not_there_are_refused():
     layout = Layout(world_size=8, pp=2)
     with pytest.raises(ValueError, match="3 stages, and the layout has pp=2"):
         calc.simulate.step(pieces(3, 4), layout)
-    with pytest.raises(ValueError, match="rank 8 is not in a group of 8"):
+    with pytest.raises(ValueError, match="rank=8"):
         calc.simulate.step(pieces(2, 4), layout, [Straggler(8, 1.5)])
     with pytest.raises(TypeError, match="give a Straggler"):
         calc.simulate.step(pieces(2, 4), layout, ["rank 5"])
-    with pytest.raises(ValueError, match="above 1, such as 1.5"):
+    with pytest.raises(ValueError, match="factor=0.5"):
         Straggler(1, 0.5)
     with pytest.raises(ValueError, match="no link to itself"):
         SlowLink(1, 1, 2)

@@ -40,13 +40,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from labkit.calc.checked_numbers import (
-    check_flag,
-    check_itemsize,
-    check_ranks,
-    divisors_text,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.models import ModelConfig, model, sequence_length
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
@@ -77,15 +71,12 @@ def activation_bytes(
     product are kept of a gated MLP, and the activated gate is computed again. What comes after the
     layers is in activations.py. ValueError for ranks that cut heads, tokens or the MLP's features
     unevenly, for more tokens than learned positions, and for models with experts or latent
-    attention, whose tensors are others; TypeError for a flag that is neither True nor False.
+    attention, whose tensors are others.
     """
     config = model(config)
-    check_flag(flash, "flash")
-    check_flag(dropout, "dropout")
-    check_flag(fused, "fused")
     _check_layers(config, tp, sequence_parallel, recompute)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
-    itemsize = check_itemsize(itemsize)
+    itemsize = arguments.counted("itemsize", itemsize)
     whole = tp if sequence_parallel else 1
     per_token = {"layer inputs": _Kept(itemsize * config.hidden, "b D", whole)}
     if recompute != "full":
@@ -185,10 +176,9 @@ def _over_all_layers(per_token: Mapping[str, _Kept], layers: int, tokens: int) -
 
 def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompute: str) -> None:
     """Check that these are layers that the formula is for, cut as it cuts them."""
-    tp = check_ranks(tp, "tp")
-    check_flag(sequence_parallel, "sequence_parallel")
+    tp = arguments.counted("tp", tp)
     if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute={shown(recompute)}: give one of {', '.join(RECOMPUTE)}")
+        raise ValueError(f"recompute={recompute!r:.60}: give one of {', '.join(RECOMPUTE)}")
     if config.is_latent or config.num_experts:
         raise ValueError(
             "activations of models with experts or latent attention depend on the routing and on "
@@ -201,7 +191,7 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
     }
     for what, number in cut.items():
         if number % tp:
-            would_do = divisors_text(math.gcd(*cut.values()))
+            would_do = arguments.divisors_text(math.gcd(*cut.values()))
             raise ValueError(f"tp={tp} does not divide {number} {what}; give {would_do}")
 
 
@@ -209,7 +199,7 @@ def tokens_of_a_rank(
     config: ModelConfig, sequence: int | None, microbatch: int, cp: int = 1, cut_by: int = 1
 ) -> int:
     """Return a microbatch's tokens on one rank; sequence parallelism cuts them by `cut_by`."""
-    cp, microbatch = check_ranks(cp, "cp"), check_ranks(microbatch, "microbatch")
+    cp, microbatch = arguments.counted("cp", cp), arguments.counted("microbatch", microbatch)
     length = sequence_length(config, sequence)
     if length % (cp * cut_by):
         by = [f"cp={cp}"] * (cp > 1) + [f"tp={cut_by} with sequence_parallel"] * (cut_by > 1)
@@ -241,9 +231,8 @@ def head_input_bytes(
     an activation. Cut like the inputs of the layers' norms. ValueError for tokens that ranks cut
     unevenly, and for more of them than learned positions.
     """
-    config, tp = model(config), check_ranks(tp, "tp")
-    check_flag(sequence_parallel, "sequence_parallel")
-    whole, itemsize = tp if sequence_parallel else 1, check_itemsize(itemsize)
+    config, tp = model(config), arguments.counted("tp", tp)
+    whole, itemsize = tp if sequence_parallel else 1, arguments.counted("itemsize", itemsize)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, whole)
     return Result(
         2 * itemsize * config.hidden * tokens / whole,
@@ -277,8 +266,8 @@ def logits_bytes(
     parts = {
         name: _part(name, count, how, size)
         for name, size in (
-            ("logits", check_itemsize(itemsize)),
-            ("log-softmax", check_itemsize(loss_itemsize, "loss_itemsize")),
+            ("logits", arguments.counted("itemsize", itemsize)),
+            ("log-softmax", arguments.counted("loss_itemsize", loss_itemsize)),
         )
     }
     return total(
@@ -303,7 +292,7 @@ def loss_gradient_bytes(
     are kept, and 4 + 4 come for a moment.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
-    size = check_itemsize(loss_itemsize, "loss_itemsize")
+    size = arguments.counted("loss_itemsize", loss_itemsize)
     names = ("gradient of the log-softmax", "gradient of the logits")
     return total(
         "gradients of the loss",
@@ -318,7 +307,7 @@ def _logits(
     config: ModelConfig | str, microbatch: int, tp: int, cp: int, sequence: int | None
 ) -> tuple[int, str]:
     """How many this rank has, and how that comes."""
-    config, tp = model(config), check_ranks(tp, "tp")
+    config, tp = model(config), arguments.counted("tp", tp)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp)
     how = f"{tokens:,} tokens * {config.vocab:,}" + (f" / {tp}" if tp > 1 else "")
     return tokens * -(-config.vocab // tp), how

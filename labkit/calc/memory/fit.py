@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit.calc.checked_numbers import check_above_zero
+from labkit import arguments
 from labkit.calc.memory.activations import RECOMPUTE
 from labkit.calc.memory.footprint import TrainingSetup, check_setup, footprint
 from labkit.calc.result import Result, number_of
@@ -160,7 +160,7 @@ def _told_apart(setup: TrainingSetup, changed: TrainingSetup) -> list[Change]:
 
 def _capacity(capacity: float | Result) -> float:
     room = number_of(capacity, "capacity", "bytes")
-    check_above_zero(room, "capacity", "a device has memory; give its bytes, such as 80e9")
+    arguments.number("capacity", room, "a device has memory; give its bytes, such as 80e9", above=0)
     return room
 
 

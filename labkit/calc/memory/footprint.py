@@ -38,8 +38,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
-from labkit.calc.checked_numbers import check_rank, check_ranks, shown
 from labkit.calc.memory.activations import (
     activation_bytes,
     head_input_bytes,
@@ -90,7 +90,7 @@ class TrainingSetup:
             *("sequence", "num_microbatches"),
         ):
             if (count := getattr(self, name)) is not None or name not in _MAY_BE_NONE:
-                object.__setattr__(self, name, check_ranks(count, name))
+                object.__setattr__(self, name, arguments.counted(name, count))
         if self.pp > self.config.layers:
             raise ValueError(
                 f"pp={self.pp} stages for {self.config.layers} layers: some would have none; give "
@@ -123,7 +123,7 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
     check_setup(setup)
     if stage is None:
         return max(footprints(setup))
-    stage = check_rank(stage, setup.pp, "stage")
+    stage = arguments.rank("stage", stage, setup.pp)
     parts = {
         **_states(setup),
         **_passing(setup, stage),
@@ -160,7 +160,7 @@ def _activations_text(setup: TrainingSetup) -> str:
 def check_setup(setup: object) -> None:
     """Raises TypeError unless it is a TrainingSetup: a model's name alone says too little."""
     if not isinstance(setup, TrainingSetup):
-        raise TypeError(f"setup={shown(setup)}: give a TrainingSetup(model=...)")
+        raise TypeError(f"setup={setup!r:.60}: give a TrainingSetup(model=...)")
 
 
 def _states(setup: TrainingSetup) -> dict[str, Result]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit.calc.checked_numbers import check_itemsize, check_ranks
+from labkit import arguments
 from labkit.calc.models import ModelConfig, model
 from labkit.calc.result import Result
 
@@ -28,7 +28,7 @@ def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: int = 2) -> Re
 
     kv_cache_bytes_per_token("llama3-8b") == 131_072
     """
-    config, itemsize = model(config), check_itemsize(itemsize)
+    config, itemsize = model(config), arguments.counted("itemsize", itemsize)
     name = "KV cache of one token"
     if config.is_latent:
         features = config.kv_lora_rank + config.rope_head_dim
@@ -62,7 +62,7 @@ def contiguous_cache_use(
     slots times passes, by kind: `cached`, `reserved` (filled later) and `internal` (never filled).
     float(contiguous_cache_use([2], [3], 6)) == 9 / 24
     """
-    check_ranks(max_new_tokens, "max_new_tokens")
+    arguments.counted("max_new_tokens", max_new_tokens)
     how = f"prompt + {max_new_tokens} slots from the first pass on"
     return _use(prompts, answers, lambda prompt, _: prompt + max_new_tokens, how)
 
@@ -73,7 +73,7 @@ def paged_cache_use(prompts: Sequence[int], answers: Sequence[int], page_size: i
     Pages that requests share are counted for each.
     float(paged_cache_use([2], [3], 2)) == 9 / 10
     """
-    page_size = check_ranks(page_size, "page_size")
+    page_size = arguments.counted("page_size", page_size)
     how = f"whole pages of {page_size} slots"
     return _use(prompts, answers, lambda _, cached: -(-cached // page_size) * page_size, how)
 

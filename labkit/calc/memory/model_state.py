@@ -43,15 +43,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_flag,
-    check_itemsize,
-    check_not_negative,
-    check_ranks,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.result import Result, number_of, total
 from labkit.calc.units import number_text
 
@@ -82,12 +74,12 @@ class Recipe:
                 if not isinstance(value, tuple):
                     raise TypeError(f"moment_bytes={value!r}: give a tuple, such as (4, 4)")
                 for moment in value:
-                    check_not_negative(moment, "moment_bytes")
+                    arguments.number("moment_bytes", moment, "0 or more", least=0)
             elif each.name == "activation_bytes":
                 if value is not None:
-                    check_itemsize(value, each.name)
+                    arguments.counted(each.name, value)
             elif each.name != "name":
-                check_not_negative(value, each.name)
+                arguments.number(each.name, value, "0 or more", least=0)
 
     @property
     def optimizer_bytes(self) -> float:
@@ -101,7 +93,7 @@ class Recipe:
             return int(self.activation_bytes)
         name = "cast_bytes" if self.cast_bytes else "parameter_bytes"
         size = getattr(self, name)
-        if not is_whole(size):
+        if size != int(size):
             raise ValueError(
                 f"recipe {self.name!r} has {name}={size!r}, and numbers of an activation have "
                 "whole bytes: give the recipe an activation_bytes, such as 2"
@@ -184,9 +176,9 @@ def model_state_bytes(
     ValueError for a level that is none and for numbers that cannot be.
     """
     recipe, num = recipe_of(recipe), count_of(num_params)
-    dp = check_ranks(dp, "dp")
+    dp = arguments.counted("dp", dp)
     if type(zero) is not int or zero not in _LEVELS:
-        raise ValueError(f"zero={shown(zero)}: give 0, 1, 2 or 3")
+        raise ValueError(f"zero={zero!r:.60}: give 0, 1, 2 or 3")
     each = {
         "parameters": recipe.parameter_bytes,
         "gradients": recipe.gradient_bytes,
@@ -231,7 +223,7 @@ def _part(kind: str, size: float, num: int, ranks: int) -> Result:
 def count_of(num_params: float | Result) -> int:
     """A number of parameters, whole. TypeError and ValueError for what is none."""
     num = number_of(num_params, "num_params", "parameters")
-    check_not_negative(num, "num_params")
+    arguments.number("num_params", num, "0 or more", least=0)
     return round(num)
 
 
@@ -250,12 +242,10 @@ def offload_traffic_bytes(
     they are added up on the GPU. To disk go states only, once in a step.
     masters_stay: of states on disk, masters are kept in memory; without masters it is no matter.
     offload_traffic_bytes(7e9, "zero_paper", to="cpu", dp=8).to("GB") == 3.5
-    ValueError for another place than "cpu" or "disk", and for masters_stay on the CPU; TypeError
-    for a masters_stay that is neither True nor False.
+    ValueError for another place than "cpu" or "disk", and for masters_stay on the CPU.
     """
-    check_flag(masters_stay, "masters_stay")
-    recipe, dp = recipe_of(recipe), check_ranks(dp, "dp")
-    k = check_ranks(microbatches, "microbatches")
+    recipe, dp = recipe_of(recipe), arguments.counted("dp", dp)
+    k = arguments.counted("microbatches", microbatches)
     share = -(-count_of(num_params) // dp)
     sizes = _moved(recipe, to, masters_stay, k)
     return total(
@@ -281,7 +271,7 @@ def offload_traffic_bytes(
 def _moved(recipe: Recipe, to: str, masters_stay: bool, microbatches: int) -> dict[str, float]:
     """Bytes per parameter of the share, by what they are."""
     if not isinstance(to, str) or to not in ("cpu", "disk"):
-        raise ValueError(f'to={shown(to)}: give "cpu" or "disk"')
+        raise ValueError(f'to={to!r:.60}: give "cpu" or "disk"')
     if to == "cpu":
         if masters_stay:
             raise ValueError('masters_stay=True is for to="disk": on the CPU masters are, and stay')
@@ -308,7 +298,7 @@ def offload_bandwidth(
     `offload_traffic_bytes`.
     """
     seconds = number_of(step_s, "step_s", "seconds")
-    check_above_zero(seconds, "step_s", "a step takes time, such as 1.5 seconds")
+    arguments.number("step_s", seconds, "a step takes time, such as 1.5 seconds", above=0)
     moved = offload_traffic_bytes(num_params, recipe, to, dp, masters_stay=masters_stay)
     return Result(
         float(moved) / seconds,

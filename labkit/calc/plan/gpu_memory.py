@@ -55,8 +55,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
-from labkit.calc.checked_numbers import check_rank
 from labkit.calc.layout import Layout
 from labkit.calc.memory.activations import (
     activation_bytes,
@@ -214,7 +214,7 @@ def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
     check_asked(job, layout)
     if rank is None:
         rank = fullest(job, layout)[0]
-    rank = check_rank(rank, layout.pp)
+    rank = arguments.rank("rank", rank, layout.pp)
     parts = dict(rank_parts(job, layout, rank))
     layers, at_once = _layers_of(job, layout, rank).total, in_flight(job, layout)[rank]
     each = parts["activations"].value / (at_once * layers) if layers else 0.0

@@ -9,13 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_flag,
-    check_not_negative,
-    check_ranks,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.hardware import GPU, Cluster, cluster
 from labkit.calc.layout import Layout
 from labkit.calc.memory.model_state import Recipe, recipe_of
@@ -58,25 +52,27 @@ class Assumptions:
 
     def __post_init__(self) -> None:
         for name in ("efficiency", "link_share"):
-            check_above_zero(getattr(self, name), name, "give a share, above 0 and up to 1")
+            arguments.number(
+                name, getattr(self, name), "give a share, above 0 and up to 1", above=0
+            )
         for name in ("overlap", "reserve_bytes", "checkpoint_write_s", "restart_s"):
-            check_not_negative(getattr(self, name), name)
-        check_above_zero(self.checkpoint_write_s, "checkpoint_write_s", "writing takes time")
+            arguments.number(name, getattr(self, name), "0 or more", least=0)
+        arguments.number(
+            "checkpoint_write_s", self.checkpoint_write_s, "writing takes time", above=0
+        )
         for name in ("efficiency", "link_share", "overlap"):
             if getattr(self, name) > 1:
-                raise ValueError(f"{name}={shown(getattr(self, name))}: give a share, up to 1")
-        for name in ("flash", "fused"):
-            check_flag(getattr(self, name), name)
+                raise ValueError(f"{name}={getattr(self, name)!r:.60}: give a share, up to 1")
         if self.context not in ("ring", "gather"):
-            raise ValueError(f"context={shown(self.context)}: give 'ring' or 'gather'")
+            raise ValueError(f"context={self.context!r:.60}: give 'ring' or 'gather'")
 
 
 def check_asked(job: Job, layout: Layout) -> None:
     """TypeError for what is no Job, and no Layout: what all of the planner's functions take."""
     if not isinstance(job, Job):
-        raise TypeError(f"job={shown(job)}: give a Job(model, recipe, cluster, global_batch)")
+        raise TypeError(f"job={job!r:.60}: give a Job(model, recipe, cluster, global_batch)")
     if not isinstance(layout, Layout):
-        raise TypeError(f"layout={shown(layout)}: give a Layout(world_size=64, tp=8), of all GPUs")
+        raise TypeError(f"layout={layout!r:.60}: give a Layout(world_size=64, tp=8), of all GPUs")
 
 
 @dataclass(frozen=True, eq=False)  # by identity: it is the key of many caches
@@ -104,19 +100,21 @@ class Job:
 
     def __post_init__(self) -> None:
         if not isinstance(self.assumptions, Assumptions):
-            raise TypeError(f"assumptions={shown(self.assumptions)}: give Assumptions(...)")
+            raise TypeError(f"assumptions={self.assumptions!r:.60}: give Assumptions(...)")
         object.__setattr__(self, "config", model(self.model))
         object.__setattr__(self, "kept", recipe_of(self.recipe))
         object.__setattr__(self, "machines", cluster(self.cluster))
         object.__setattr__(self, "length", sequence_length(self.config, self.sequence))
-        object.__setattr__(self, "global_batch", check_ranks(self.global_batch, "global_batch"))
+        object.__setattr__(
+            self, "global_batch", arguments.counted("global_batch", self.global_batch)
+        )
         if self.room_bytes <= 0:
             raise ValueError(
-                f"reserve_bytes={shown(self.assumptions.reserve_bytes)} leave nothing of the "
+                f"reserve_bytes={self.assumptions.reserve_bytes!r:.60} leave nothing of the "
                 f"{self.device.memory_bytes / 1e9:.3g} GB of a {self.device.name}; give fewer"
             )
         if self.tokens is not None:
-            check_above_zero(self.tokens, "tokens", "training takes tokens")
+            arguments.number("tokens", self.tokens, "training takes tokens", above=0)
 
     @property
     def device(self) -> GPU:

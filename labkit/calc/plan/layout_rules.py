@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from labkit.calc.checked_numbers import divisors_text
+from labkit import arguments
 from labkit.calc.layout import Layout
 from labkit.calc.models import ModelConfig
 from labkit.calc.plan.gpu_memory import held_by_ranks, layer_counts, layers_of_rank, like_dense
@@ -152,7 +152,7 @@ def _of_heads(job: Job, layout: Layout) -> Refusal | None:
     cut = _cut_by_tp(job.config)
     for what, number in cut.items():
         if number % layout.tp:
-            would_do = divisors_text(math.gcd(*cut.values()))
+            would_do = arguments.divisors_text(math.gcd(*cut.values()))
             return Refusal(
                 f"tp does not divide {what}",
                 f"tp={layout.tp} of {number} {what}; give {would_do}",
@@ -178,7 +178,7 @@ def _of_experts(job: Job, layout: Layout) -> Refusal | None:
         return Refusal("ep without experts", f"ep={layout.ep}: the model is dense; give ep=1")
     return Refusal(
         "ep does not divide the experts",
-        f"ep={layout.ep} of {num} experts; give {divisors_text(num)}",
+        f"ep={layout.ep} of {num} experts; give {arguments.divisors_text(num)}",
     )
 
 

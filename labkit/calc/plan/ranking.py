@@ -23,7 +23,7 @@ from heapq import nsmallest
 from itertools import combinations, product
 from typing import Any
 
-from labkit.calc.checked_numbers import check_ranks
+from labkit import arguments
 from labkit.calc.layout import Layout
 from labkit.calc.plan.estimation import Estimate, Verdict, estimate, verdict
 from labkit.calc.plan.gpu_memory import fullest
@@ -134,7 +134,7 @@ def plan(job: Job, top: int = 10) -> Plan:
     """
     if not isinstance(job, Job):
         raise TypeError(f"job={job!r:.60}: give a Job(model, recipe, cluster, global_batch)")
-    top = check_ranks(top, "top")
+    top = arguments.counted("top", top)
     best: dict[tuple[int, ...], tuple[float, Layout]] = {}
     counts: Counter[str] = Counter()
     missed: dict[str, list[tuple[float, int, Layout]]] = defaultdict(list)

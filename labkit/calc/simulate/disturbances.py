@@ -26,13 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_not_negative,
-    check_number,
-    check_rank,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 
@@ -101,20 +95,14 @@ class Jitter:
     share: float
 
     def __post_init__(self) -> None:
-        check_not_negative(self.share, "share")
+        arguments.number("share", self.share, "0 or more", least=0)
 
 
 Disturbance = Straggler | SlowNode | SlowLink | Jitter
 
 
 def _check_factor(factor: float) -> None:
-    check_number(factor, "factor")
-    check_above_zero(factor, "factor", "times as long as the others; give 1 or more")
-    if factor < 1:
-        raise ValueError(
-            f"factor={shown(factor)}: of a slow one it is above 1, such as 1.5; where one rank is "
-            "faster, the others are slow"
-        )
+    arguments.number("factor", factor, "times as long as the others; give 1 or more", least=1)
 
 
 Factors = tuple[tuple[float, int], ...]
@@ -211,12 +199,12 @@ def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviour
     jitter = 0.0
     for each in disturbances:
         if not isinstance(each, Disturbance):
-            raise TypeError(f"{shown(each)}: give a Straggler, a SlowNode, a SlowLink or Jitter")
+            raise TypeError(f"{each!r:.60}: give a Straggler, a SlowNode, a SlowLink or Jitter")
         if isinstance(each, Jitter):
             jitter += each.share
             continue
         for rank in each.ranks:
-            check_rank(rank, layout.world_size)
+            arguments.rank("rank", rank, layout.world_size)
         if isinstance(each, Straggler):
             stragglers[each.rank] = stragglers.get(each.rank, 1.0) * each.factor
         elif isinstance(each, SlowLink):

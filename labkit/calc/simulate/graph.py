@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from labkit.calc.checked_numbers import check_rank, check_ranks, shown
+from labkit import arguments
 from labkit.calc.pieces import Pieces
 from labkit.calc.simulate.disturbances import Behaviour, Factors
 
@@ -64,7 +64,7 @@ def order(
     schedule whose microbatches do not come in rounds of `num_ranks`.
     """
     check_schedule(schedule, num_ranks, num_microbatches, virtual)
-    check_rank(rank, num_ranks)
+    arguments.rank("rank", rank, num_ranks)
     forwards = list(_walk("F", rank, num_ranks, num_microbatches, virtual))
     backwards = _walk("B", rank, num_ranks, num_microbatches, virtual)
     ahead = _ahead(schedule, rank, num_ranks, virtual, len(forwards))
@@ -76,10 +76,13 @@ def order(
 
 def check_schedule(schedule: str, num_ranks: int, num_microbatches: int, virtual: int) -> None:
     """Raise ValueError for a schedule that does not exist, see `order`."""
-    p, m = check_ranks(num_ranks, "num_ranks"), check_ranks(num_microbatches, "num_microbatches")
+    p, m = (
+        arguments.counted("num_ranks", num_ranks),
+        arguments.counted("num_microbatches", num_microbatches),
+    )
     if schedule not in SCHEDULES:
-        raise ValueError(f"schedule={shown(schedule)}: give one of {', '.join(SCHEDULES)}")
-    if check_ranks(virtual, "virtual") > 1 and schedule != "interleaved":
+        raise ValueError(f"schedule={schedule!r:.60}: give one of {', '.join(SCHEDULES)}")
+    if arguments.counted("virtual", virtual) > 1 and schedule != "interleaved":
         raise ValueError(
             f"virtual={virtual} stages on each rank make schedule='interleaved', not {schedule!r}"
         )

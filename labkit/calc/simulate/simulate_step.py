@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
-from labkit.calc.checked_numbers import check_ranks, shown
+from labkit import arguments
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.simulate.disturbances import Behaviour, Behaviours, Disturbance, behaviours
@@ -87,13 +87,13 @@ def step(
 def _check_given(pieces: object, layout: object, disturbances: object, most_events: int) -> None:
     if not isinstance(pieces, Pieces):
         raise TypeError(
-            f"pieces={shown(pieces)}: give Pieces(...), or calc.plan.pieces(job, layout)"
+            f"pieces={pieces!r:.60}: give Pieces(...), or calc.plan.pieces(job, layout)"
         )
     if not isinstance(layout, Layout):
-        raise TypeError(f"layout={shown(layout)}: give a Layout(world_size=64, tp=8)")
+        raise TypeError(f"layout={layout!r:.60}: give a Layout(world_size=64, tp=8)")
     if isinstance(disturbances, Disturbance) or not isinstance(disturbances, Iterable):
-        raise TypeError(f"disturbances={shown(disturbances)}: give a list, [Straggler(5, 1.5)]")
-    check_ranks(most_events, "most_events")
+        raise TypeError(f"disturbances={disturbances!r:.60}: give a list, [Straggler(5, 1.5)]")
+    arguments.counted("most_events", most_events)
 
 
 @dataclass

@@ -31,14 +31,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from labkit.calc.checked_numbers import (
-    check_above_zero,
-    check_not_negative,
-    check_number,
-    check_ranks,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.result import Result, number_of
 from labkit.calc.units import seconds_text
 
@@ -106,10 +99,8 @@ class Spares:
     repair_s: float
 
     def __post_init__(self) -> None:
-        check_number(self.num_nodes, "num_nodes")
-        if not is_whole(self.num_nodes) or self.num_nodes < 0:
-            raise ValueError(f"num_nodes={shown(self.num_nodes)}: give a whole number, 0 or more")
-        check_not_negative(self.repair_s, "repair_s")
+        arguments.counted("num_nodes", self.num_nodes, "0 or more", least=0)
+        arguments.number("repair_s", self.repair_s, "0 or more", least=0)
 
 
 class FailingRun:
@@ -241,7 +232,7 @@ def weeks(
         blocked_s=blocked_share * write,
         beside_s=(1 - blocked_share) * write,
         down_s=seconds["restart_s"] + seconds["detect_s"],
-        mtbf_s=gpu_hours_between_interruptions * 3600 / check_ranks(num_gpus, "num_gpus"),
+        mtbf_s=gpu_hours_between_interruptions * 3600 / arguments.counted("num_gpus", num_gpus),
         total_s=weeks * WEEK_S,
         spares=spares,
         rng=random.Random(seed),
@@ -264,13 +255,15 @@ def goodputs(*given: Any, **options: Any) -> Goodputs:
 
 
 def _check(seconds: dict[str, float], weeks: float, hours: float, share: float) -> None:
-    check_above_zero(seconds["step_s"], "step_s", "a step takes time")
-    check_above_zero(seconds["interval_s"], "interval_s", "work comes between two checkpoints")
+    arguments.number("step_s", seconds["step_s"], "a step takes time", above=0)
+    arguments.number(
+        "interval_s", seconds["interval_s"], "work comes between two checkpoints", above=0
+    )
     for name, each in seconds.items():
-        check_not_negative(each, name)
-    check_above_zero(weeks, "weeks", "give how long the run lasts")
-    check_above_zero(hours, "gpu_hours_between_interruptions", "give GPU-hours")
-    check_not_negative(share, "blocked_share")
+        arguments.number(name, each, "0 or more", least=0)
+    arguments.number("weeks", weeks, "give how long the run lasts", above=0)
+    arguments.number("gpu_hours_between_interruptions", hours, "give GPU-hours", above=0)
+    arguments.number("blocked_share", share, "0 or more", least=0)
     if share > 1:
         raise ValueError(f"blocked_share={share}: give a share of the write, 0 to 1")
     beside = (1 - share) * seconds["checkpoint_write_s"]

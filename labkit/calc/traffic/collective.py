@@ -14,17 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.calc.checked_numbers import (
-    check_itemsize,
-    check_not_negative,
-    check_number,
-    check_numel,
-    check_rank,
-    check_ranks,
-    divisors_text,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.traffic.cost import Collective
 from labkit.calc.traffic.rings import (
     HalvingDoublingAllReduce,
@@ -89,21 +79,24 @@ def collective(
     tensor that is no whole number of elements; TypeError for what is no number.
     """
     kind = _kind(operation, algorithm)
-    n, itemsize = check_ranks(world_size), check_itemsize(itemsize)
+    n, itemsize = (
+        arguments.counted("world_size", world_size),
+        arguments.counted("itemsize", itemsize),
+    )
     options: dict[str, object] = {"root": root, "block_bytes": block_bytes}
     options |= {"ranks_per_host": ranks_per_host, "rings": rings, "splits": splits}
     for name, given in options.items():
         if given is not None and name not in kind.options:
             raise ValueError(
-                f"{name}={shown(given)}: {operation} by {algorithm} takes "
+                f"{name}={given!r:.60}: {operation} by {algorithm} takes "
                 f"{', '.join(sorted(kind.options)) or 'no such thing'}"
             )
     if splits is not None:
         nbytes = itemsize * _mean_row(splits, n)
-    check_not_negative(nbytes, "nbytes")
+    arguments.number("nbytes", nbytes, "0 or more", least=0)
     if rank is not None and splits is None and nbytes % itemsize:
         raise ValueError(
-            f"nbytes={shown(nbytes)}: elements come whole, of itemsize={itemsize} bytes; give a "
+            f"nbytes={nbytes!r:.60}: elements come whole, of itemsize={itemsize} bytes; give a "
             f"multiple of {itemsize}, or another itemsize"
         )
     has_hosts = ranks_per_host is not None or kind is HierarchicalAllReduce
@@ -112,9 +105,9 @@ def collective(
         world_size=n,
         nbytes=nbytes,
         itemsize=itemsize,
-        rank=None if rank is None else check_rank(rank, n),
-        root=0 if root is None else check_rank(root, n, "root"),
-        block_bytes=None if block_bytes is None else _block(block_bytes),
+        rank=None if rank is None else arguments.rank("rank", rank, n),
+        root=0 if root is None else arguments.rank("root", root, n),
+        block_bytes=None if block_bytes is None else arguments.counted("block_bytes", block_bytes),
         ranks_per_host=per_host,
         rings=1 if rings is None else _rings(rings, per_host),
         splits=splits,
@@ -127,26 +120,16 @@ def _kind(operation: str, algorithm: str) -> type[Collective]:
             return kind
     algorithms = [kind.algorithm for kind in COLLECTIVES if kind.operation == operation]
     if algorithms:
-        raise ValueError(f"algorithm={shown(algorithm)}: {operation} has {', '.join(algorithms)}")
+        raise ValueError(f"algorithm={algorithm!r:.60}: {operation} has {', '.join(algorithms)}")
     operations = dict.fromkeys(kind.operation for kind in COLLECTIVES)
-    raise ValueError(f"operation={shown(operation)}: give one of {', '.join(operations)}")
-
-
-def _block(block_bytes: float) -> int:
-    check_number(block_bytes, "block_bytes")
-    if not is_whole(block_bytes) or block_bytes < 1:
-        raise ValueError(
-            f"block_bytes={shown(block_bytes)}: a block has a whole number of bytes from 1"
-        )
-    return int(block_bytes)
+    raise ValueError(f"operation={operation!r:.60}: give one of {', '.join(operations)}")
 
 
 def _per_host(ranks_per_host: Any, n: int) -> int:
-    check_number(ranks_per_host, "ranks_per_host")
-    if not is_whole(ranks_per_host) or ranks_per_host < 1 or n % ranks_per_host:
+    if n % arguments.counted("ranks_per_host", ranks_per_host):
         raise ValueError(
-            f"ranks_per_host={shown(ranks_per_host)} does not divide {n} ranks into equal hosts; "
-            f"give {divisors_text(n)}"
+            f"ranks_per_host={ranks_per_host!r:.60} does not divide {n} ranks into equal hosts; "
+            f"give {arguments.divisors_text(n)}"
         )
     return int(ranks_per_host)
 
@@ -154,11 +137,11 @@ def _per_host(ranks_per_host: Any, n: int) -> int:
 def _rings(rings: Any, per_host: int | None) -> int:
     if per_host is None:
         raise ValueError(
-            f"rings={shown(rings)}: rings leave a host by different ranks; give ranks_per_host"
+            f"rings={rings!r:.60}: rings leave a host by different ranks; give ranks_per_host"
         )
-    if check_ranks(rings, "rings") > per_host:
+    if arguments.counted("rings", rings) > per_host:
         raise ValueError(
-            f"rings={shown(rings)}: each leaves a host by another of its {per_host} ranks; give "
+            f"rings={rings!r:.60}: each leaves a host by another of its {per_host} ranks; give "
             f"1 to {per_host}"
         )
     return int(rings)
@@ -170,12 +153,12 @@ def _mean_row(splits: Sequence[Sequence[int]], n: int) -> float:
     for rank, row in enumerate(splits):
         _check_list(row, f"splits[{rank}]", n)
         for numel in row:
-            check_numel(numel)
+            arguments.counted("numel", numel, "0 or more", least=0)
     return sum(map(sum, splits)) / n
 
 
 def _check_list(given: object, name: str, n: int) -> None:
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise TypeError(f"{name}={shown(given)}: give a list with a number for each rank")
+        raise TypeError(f"{name}={given!r:.60}: give a list with a number for each rank")
     if len(given) != n:
-        raise ValueError(f"{name}={shown(given)}: give one for each of {n} ranks")
+        raise ValueError(f"{name}={given!r:.60}: give one for each of {n} ranks")

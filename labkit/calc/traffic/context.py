@@ -21,15 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.calc.checked_numbers import (
-    check_itemsize,
-    check_not_negative,
-    check_rank,
-    check_ranks,
-    divisors_text,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.result import Result, total, total_bytes
 from labkit.calc.traffic.cost import chunk_numels
 
@@ -68,17 +60,17 @@ def context_traffic_bytes(
     itemsize is. ValueError for ranks that do not divide the heads of Ulysses.
     """
     if not isinstance(strategy, str) or strategy not in _STRATEGIES:
-        raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(_STRATEGIES)}")
-    n, rank = check_ranks(world_size), check_rank(rank, world_size)
+        raise ValueError(f"strategy={strategy!r:.60}: give one of {', '.join(_STRATEGIES)}")
+    n, rank = arguments.counted("world_size", world_size), arguments.rank("rank", rank, world_size)
     tokens = context_shard_tokens(num_tokens, n, placement)
-    H = check_ranks(num_heads, "num_heads")
-    G = H if num_kv_heads is None else check_ranks(num_kv_heads, "num_kv_heads")
+    H = arguments.counted("num_heads", num_heads)
+    G = H if num_kv_heads is None else arguments.counted("num_kv_heads", num_kv_heads)
     _check_heads(strategy, H, G, n)
-    b = check_itemsize(itemsize)
+    b = arguments.counted("itemsize", itemsize)
     of_gradient = max(4, b)
     if gradient_itemsize is not None:
-        of_gradient = check_itemsize(gradient_itemsize, "gradient_itemsize")
-    features = check_ranks(batch, "batch") * check_ranks(head_dim, "head_dim")
+        of_gradient = arguments.counted("gradient_itemsize", gradient_itemsize)
+    features = arguments.counted("batch", batch) * arguments.counted("head_dim", head_dim)
     if strategy == "ulysses":
         parts = _ulysses_parts(tokens, rank, features, H, G, b)
     else:
@@ -89,7 +81,7 @@ def context_traffic_bytes(
 
 def ring_attention_messages(world_size: int) -> Result:
     """Messages that one rank sends for one layer: to its right neighbour, step by step."""
-    steps = check_ranks(world_size) - 1
+    steps = arguments.counted("world_size", world_size) - 1
     passes = ("forward, keys and values", "backward, keys and values", "backward, their gradients")
     return total("messages of ring attention", {name: Result(steps, "", name) for name in passes})
 
@@ -108,9 +100,9 @@ def context_score_elements(
     tiles of so many tokens; None: only what is looked at. For n dividing T, of T^2/2 in all:
     contiguous gives rank r (2r + 1)/n^2, the last 2n - 1 times what the first has; zigzag 1/n each.
     """
-    rank = check_rank(rank, world_size)
+    rank = arguments.rank("rank", rank, world_size)
     if tile is not None:
-        tile = check_ranks(tile, "tile")
+        tile = arguments.counted("tile", tile)
     parts = {}
     for before, own in _held(num_tokens, world_size, placement)[rank]:
         of_tile = min(tile or 1, own) or 1
@@ -133,14 +125,12 @@ def context_score_elements(
 
 def _held(num_tokens: float, world_size: int, placement: str) -> list[list[tuple[int, int]]]:
     """By rank, (tokens before it, its tokens) of each segment."""
-    n = check_ranks(world_size)
-    check_not_negative(num_tokens, "num_tokens")
-    if not is_whole(num_tokens):
-        raise ValueError(f"num_tokens={num_tokens}: tokens come whole; give a whole number")
+    n = arguments.counted("world_size", world_size)
+    num_tokens = arguments.counted("num_tokens", num_tokens, "0 or more", least=0)
     if not isinstance(placement, str) or placement not in _PLACEMENTS:
-        raise ValueError(f"placement={shown(placement)}: give one of {', '.join(_PLACEMENTS)}")
+        raise ValueError(f"placement={placement!r:.60}: give one of {', '.join(_PLACEMENTS)}")
     num_segments = n if placement == "contiguous" else 2 * n
-    sizes = chunk_numels(int(num_tokens), num_segments)
+    sizes = chunk_numels(num_tokens, num_segments)
     segments = [(sum(sizes[:number]), size) for number, size in enumerate(sizes)]
     if placement == "contiguous":
         return [[segment] for segment in segments]
@@ -150,12 +140,13 @@ def _held(num_tokens: float, world_size: int, placement: str) -> list[list[tuple
 def _check_heads(strategy: str, H: int, G: int, n: int) -> None:
     if H % G:
         raise ValueError(
-            f"num_kv_heads={G} do not divide num_heads={H} into groups; give {divisors_text(H)}"
+            f"num_kv_heads={G} do not divide num_heads={H} into groups; give "
+            f"{arguments.divisors_text(H)}"
         )
     if strategy == "ulysses" and G % n:
         raise ValueError(
             f"world_size={n} does not divide num_kv_heads={G}, and Ulysses deals out whole heads; "
-            f"give {divisors_text(G)} ranks"
+            f"give {arguments.divisors_text(G)} ranks"
         )
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from labkit.calc.checked_numbers import check_not_negative, check_numel, check_ranks, shown
+from labkit import arguments
 from labkit.calc.units import exact_bytes_text, number_text
 
 Number = TypeVar("Number", int, float)
@@ -231,14 +231,17 @@ def chunk_numels(numel: int, world_size: int) -> list[int]:
 
     chunk_numels(10, 4) == [3, 3, 2, 2]
     """
-    world_size, numel = check_ranks(world_size), check_numel(numel)
+    world_size, numel = (
+        arguments.counted("world_size", world_size),
+        arguments.counted("numel", numel, "0 or more", least=0),
+    )
     shortest, num_longer = divmod(numel, world_size)
     return [shortest + (chunk < num_longer) for chunk in range(world_size)]
 
 
 def _link(alpha: float, beta: float) -> Link:
-    check_not_negative(alpha, "alpha (seconds per message)")
-    check_not_negative(beta, "beta (seconds per byte)")
+    arguments.number("alpha (seconds per message)", alpha, "0 or more", least=0)
+    arguments.number("beta (seconds per byte)", beta, "0 or more", least=0)
     if beta > 1:
         # A bandwidth passed where its inverse belongs gives absurd years, silently.
         raise ValueError(f"beta={beta} is seconds per byte: for a link of 360 GB/s pass 1 / 360e9")
@@ -248,7 +251,7 @@ def _link(alpha: float, beta: float) -> Link:
 def _pair(links: object, name: str) -> Sequence[float]:
     if not isinstance(links, Sequence) or isinstance(links, str) or len(links) != 2:
         raise TypeError(
-            f"{name}={shown(links)}: give a pair, (fast, slow): one number for links within a "
+            f"{name}={links!r:.60}: give a pair, (fast, slow): one number for links within a "
             "host, and one for those between hosts"
         )
     return links

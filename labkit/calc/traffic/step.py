@@ -44,15 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from labkit.calc.checked_numbers import (
-    check_flag,
-    check_itemsize,
-    check_not_negative,
-    check_rank,
-    check_ranks,
-    is_whole,
-    shown,
-)
+from labkit import arguments
 from labkit.calc.models import ModelConfig, model, sequence_length
 from labkit.calc.result import Result, number_of, total, total_bytes
 from labkit.calc.traffic.collective import collective
@@ -76,17 +68,17 @@ def step_traffic_bytes(
     of a gradient where gradient_itemsize says nothing else.
     float(step_traffic_bytes("zero3", N, n)) / (itemsize * N) == 3 (n-1)/n
     """
-    microbatches = check_ranks(microbatches, "microbatches")
+    microbatches = arguments.counted("microbatches", microbatches)
     strategies = _rounds(microbatches)
     if not isinstance(strategy, str) or strategy not in strategies:
-        raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(strategies)}")
+        raise ValueError(f"strategy={strategy!r:.60}: give one of {', '.join(strategies)}")
     num = number_of(num_params, "num_params", "parameters")
-    check_not_negative(num, "num_params")
-    n = check_ranks(world_size)
-    itemsize = check_itemsize(itemsize)
+    arguments.number("num_params", num, "0 or more", least=0)
+    n = arguments.counted("world_size", world_size)
+    itemsize = arguments.counted("itemsize", itemsize)
     of_gradient = itemsize
     if gradient_itemsize is not None:
-        of_gradient = check_itemsize(gradient_itemsize, "gradient_itemsize")
+        of_gradient = arguments.counted("gradient_itemsize", gradient_itemsize)
     parts = {}
     for name, times in strategies[strategy].items():
         size = itemsize if "gather" in name else of_gradient
@@ -104,9 +96,9 @@ def step_traffic_bytes(
 
 def step_traffic_volume(strategy: str, microbatches: int = 1) -> Result:
     """The same in times the parameters, for many ranks: 2, 2, 2 and 3 for one microbatch."""
-    strategies = _rounds(check_ranks(microbatches, "microbatches"))
+    strategies = _rounds(arguments.counted("microbatches", microbatches))
     if not isinstance(strategy, str) or strategy not in strategies:
-        raise ValueError(f"strategy={shown(strategy)}: give one of {', '.join(strategies)}")
+        raise ValueError(f"strategy={strategy!r:.60}: give one of {', '.join(strategies)}")
     rounds = strategies[strategy]
     volume = sum(2 * times if name == "all-reduce" else times for name, times in rounds.items())
     return Result(
@@ -151,10 +143,10 @@ def pipeline_traffic_bytes(
     pipeline_traffic_bytes(1024, 512, 4, rank=1) == 2 * 1024 * 512 * 2
     ValueError or TypeError for counts that are none.
     """
-    p, v = check_ranks(stages, "stages"), check_ranks(virtual, "virtual")
-    rank, size = check_rank(rank, p), check_itemsize(itemsize)
+    p, v = arguments.counted("stages", stages), arguments.counted("virtual", virtual)
+    rank, size = arguments.rank("rank", rank, p), arguments.counted("itemsize", itemsize)
     for name, count in (("tokens", tokens), ("hidden", hidden), ("tied_vocab", tied_vocab)):
-        _check_count(count, name, least=0 if name == "tied_vocab" else 1)
+        arguments.counted(name, count, "0 or more", least=0 if name == "tied_vocab" else 1)
     _check_placement(placement, v)
     if p == 1:  # its stages hand on within the rank
         outputs = gradients = 0
@@ -180,16 +172,9 @@ def pipeline_traffic_bytes(
 
 def _check_placement(placement: object, virtual: int) -> None:
     if placement not in ("round", "v"):
-        raise ValueError(f"placement={shown(placement)}: give 'round' or 'v'")
+        raise ValueError(f"placement={placement!r:.60}: give 'round' or 'v'")
     if placement == "v" and virtual != 2:
         raise ValueError(f"virtual={virtual}: a V has two stages on each rank; give virtual=2")
-
-
-def _check_count(count: float, name: str, least: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, (int, float)):
-        raise TypeError(f"{name}={shown(count)}: give a number, such as 1024")
-    if not is_whole(count) or count < least:
-        raise ValueError(f"{name}={shown(count)}: give a whole number, {least} or more")
 
 
 _COMBINED_SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
@@ -220,12 +205,18 @@ def combined_traffic_bytes(
     layers that are not all of the model's in order, and fewer sequences than dp.
     """
     config = _supported(model(config))
-    sizes = {"dp": check_ranks(dp, "dp"), "tp": check_ranks(tp, "tp"), "pp": check_ranks(pp, "pp")}
+    sizes = {
+        "dp": arguments.counted("dp", dp),
+        "tp": arguments.counted("tp", tp),
+        "pp": arguments.counted("pp", pp),
+    }
     place = _place(at, sizes)
-    size, m = check_itemsize(itemsize), check_ranks(microbatches, "microbatches")
-    check_flag(clipped, "clipped")
+    size, m = (
+        arguments.counted("itemsize", itemsize),
+        arguments.counted("microbatches", microbatches),
+    )
     mine = _own_layers(config, layers, sizes["pp"], place["pp"])
-    sequences = chunk_numels(check_ranks(num_sequences, "num_sequences"), dp)[place["dp"]]
+    sequences = chunk_numels(arguments.counted("num_sequences", num_sequences), dp)[place["dp"]]
     if sequences < m:
         raise ValueError(
             f"num_sequences={num_sequences} over dp={dp} leave {sequences} for {m} microbatches; "
@@ -332,7 +323,7 @@ def _supported(config: ModelConfig) -> ModelConfig:
 def _place(at: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     if unknown := at.keys() - sizes.keys():
         raise ValueError(f"at={dict(at)!r} has {min(unknown)!r}; give coordinates by dp, tp and pp")
-    return {axis: check_rank(at.get(axis, 0), size, axis) for axis, size in sizes.items()}
+    return {axis: arguments.rank(axis, at.get(axis, 0), size) for axis, size in sizes.items()}
 
 
 def _own_layers(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from labkit.calc.checked_numbers import check_flag, check_itemsize, check_ranks
+from labkit import arguments
 from labkit.calc.models import ModelConfig, model, norm_parameters, sequence_length
 from labkit.calc.result import Result, total_bytes
 
@@ -37,9 +37,8 @@ def tensor_parallel_collectives(
     copies' gradients.
     tensor_parallel_collectives(1)["forward"] == {"all_reduce": 5}, two of them the loss's
     """
-    L = check_ranks(layers, "layers")
-    check_flag(sequence_parallel, "sequence_parallel")
-    of_copies = L if check_ranks(kv_copies, "kv_copies") > 1 else 0
+    L = arguments.counted("layers", layers)
+    of_copies = L if arguments.counted("kv_copies", kv_copies) > 1 else 0
     if not sequence_parallel:
         return {
             "forward": {"all_reduce": 1 + 2 * L + 2},
@@ -76,9 +75,8 @@ def tensor_parallel_traffic_bytes(
         raise ValueError(
             "layers with experts or latent attention send other sums; give a dense model"
         )
-    check_flag(sequence_parallel, "sequence_parallel")
-    n, b = check_ranks(tp, "tp"), check_itemsize(itemsize)
-    tokens = check_ranks(microbatch, "microbatch") * sequence_length(config, sequence)
+    n, b = arguments.counted("tp", tp), arguments.counted("itemsize", itemsize)
+    tokens = arguments.counted("microbatch", microbatch) * sequence_length(config, sequence)
     parts = _sums_of_features(config, tokens, n, b, sequence_parallel)
     parts |= _of_parameters(config, n, b, sequence_parallel)
     parts["loss"] = _all_reduced(3 * tokens, max(b, 4), n)
@@ -160,11 +158,9 @@ def two_layers_traffic_bytes(
     the sum of the product's gradient alone. With F = 8/3 D it is 4.5 times as much again, with
     Llama 3's F = 3.5 D 5.75 times.
     """
-    check_flag(row_first, "row_first")
-    check_flag(gated, "gated")
-    n, b = check_ranks(tp, "tp"), check_itemsize(itemsize)
-    T = check_ranks(tokens, "tokens")
-    D, F = check_ranks(hidden, "hidden"), check_ranks(ffn, "ffn")
+    n, b = arguments.counted("tp", tp), arguments.counted("itemsize", itemsize)
+    T = arguments.counted("tokens", tokens)
+    D, F = arguments.counted("hidden", hidden), arguments.counted("ffn", ffn)
     half = (n - 1) / n * T * b
     wide = 6 if gated else 4
     numbers = {"sums": wide * F, "gathers": 2 * D} if row_first else {"sums": 4 * D}
