@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from labkit import arguments
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
@@ -27,16 +29,13 @@ class GPTConfig:
     rotary: bool = False  # positions turn queries and keys, instead of a learned table
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rotary, bool):
-            raise TypeError(f"rotary={self.rotary!r}: give True or False")
         for field in fields(self):
             if field.name == "rotary":
                 continue
             size = getattr(self, field.name)
             if field.name in ("ffn", "num_kv_heads") and size is None:
                 continue
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{field.name}={size!r}: give a whole number, 1 or more")
+            arguments.whole(field.name, size, "1 or more")
         if self.hidden % self.num_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} does not divide hidden={self.hidden}, and heads are "

@@ -44,6 +44,8 @@ from labkit.optimizer import Optimizer
 
 __all__ = ["LossScaler", "MasterWeights", "all_finite"]
 
+_GROWTH, _BACKOFF = 2.0, 0.5  # of the scale
+
 
 class LossScaler:
     """A dynamic loss scale.
@@ -61,20 +63,14 @@ class LossScaler:
         self,
         initial: float = 2.0**16,
         *,
-        growth: float = 2.0,
-        backoff: float = 0.5,
         growth_interval: int = 2000,
         group: Group | None = None,
     ) -> None:
         """growth_interval: steps without an overflow until the scale grows. group: ranks that must
-        agree whether to skip; None: this one alone. TypeError, ValueError for factors that do not
-        grow, or back off, and for what is no group.
+        agree whether to skip; None: this one alone. TypeError, ValueError for what is
+        no scale or no group.
         """
         self.value = arguments.number("initial", initial, "a scale above 0, such as 2**16", above=0)
-        self._growth = arguments.number("growth", growth, "a factor of 1 or more", least=1)
-        self._backoff = arguments.number(
-            "backoff", backoff, "a factor above 0 and below 1", above=0, below=1
-        )
         self._growth_interval = arguments.whole("growth_interval", growth_interval, "steps, from 1")
         if group is not None and not hasattr(group, "all_reduce"):
             raise TypeError(f"group={group!r:.60}: give a Group, or None for this rank alone")
@@ -128,17 +124,17 @@ class LossScaler:
         if found_inf:
             self.num_skipped += 1
             self._num_good_steps = 0
-            if self.value * self._backoff < torch.finfo(torch.float32).tiny:
+            if self.value * _BACKOFF < torch.finfo(torch.float32).tiny:
                 raise RuntimeError(
                     f"the scale is down to {self.value:.2g}, and gradients are still inf or nan: "
                     "it is not the scale. Look for them in the loss, the inputs and the weights"
                 )
-            self.value *= self._backoff
+            self.value *= _BACKOFF
             return
         self._num_good_steps += 1
         if self._num_good_steps >= self._growth_interval:
             self._num_good_steps = 0
-            grown = self.value * self._growth
+            grown = self.value * _GROWTH
             self.value = grown if math.isfinite(grown) else self.value
 
     def _anywhere(self, found_inf: bool) -> bool:

@@ -11,7 +11,6 @@ Choose SGD to see a wrong average: AdamW divides each gradient by its own runnin
 the place of a mean changes almost nothing there.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
@@ -42,18 +41,12 @@ class TrainConfig:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "num_sequences", "seed"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise ValueError(f"{name}={value!r} is not a whole number")
-        if self.num_steps < 0:
-            raise ValueError(f"num_steps={self.num_steps} is negative; 0 trains nothing")
-        if self.num_sequences < 1:
-            raise ValueError(f"num_sequences={self.num_sequences}: a batch needs 1 or more")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate={self.learning_rate} goes nowhere; try 3e-3")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} never settles; give 0 or more, below 1")
+        arguments.whole("num_steps", self.num_steps, "0 or more", least=0)
+        arguments.whole("num_sequences", self.num_sequences, "1 or more")
+        arguments.number(
+            "learning_rate", self.learning_rate, "above 0; 3e-3 is usual here", above=0
+        )
+        arguments.number("momentum", self.momentum, "0 or more, below 1", least=0, below=1)
         if self.optimizer not in get_args(OptimizerName):
             names = " or ".join(get_args(OptimizerName))
             raise ValueError(f"optimizer={self.optimizer!r} is not known; choose {names}")

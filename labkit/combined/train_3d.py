@@ -29,7 +29,7 @@ from torch import Tensor
 from labkit import arguments, global_norm
 from labkit.combined.gpt_3d import CombinedGPT, gather_full_state
 from labkit.comm import Group, Operation, Timeline
-from labkit.data import Batch, Corpus, counted
+from labkit.data import Batch, counted
 from labkit.global_norm import NORM
 from labkit.mesh import Mesh, ranks_along
 from labkit.model import GPTConfig
@@ -144,14 +144,13 @@ def train(
     num_microbatches: int = 4,
     max_norm: float | None = None,
     order: Sequence[str] = ORDER,
-    corpus: Corpus | None = None,
     layers: Sequence[range] | None = None,
 ) -> Trained:
     """`labkit.train.train_serial` on dp * tp * pp ranks: losses and parameters equal the serial
     ones up to rounding, on every rank.
 
     run(partial(train, dp=2, tp=2, pp=2), 8, (config, settings)). order: of the axes, slowest first.
-    The rest as of CombinedTraining. corpus: None is Python's standard library.
+    The rest as of CombinedTraining.
     ValueError: sizes that do not multiply to the group's, an order without all three axes.
     """
     require_configs(config, settings)
@@ -163,7 +162,7 @@ def train(
     training = CombinedTraining(
         mesh, config, settings, row, num_microbatches, max_norm=max_norm, layers=layers
     )
-    steps = fit(training.step, config, settings, corpus)
+    steps = fit(training.step, config, settings)
     losses = training.global_losses([loss for loss, _ in steps])
     state = gather_full_state(training.model)
     return Trained(losses, {name: each.cpu() for name, each in state.items()})

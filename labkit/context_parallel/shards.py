@@ -212,8 +212,6 @@ def checked_cut(
                 f"q, k, v are {', '.join(str(each.dtype) for each in tensors.values())}; give one "
                 "floating-point dtype, such as torch.bfloat16, to all"
             )
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal={causal!r:.60}: give True or False")
     _require_fitting_shapes(q_BHtK, k_BGtK, v_BGtK)
     return cut_of(group, q_BHtK.shape[2], placement, num_tokens)
 

@@ -86,15 +86,12 @@ class StallWatch:
     every rank, and is asked once nothing has moved for `stall_s`.
     """
 
-    def __init__(
-        self, supervisor: Supervisor, stall_s: float | None, *, ends_deadlocks: bool = True
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, stall_s: float | None) -> None:
         """stall_s: seconds without progress after which every rank is asked; None: never, and only
-        proofs count. ends_deadlocks: whether these do.
+        proofs count.
         """
         self._supervisor = supervisor
         self._stall_s = stall_s
-        self._ends_deadlocks = ends_deadlocks
         self._suspicion: Verdict | None = None
         self._doubted: Verdict | None = None
         self._ask_again_at_s = 0.0
@@ -138,8 +135,6 @@ class StallWatch:
 
     def _proof(self) -> Verdict | None:
         """What the journals alone prove, once two looks agree."""
-        if not self._ends_deadlocks:
-            return None
         evidence = self._supervisor.evidence
         before, self._suspicion = self._suspicion, doctor.diagnose_waits(evidence.views)
         if not self._suspicion.is_proof or self._suspicion != before:

@@ -124,14 +124,11 @@ def launch(
     echo: bool = True,
     engine: str = "local",
     topology: Topology | None = None,
-    ends_deadlocks: bool = True,
     on_start: Callable[[list[int]], None] | None = None,
 ) -> Run:
     """`run` with arguments of its own for each rank (or one set for all).
 
     echo: whether ranks' output, and a word about slow ranks, is shown as it comes.
-    ends_deadlocks: False leaves ranks that wait in vain to the timeout, for who wants to look at
-    them.
     on_start: called when all ranks begin the function, with their process ids.
     """
     __tracebackhide__ = True  # pytest shows the line that called it
@@ -152,7 +149,7 @@ def launch(
             torchrun.start(specs, started_s + timeout)
         _add_ranks(ranks, specs, torchrun.rank if torchrun else start_rank, echo=echo)
         supervisor = Supervisor(ranks, directory, on_start)
-        watch = StallWatch(supervisor, stall, ends_deadlocks=ends_deadlocks)
+        watch = StallWatch(supervisor, stall)
         listen_to_the_end(supervisor, started_s + timeout, timeout, watch, echo=echo)
         for rank in ranks:
             rank.output.read()  # what it wrote just before it returned

@@ -58,8 +58,6 @@ class Algorithm:
                     f"{what}={getattr(self, what)!r:.80}: give a function of {form}, such as "
                     + ("labkit.collectives.ring_all_reduce" if what == "all_reduce" else _FORMULA)
                 )
-        if not isinstance(self.is_throttled, bool):
-            raise TypeError(f"is_throttled={self.is_throttled!r:.80}: give True or False")
 
     def reduce(self, x: torch.Tensor, group: Group) -> torch.Tensor:
         """The sum of `x` over the ranks; in x itself where the algorithm can do that."""

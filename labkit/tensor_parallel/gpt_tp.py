@@ -63,8 +63,6 @@ def parallelize(
             f"model is a {type(model).__name__}, and parallelize cuts labkit.model.GPT; build "
             "others of labkit.tensor_parallel.ColumnLinear and RowLinear"
         )
-    if not isinstance(sequence_parallel, bool):
-        raise TypeError(f"sequence_parallel={sequence_parallel!r:.60}: give True or False")
     group = chosen(group)
     wire = chosen_wire(wire, group)
     _require_same_weights(model, group)

@@ -69,7 +69,6 @@ WRONG = {
         (ones(*Q), *(ones(2, 3, 6, 8),) * 2),
         {},
     ),
-    "TypeError: causal='yes': give True or False": lambda: ((ones(*Q),) * 3, {"causal": "yes"}),
     "TypeError: placement='zigzag': give a function": lambda: (
         (ones(*Q),) * 3,
         {"placement": "zigzag"},

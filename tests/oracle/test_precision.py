@@ -249,8 +249,6 @@ def test_a_model_in_16_bits_learns_as_in_32(dtype):
     [
         ({"initial": 0}, "initial=0"),
         ({"initial": math.nan}, "initial=nan"),
-        ({"growth": 0.5}, "growth=0.5"),
-        ({"backoff": 1.0}, "backoff=1.0"),
         ({"growth_interval": 0}, "growth_interval=0"),
     ],
 )

@@ -309,10 +309,6 @@ def another_form(world):
     parallelize(ContextParallelGPT(SMALL, world), world)
 
 
-def no_flag(world):
-    parallelize(GPT(SMALL), world, sequence_parallel="yes")
-
-
 def no_wire(world):
     parallelize(GPT(SMALL), world, wire="ring")
 
@@ -345,7 +341,6 @@ def outside(world):
         (2, no_name, r"'norm.bias' of shape \(16,\) is no parameter's"),
         (2, another_module, "model is a Linear, and parallelize cuts labkit.model.GPT; build"),
         (2, another_form, "model is a ContextParallelGPT, and parallelize cuts labkit.model.GPT"),
-        (2, no_flag, "sequence_parallel='yes': give True or False"),
         (2, no_wire, "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
         (2, another_state, r"weight has shape \(100, 16\) in the state.*\(256, 16\)"),
         (2, a_name_less, "'norm.weight' is not in the state"),

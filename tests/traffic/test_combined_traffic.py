@@ -133,7 +133,6 @@ def test_what_an_axis_divides():
         ({"config": "llama2-7b"}, "give the lab's form of GPT"),
         ({"config": replace(as_calc_has_it(), tied=False)}, "an untied head"),
         ({"tp": 3}, "tp=3 cannot share 4 heads"),
-        ({"clipped": 1}, "clipped=1"),
         ({"microbatches": 0}, "microbatches=0"),
     ],
 )

@@ -50,7 +50,7 @@ def test_it_says_what_it_is():
         (("gossip", "ring", 4), {}, "operation='gossip'.*all_reduce, reduce_scatter"),
         (("all_reduce", "star", 4), {}, "algorithm='star'.*ring, tree, double_tree"),
         (("reduce_scatter", "tree", 4), {}, "algorithm='tree': reduce_scatter has ring"),
-        (("all_reduce", "ring", 0), {}, "world_size=0 ranks"),
+        (("all_reduce", "ring", 0), {}, "world_size=0"),
         (("all_reduce", "ring", 2.5), {}, "world_size=2.5"),
         (("all_reduce", "ring", 2, -1), {}, "nbytes=-1"),
         (("all_reduce", "ring", 2, float("nan")), {}, "nbytes=nan"),

@@ -455,7 +455,6 @@ def test_a_model_of_what_was_not_measured_is_refused_with_what_was(name):
         ({"name": " "}, "name=' ': tables would have an empty place"),
         ({"all_reduce": "ring"}, r"all_reduce='ring': give a function of \(x, group\)"),
         ({"seconds": 3e-3}, r"seconds=0\.003: give a function of \(nbytes, n, alpha, beta\)"),
-        ({"is_throttled": "yes"}, "is_throttled='yes': give True or False"),
     ],
 )
 def test_an_algorithm_that_cannot_be_measured_is_refused(fields, says):

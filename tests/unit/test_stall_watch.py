@@ -79,11 +79,6 @@ def test_a_proof_that_the_ranks_refute_is_asked_about_now_and_then(watched):
     assert watched.looks(watch, ANOTHER, ANOTHER) == [None, ANOTHER]
 
 
-def test_where_deadlocks_are_to_be_left_alone_none_is_told(watched):
-    watch = StallWatch(watched.supervisor, None, ends_deadlocks=False)
-    assert watched.looks(watch, PROOF, PROOF, PROOF) == [None] * 3
-
-
 def test_nothing_is_looked_at_before_it_is_due(watched):
     watch = StallWatch(watched.supervisor, None)
     watched.journals_show = PROOF

@@ -352,11 +352,6 @@ STEP = parse("F0 B0")
     ("timing", "said"),
     [
         (simulate(STEP, Costs(forward=0, input_gradient=0, weight_gradient=0)), "takes no time"),
-        (Timing(STEP, ((Span(F0, 0, 1),),)), "nothing as operation 1 of rank 0, .* B0 of stage 0"),
-        (Timing(STEP, ()), "0 rows for 1 ranks"),
-        (Timing(STEP, ((Span(F0, 0, 1), Span(B0, 0.5, 2)),)), "B0 of rank 0 begins at 0.5, before"),
-        (Timing(STEP, ((Span(F0, 0, 1), Span(B0, 2, 1)),)), "B0 of rank 0 is from 2 to 1"),
-        (Timing(STEP, ((Span(F0, 0, 1), Span(B0, 2, float("nan"))),)), "to nan; give finite"),
         (Timing(Schedule("empty", ((),), 0, 0), ((),)), "empty has no operations"),
     ],
 )
