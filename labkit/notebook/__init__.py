@@ -8,7 +8,7 @@
 
     shown.py             tables, boxes, cells that should fail; predictions.py: predict and reveal
     magic.py             %%ranks
-    knobs.py             sliders for any function, and for a ring's steps
+    sliders.py           sliders for any function, and for a ring's steps
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
     cards.py drills.py puzzle.py court.py       practice; mock.py, mock_items.py: an interview;
@@ -18,53 +18,24 @@ The only room that imports IPython or ipywidgets. Everything here also works in 
 browser, where it shows its plain-text form.
 """
 
-from labkit.notebook.cards import CardSitting, card
-from labkit.notebook.court import Vote, docket, judge, vote
-from labkit.notebook.drills import DrillRound, case, drill
-from labkit.notebook.knobs import Knob, RingSlider, knobs, ring_slider
-from labkit.notebook.memory import MemoryCalculator, memory_calculator
-from labkit.notebook.mesh import MeshExplorer, mesh_explorer
-from labkit.notebook.mock import MockInterview, mock_interview
-from labkit.notebook.pipeline import PipelineCalculator, pipeline_calculator
-from labkit.notebook.planner import LayoutPlanner, layout_planner
-from labkit.notebook.predictions import predict, reveal
-from labkit.notebook.progress import Dashboard, dashboard
-from labkit.notebook.puzzle import schedule_puzzle
-from labkit.notebook.ring import RingCost, calculator
-from labkit.notebook.shown import Row, expect_error, table
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CardSitting",
-    "Dashboard",
-    "DrillRound",
-    "Knob",
-    "LayoutPlanner",
-    "MemoryCalculator",
-    "MeshExplorer",
-    "MockInterview",
-    "PipelineCalculator",
-    "RingCost",
-    "RingSlider",
-    "Row",
-    "Vote",
-    "calculator",
-    "card",
-    "case",
-    "dashboard",
-    "docket",
-    "drill",
-    "expect_error",
-    "judge",
-    "knobs",
-    "layout_planner",
-    "memory_calculator",
-    "mesh_explorer",
-    "mock_interview",
-    "pipeline_calculator",
-    "predict",
-    "reveal",
-    "schedule_puzzle",
-    "ring_slider",
-    "table",
-    "vote",
-]
+from labkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from labkit.notebook.cards import CardSitting, card
+    from labkit.notebook.court import Vote, docket, judge, vote
+    from labkit.notebook.drills import DrillRound, case, drill
+    from labkit.notebook.sliders import Knob, RingSlider, knobs, ring_slider
+    from labkit.notebook.memory import MemoryCalculator, memory_calculator
+    from labkit.notebook.mesh import MeshExplorer, mesh_explorer
+    from labkit.notebook.mock import MockInterview, mock_interview
+    from labkit.notebook.pipeline import PipelineCalculator, pipeline_calculator
+    from labkit.notebook.planner import LayoutPlanner, layout_planner
+    from labkit.notebook.predictions import predict, reveal
+    from labkit.notebook.progress import Dashboard, dashboard
+    from labkit.notebook.puzzle import schedule_puzzle
+    from labkit.notebook.ring import RingCost, calculator
+    from labkit.notebook.shown import Row, expect_error, table
+
+__getattr__, __dir__, __all__ = lazy(__name__)

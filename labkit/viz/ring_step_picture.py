@@ -63,7 +63,7 @@ def ring_step(run: Any, step: int, *, title: str | None = None) -> Picture:
     run: a Run of one ring all-reduce on at most 8 ranks, or the RingWalk of one. step: 0 for the
     start, up to 2(n-1) for the end. Numbers in a cell are the ranks whose contributions are in it.
 
-    `labkit.notebook.knobs(run)` has a slider over the steps; `viz.ring_steps(run)` shows all
+    `labkit.notebook.ring_slider(run)` has a slider over the steps; `viz.ring_steps(run)` shows all
     at once. Returns a Picture. Raises ValueError for a step that there isn't, more ranks, and what
     `ring_walk` refuses.
     """
