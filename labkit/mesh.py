@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from labkit import arguments
-from labkit.comm import Group
-from labkit.comm.group import chosen
+
+if TYPE_CHECKING:
+    from labkit.comm import Group
 
 AXES = ("dp", "pp", "cp", "ep", "tp")
 
@@ -37,6 +39,8 @@ class Mesh:
         Their product must be world.size, else ValueError names sizes that would do. ValueError for
         an axis that is none of AXES. Wire: world.split for each axis but one that is all of it.
         """
+        from labkit.comm.group import chosen  # it takes torch with it
+
         self.world = world = chosen(world)
         self.sizes = {axis: _size(axis, size) for axis, size in sizes.items()}
         if math.prod(self.sizes.values()) != world.size:
@@ -95,6 +99,8 @@ class Mesh:
         return rank
 
     def _group(self, *axes: str) -> Group:
+        from labkit.comm import Group
+
         if math.prod(self.sizes[axis] for axis in axes) == self.world.size:
             return self.world
         # Another mesh, or other axes, may have groups as large: what they are is in the label,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from labkit.notebook.cards import CardSitting, card
     from labkit.notebook.court import Vote, docket, judge, vote
     from labkit.notebook.drills import DrillRound, case, drill
-    from labkit.notebook.sliders import Knob, RingSlider, knobs, ring_slider
     from labkit.notebook.memory import MemoryCalculator, memory_calculator
     from labkit.notebook.mesh import MeshExplorer, mesh_explorer
     from labkit.notebook.mock import MockInterview, mock_interview
@@ -37,5 +36,6 @@ if TYPE_CHECKING:
     from labkit.notebook.puzzle import schedule_puzzle
     from labkit.notebook.ring import RingCost, calculator
     from labkit.notebook.shown import Row, expect_error, table
+    from labkit.notebook.sliders import Knob, RingSlider, knobs, ring_slider
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -8,18 +8,20 @@ ring_slider(result)
 """
 
 from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
 from typing import Any
+
 import ipywidgets as widgets
+
 from labkit import viz
 from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
 from labkit.viz.rings import RingWalk, ring_walk
-
 
 Rows = Iterable[tuple[str, str]]
 _CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"

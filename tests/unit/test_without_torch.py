@@ -30,6 +30,12 @@ def a_layout_is_planned_and_its_step_simulated():
     assert slow.seconds > healthy.seconds
 
 
+def ranks_of_a_mesh_have_coordinates():
+    from labkit.mesh import coordinates_at
+
+    assert coordinates_at(5, {"dp": 2, "pp": 2, "tp": 2}) == {"dp": 1, "pp": 0, "tp": 1}
+
+
 def schedules_are_made_validated_simulated_and_drawn():
     from labkit import pipeline
 
@@ -186,6 +192,7 @@ def progress_is_written_and_read():
 
 USES = [
     a_layout_is_planned_and_its_step_simulated,
+    ranks_of_a_mesh_have_coordinates,
     schedules_are_made_validated_simulated_and_drawn,
     a_schedule_that_deadlocks_is_refused_with_the_cell,
     a_puzzle_is_solved_and_remembered,
