@@ -1,4 +1,4 @@
-"""What callers pass: checked by name, before anything is computed or sent.
+"""Check callers' arguments by name, before anything is computed or sent.
 
     momentum = arguments.number("momentum", momentum, "0 or more, below 1", least=0, below=1)
     ValueError: momentum=nan: 0 or more, below 1

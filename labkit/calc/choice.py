@@ -1,4 +1,4 @@
-"""Which all-reduce is the fastest, by the alpha-beta model: latencies against bytes.
+"""The fastest all-reduce by the alpha-beta model: latencies against bytes.
 
                         latencies          bytes, one after the other
     ring                2(n-1)             2(n-1)/n D

@@ -1,4 +1,4 @@
-"""How long a pass of a served model takes, how many requests fit, and what speculation gains.
+"""Inference: the time of a pass, how many requests fit, and what speculation gains.
 
 A pass computes some new tokens, of all requests together. It reads each weight once, whatever the
 number of tokens, and it reads the keys and values that are cached. While it reads, it computes:

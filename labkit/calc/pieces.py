@@ -1,4 +1,4 @@
-"""What a training step consists of, in seconds: what the planner adds up and the simulation runs.
+"""The parts of a training step in seconds, which the planner adds up and the simulation runs.
 
     one rank of stage s, v stages on each rank
 

@@ -1,4 +1,4 @@
-"""What a rank has to save: each strategy's tensors as shards of whole, named tensors.
+"""A rank's part of a checkpoint: each strategy's tensors as shards of whole, named tensors.
 
     a rank holds                    its shard of `blocks.0.attention.output.weight` (64, 64)
     serial, DDP, pipeline           the whole tensor, on one rank or on several

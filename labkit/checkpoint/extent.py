@@ -1,4 +1,4 @@
-"""Which elements of a whole tensor a rank holds, and where two ranks' elements are the same.
+"""Extents: the elements of a whole tensor that a rank holds, and where two of them overlap.
 
 Every strategy's shard is a box of the whole tensor, or a range of the elements of a box, counted
 row by row. Tensor parallelism cuts boxes, ZeRO cuts ranges, and ZeRO over tensor parallelism cuts

@@ -1,4 +1,4 @@
-"""What each class of torch.optim keeps: the names of its settings and of its states.
+"""The settings and states of each class of torch.optim, by name.
 
 torch has no list of them. So a class is made once, with its defaults, and makes a step with a
 gradient of 0 for one number. States are those of a parameter of any number of dims.

@@ -1,4 +1,4 @@
-"""What a complete checkpoint is, and which ones a folder has.
+"""The manifest: what a complete checkpoint is, and which ones a folder has.
 
     checkpoints/
         step-00000040-9f2c11d0/        complete: it has this name since all of it was on the disk

@@ -1,4 +1,4 @@
-"""What a power cut can leave on a disk, from a record of the operations before it.
+"""The disks that a power cut can leave, from a record of the operations before it.
 
     operations          create a, write a, sync a, rename x -> y | cut
     certainly there     a's bytes, under a's name if its folder was synced

@@ -1,4 +1,4 @@
-"""What torch's optimizers keep, as seen from a checkpoint of another torch version.
+"""States of torch's optimizers, as seen from a checkpoint of another torch version.
 
     an AdamW of torch 2.6      lr, betas, eps, weight_decay, amsgrad, maximize
     the AdamW of torch 2.7     the same, and decoupled_weight_decay

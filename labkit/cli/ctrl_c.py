@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a command, from its first line to its last.
+"""Ctrl-C in a command, from its first line to its last.
 
     main() begins, modules are imported    the process ends at once
     the command runs                       KeyboardInterrupt: `finally` clauses have their turn

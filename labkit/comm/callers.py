@@ -1,4 +1,4 @@
-"""Who called a group: the frames from the call outwards, and whose code they are.
+"""The callers of a group: the frames from the call outwards, and whose code they are.
 
 Looked up once for each way to a call: what a call costs is then the walk along its frames.
 """

@@ -1,4 +1,4 @@
-"""What a run would take on given links, by a clock that nobody waits for.
+"""Replay a run on given links, by a virtual clock.
 
     result = labkit.run(step, world_size=4)                   # on any links, or on none
     timelines = labkit.replay(result.timeline, topology)      # the same program on these links

@@ -1,4 +1,4 @@
-"""What the library's collectives put on the wire, per rank, as gloo performs them.
+"""Bytes of the library's collectives on the wire, per rank, as gloo performs them.
 
 `Operation.sent_bytes` of a send is simply its size. For a collective it depends on the backend's
 algorithm, so it is stated here, and tests compare it with what the kernel counted on the sockets

@@ -1,4 +1,4 @@
-"""How gradients are summed over the ranks: started now, waited for later.
+"""Reductions: gradients are summed over the ranks, started now and waited for later.
 
     handle = reduction.start(x, group)      x is being summed over the ranks, in place
     ...                                     backward goes on

@@ -1,4 +1,4 @@
-"""Whether the kernel lets a process run: what it says of one that cannot answer.
+"""Halted processes: what the kernel says of a process that cannot answer.
 
 A stopped process executes nothing, not even a signal's handler. One in uninterruptible sleep
 executes nothing either, until the disk, file server or driver that it waits for has answered.

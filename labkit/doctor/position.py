@@ -1,4 +1,4 @@
-"""Where every rank is, in words: the table below a verdict."""
+"""The position of every rank, in words: the table below a verdict."""
 
 from __future__ import annotations
 

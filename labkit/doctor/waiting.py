@@ -1,4 +1,4 @@
-"""Who waits for whom: the wait-for graph of a run, from the journals.
+"""The wait-for graph of a run, from the journals: who waits for whom.
 
 A rank that blocks on an operation waits until every rank whose part it needs has posted that part.
 So it waits for ever when one of those has left, or, in a cycle, waits itself. (The graph is that

@@ -1,4 +1,4 @@
-"""How a result differs from the right one, in words."""
+"""The difference of a result from the right one, in words."""
 
 from __future__ import annotations
 

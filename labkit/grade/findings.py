@@ -1,4 +1,4 @@
-"""From what was observed in a launch to the first thing that is wrong with it.
+"""Find the first thing that is wrong with what was observed in a launch.
 
 The first case that went wrong decides what is looked for: a broken rule, a case that did not end
 (crash or hang), or a wrong result. Then come the exercise's named mistakes, then what any exercise

@@ -1,4 +1,4 @@
-"""What the four exercises about pipeline schedules share: reading, checking and timing of rows.
+"""The common part of the exercises about pipeline schedules: rows read, checked and timed.
 
 The function under test returns the row of one rank. The rows of all ranks together are a schedule:
 rows[rank] = ["F0", "F1", "B0", ...]. They are not compared with the solution's rows. A schedule is

@@ -1,4 +1,4 @@
-"""What an exercise's grader says: cases, the right answer, the budget, and the usual mistakes.
+"""A grader: cases, the right answer, the budget, and the usual mistakes.
 
 A grader is data and small functions; engine.py does the grading. There are two kinds:
 

@@ -1,4 +1,4 @@
-"""What a rank does while it is graded: call the code under test, and note what that does.
+"""The harness on each rank: call the code under test, and note what that does.
 
     driver: cases by rank  ->  attempt_cases(world, job): load the code, then for each case
                                call it with a WatchedGroup and write a RankSeen into the folder

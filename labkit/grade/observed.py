@@ -1,4 +1,4 @@
-"""What a grader looks at: the inputs of a case, and what every rank did with them.
+"""Observations for a grader: the inputs of a case, and what every rank did with them.
 
     Case        one call of the code under test on all ranks together, as the driver made it up
     RankSeen    what one rank did: its result, its arguments afterwards, and its events in order

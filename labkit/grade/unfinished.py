@@ -1,4 +1,4 @@
-"""How a case ended that did not return on every rank: a crash, a hang, or calls that do not match.
+"""A case that did not return on every rank: a crash, a hang, or calls that do not match.
 
 The doctor's verdict, the journals and the tracebacks say it; the learner's line is looked for.
 """

@@ -1,4 +1,4 @@
-"""Where the exercises are on this machine.
+"""The workspace: where the exercises are on this machine.
 
 A clone, or a folder that `labkit course` has written, has the learner's files. An installed package
 has what these are made of, labkit/course_files: enough to list exercises, to show hints and

@@ -1,4 +1,4 @@
-"""Why a run on several hosts failed, from the records that its ranks left.
+"""The cause of a failed run on several hosts, from the records that its ranks left.
 
 The first error that did not come out of a communication is the cause. Where there is none, ranks
 that are gone without a word are. "Connection closed by peer" and timeouts of operations are

@@ -1,4 +1,4 @@
-"""What is kept of one rank: `rank-2.json`, with `rank-2.value` and `rank-2.log` beside it.
+"""The record of one rank: `rank-2.json`, with `rank-2.value` and `rank-2.log` beside it.
 
 The JSON is written last and in one step, so a rank that has one has all three. Times are seconds
 on the clock of its host (time.monotonic); `clock_s` is what that clock read when all ranks began,

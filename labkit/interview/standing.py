@@ -1,4 +1,4 @@
-"""How far a learner is with everything that is practised here, read once and as of one moment.
+"""A learner's standing in everything that is practised here, read once and as of one moment.
 
 standing()                        of the store
 standing_of(events, now_s)        of any events, as if `now_s` were now

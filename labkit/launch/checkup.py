@@ -1,4 +1,4 @@
-"""What this machine can do for the lab: the engine of `labkit doctor`.
+"""The checks of `labkit doctor`: what this machine can do for the lab.
 
 Two real ranks that meet, add and return promise what no look at the parts can.
 """

@@ -1,4 +1,4 @@
-"""How a run fails: each error says which rank, where, and what followed from it."""
+"""The errors of a failed run: each says which rank, where, and what followed from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a failed run to the error that explains it.
+"""Make the error that explains a failed run.
 
 When one rank dies, its peers fail within milliseconds with "Connection closed". The verdict is the
 earliest failure that did not come out of a communication; what followed is shown as consequences.

@@ -1,4 +1,4 @@
-"""What this machine gives a run: cores, memory, files, and a container's share of them.
+"""Facts about this machine: cores, memory, files, and a container's share of them.
 
 Facts only; resources.py judges them. Nothing here raises: None means that the system does not say,
 or that there is no limit. `root` is "/", except in tests.

@@ -1,4 +1,4 @@
-"""What the fork server does before it forks the first rank, so that no rank has to do it.
+"""Imports and caches that the fork server prepares before it forks the first rank.
 
 What torch imports when it is first needed is for ranks in their first step: SymPy at the first
 gradient handed to backward(), Dynamo at the first optimizer or checkpointed block. That is a second

@@ -1,4 +1,4 @@
-"""What a rank's process does, from birth to exit, and what it reports.
+"""A rank's process, from birth to exit, and its report.
 
     fork server -> rank_main: own session, own output, journal, process group -> "ready"
     driver -> "go" to all: fn(world, *args) -> "returned" or "raised"

@@ -1,4 +1,4 @@
-"""What a run and a session may ask for: checked before anything starts.
+"""The request of a run or a session, checked before anything starts.
 
 Ranks are on the CPU, on a GPU each, or several on one GPU:
 

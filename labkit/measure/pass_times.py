@@ -1,4 +1,4 @@
-"""How long passes take on this machine, and what that says about latency before it is measured.
+"""Times of passes on this machine, and the latency that they predict.
 
     engine = RecordedEngine(Decoder(model), PagedCache(...), scheduler)
     timings = replay(engine, trace)                                   measured

@@ -1,4 +1,4 @@
-"""How far the reader is, on one page: days in a row, what is due, mastery, exercises, drills.
+"""The dashboard: days in a row, what is due, mastery, exercises and drills on one page.
 
 dashboard()                     of the progress store, with a button that reads it again
 dashboard(standing_of(...))     of any events, such as a made-up history

@@ -1,4 +1,4 @@
-"""What a pipeline is given, checked: an error names the value, the reason and a way out."""
+"""Checks of a pipeline's arguments: an error names the value, the reason and a way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between the stages of a step: every message in the order its sender makes it.
+"""Messages between the stages of a step, in the order in which their sender makes them.
 
     stage s --- F: y_i, rows of the microbatch ---> stage s + 1
     stage s <-- I: the gradient of y_i ------------ stage s + 1

@@ -1,4 +1,4 @@
-"""From a rank's journal to what it was doing at each moment, and what was in flight meanwhile.
+"""A rank's activity at each moment, and its operations in flight, from its journal.
 
 Nothing here draws. Times are seconds on the run's clock.
 

@@ -1,4 +1,4 @@
-"""Which kernels communicate: by their names, by the host's call around their launch, by the user.
+"""Find communication kernels: by their names, by the host's call around their launch, by the user.
 
     name of the kernel                      the table below, by library
     c10d::..., nccl:..., gloo:..., symm_mem::...    the call or annotation that launched it

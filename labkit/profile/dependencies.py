@@ -1,4 +1,4 @@
-"""What waits for what in a trace: a graph whose longest path is the run, and which can be replayed.
+"""The dependencies in a trace: a graph whose longest path is the run, and which can be replayed.
 
     rank 0   (start) --work--> (post A) --0--> (wait for A) --work--> (post B) ...
                                    |                ^

@@ -1,4 +1,4 @@
-"""What a device did, by stream, and which call of the host each kernel comes from.
+"""A device's work by stream, and the call of the host that launched each kernel.
 
     host     |-------- c10d::alltoall_base_ ---------|
                |------ nccl:all_to_all -----------|

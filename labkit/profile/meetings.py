@@ -1,4 +1,4 @@
-"""Which kernels of different ranks are one collective, where their order alone does not say it.
+"""Match kernels of different ranks into collectives, where their order alone is not enough.
 
     rank 0   |--------- waits ----------|- moves -|      kernels of one collective end together,
     rank 1                              |---------|      and none ends before the last has begun

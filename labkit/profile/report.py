@@ -1,4 +1,4 @@
-"""What a trace says, as text and as plain data: `labkit profile` prints it.
+"""The report of a trace, as text and as plain data: `labkit profile` prints it.
 
 rank  step   compute    data    copy  transfer  straggler  bubble    host   overlap
    0   103        67       5       0         8         22       0       1       41%

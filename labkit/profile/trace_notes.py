@@ -1,4 +1,4 @@
-"""What a reader of a trace's figures should know of its files: notes, one for all ranks alike."""
+"""Notes on a trace's files that a reader of its figures should know, one for all ranks alike."""
 
 from __future__ import annotations
 

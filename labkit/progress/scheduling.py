@@ -1,4 +1,4 @@
-"""When to ask again: FSRS, from the package `fsrs`, which is imported only here and when needed.
+"""Spaced repetition by FSRS, from the package `fsrs`, imported only here and when needed.
 
 FSRS models a memory by its stability S (after S days the chance of recall is down to 90 %) and its
 difficulty (1 to 10). A rating changes both, and the next question is due when the chance of recall

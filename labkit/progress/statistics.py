@@ -1,4 +1,4 @@
-"""How far a learner is: days in a row, what is due, mastery by topic, exercises.
+"""Statistics of a learner: days in a row, what is due, mastery by topic, exercises.
 
 Mastery of a topic: the mean chance of recall, now, of all the subjects that it has. One that was
 never answered counts 0: a topic of ten cards of which one is known well is known to a tenth. A

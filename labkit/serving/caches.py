@@ -1,4 +1,4 @@
-"""Where the keys and values of past tokens are: what every cache does, and its three rungs.
+"""Caches of keys and values of past tokens: what every cache does, and its three rungs.
 
 A token's keys and values do not change once they are computed, so a new token only needs its own.
 A cache has one slot per token. The rungs differ in how they hand out slots:

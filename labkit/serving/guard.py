@@ -1,4 +1,4 @@
-"""What a server refuses before it parses anything: ASGI middleware in front of the application.
+"""Requests that a server refuses before it parses them: ASGI middleware around the application.
 
     a request  ->  Host?  ->  Content-Type?  ->  a body of at most 1 MiB  ->  FastAPI
 

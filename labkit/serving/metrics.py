@@ -1,4 +1,4 @@
-"""How long users wait: TTFT, TPOT, ITL, end to end, percentiles, throughput and goodput.
+"""Latencies that users see: TTFT, TPOT, ITL, end to end, percentiles, throughput and goodput.
 
     arrival      token 1   token 2            token 3   token 4        last
     |---- TTFT ----|-- ITL --|------- ITL -------|-- ITL --|

@@ -1,4 +1,4 @@
-"""What clients ask for, and how far each answer is: requests, sampling, generations, traces.
+"""Requests and the progress of their answers: sampling, generations, traces of arrivals.
 
     Request      prompt  T h e _ c a t        max_new_tokens=4
     Generation   tokens  T h e _ c a t _ s    two of four are there; longest = 7 + 4

@@ -1,4 +1,4 @@
-"""Which tokens the next pass computes: a ladder of schedulers, each with one idea more.
+"""Schedulers choose the tokens of the next pass: a ladder, each with one idea more.
 
     waiting  g f e  ->  running  d c b a  ->  one pass of pieces  ->  a new token each
 

@@ -1,4 +1,4 @@
-"""Who holds which elements of a matrix, in several layouts side by side.
+"""Extents of a matrix by rank, in several layouts side by side.
 
     saved by 2 ranks       loaded by 3 ranks      loaded as columns
     +-----------+          +-----------+          +-----+-----+

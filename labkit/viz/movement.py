@@ -1,4 +1,4 @@
-"""What moves where: each rank's tensors before and after a primitive, as a run returned them."""
+"""Tensors on each rank before and after a primitive, as a run returned them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

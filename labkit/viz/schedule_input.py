@@ -1,4 +1,4 @@
-"""What pictures of a schedule are drawn from: a Timing, or a Schedule, which is simulated first."""
+"""The input of schedule pictures: a Timing, or a Schedule, which is simulated first."""
 
 from __future__ import annotations
 

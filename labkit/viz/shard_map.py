@@ -1,4 +1,4 @@
-"""Which rank holds which rows and columns of each tensor, before and after it is cut.
+"""The rows and columns of each tensor that a rank holds, before and after it is cut.
 
     up: w_FD
     before: every rank     after: 256 x 64 -> 64 x 64

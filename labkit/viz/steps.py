@@ -1,4 +1,4 @@
-"""Where the time of a step goes: a simulated step's timeline, and traced steps as bars of terms.
+"""The time of a step by part: a simulated step's timeline, and traced steps as bars of terms.
 
 simulated_step: a row per class of ranks, a box per operation.
 

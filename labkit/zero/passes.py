@@ -1,4 +1,4 @@
-"""When units are gathered, released and reduced, as forward and backward reach them.
+"""Gather, release and reduce units, as forward and backward reach them.
 
     forward     before a unit   gather it, start to gather the next     hook on its module
                 after           release it                              hook on its module

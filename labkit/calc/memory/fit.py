@@ -1,4 +1,4 @@
-"""What to change when it does not fit: the cheapest single change that is enough, or several.
+"""The cheapest single change with which a training fits, or several changes.
 
 In order of what they cost, by `STEPS`: what is free first, then what costs bytes on the wire, then
 computing, then more GPUs, of which tensor parallelism needs the fastest links. The order is a

@@ -1,4 +1,4 @@
-"""What generating keeps of each token that it has seen: its keys and values, in every layer.
+"""The KV cache: keys and values of each token that was seen, in every layer.
 
     2 L G K b       L layers, G key-value heads of K features, b bytes each: a key and a value
     L (C + R) b     latent attention: one compressed vector, and the rotated part of the key

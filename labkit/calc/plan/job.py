@@ -1,4 +1,4 @@
-"""What is asked of the planner: a model, how it is trained, on what; and what is assumed.
+"""The planner's input: a model, its training, a cluster, and assumptions.
 
     Job("llama3-405b", "megatron_bf16", "h100", global_batch=2048, tokens=15.6e12)
 

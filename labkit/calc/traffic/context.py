@@ -1,4 +1,4 @@
-"""What attention over a sequence that is cut over n ranks sends, and how much each rank computes.
+"""Traffic and work of attention over a sequence that is cut over n ranks.
 
 One layer, B sequences of T tokens, of which a rank holds t; H heads of queries and G of keys, of K
 features; b bytes a number on the wire, b' a gradient of keys and values that travels a ring:

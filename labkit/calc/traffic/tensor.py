@@ -1,4 +1,4 @@
-"""What tensor parallelism sends for one microbatch, by rank: every sum of a layer is B*T*D numbers.
+"""Traffic of tensor parallelism for one microbatch, by rank: every sum of a layer is B*T*D numbers.
 
     collectives                 forward                     backward
     embedding                   1 sum                       (1 gather)

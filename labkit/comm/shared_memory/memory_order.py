@@ -1,4 +1,4 @@
-"""Which memory of a group an operation goes through: told to the other ranks, and compared.
+"""The memory of a group that an operation uses: declared to the other ranks, and compared.
 
     world.memories    a row per collective of the group, an entry per member: the memory's number,
                       and where in it the tensor begins

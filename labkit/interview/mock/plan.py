@@ -1,4 +1,4 @@
-"""What an interview asks, and in which order: everything follows from minutes, level and a seed.
+"""The plan of an interview, items in order: it follows from minutes, level and a seed.
 
     question   4 minutes: said aloud, and a follow-up
     drill      2 minutes

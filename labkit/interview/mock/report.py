@@ -1,4 +1,4 @@
-"""What an interview showed, by topic: as Markdown, and the same as a page of HTML.
+"""The report of an interview, by topic: as Markdown, and the same as a page of HTML.
 
 score of a question: share of the rubric's points that were said
          drill:      1 at the first try, 1/2 at the second, else 0

@@ -1,4 +1,4 @@
-"""What a run's driver and ranks leave for each other in files: the run's folder, with the call.
+"""The folder of a run: files that driver and ranks leave for each other, with the call.
 
 payload            the function and its arguments (cloudpickle)
 store              where the ranks meet (torch's FileStore)
