@@ -116,7 +116,7 @@ class Batch:
 
     @property
     def num_targets(self) -> int:
-        """How many targets count: a share has its part of these in the loss of the batch."""
+        """Return how many targets count: a share has its part of these in the loss of the batch."""
         return int(counted(self.targets_BT).sum())
 
     def share(self, rank: int, size: int) -> "Batch":

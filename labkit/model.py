@@ -223,7 +223,7 @@ class GPT(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers are trained; the tied head counts once."""
+        """Return how many numbers are trained; the tied head counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 

@@ -60,7 +60,7 @@ def requests_that_fit(
     itemsize: int = 2,
     usable: float = 0.9,
 ) -> Result:
-    """How many requests have their cache beside the weights, a whole number.
+    """Return how many requests have their cache beside the weights, a whole number.
 
     tokens: for which each request holds room: its longest length in a contiguous cache, those that
     it has in a paged one. page_size: tokens of a page; only whole pages are held. usable: the share
@@ -211,7 +211,7 @@ def speculative_tokens(acceptance: float, num_drafted: int) -> Result:
 
 
 def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Result:
-    """How many times as fast a request is with speculation.
+    """Return how many times as fast a request is with speculation.
 
     cost: time of the draft's pass over that of the target's. The target's pass over the drafted
     tokens is taken to last as long as over one token, which holds where it is bound by memory.

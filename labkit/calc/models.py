@@ -162,7 +162,7 @@ class ModelConfig:
 
     @property
     def is_latent(self) -> bool:
-        """Whether keys and values are compressed (MLA)."""
+        """Return whether keys and values are compressed (MLA)."""
         return self.kv_lora_rank > 0
 
     @property

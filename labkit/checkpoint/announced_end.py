@@ -62,7 +62,7 @@ class AnnouncedEnd:
         self._was_signalled = True
 
     def is_announced(self) -> bool:
-        """Whether any rank has had a signal. Every rank calls it after each step.
+        """Return whether any rank has had a signal. Every rank calls it after each step.
 
         Wire: one number in an all-reduce.
         """

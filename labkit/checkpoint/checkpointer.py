@@ -231,7 +231,7 @@ class Checkpointer:
         return shards, [spec_of(shard) for shard in shards], values
 
     def _is_same_layout(self, manifest: Manifest) -> bool:
-        """Whether each rank holds what it held in the save."""
+        """Return whether each rank holds what it held in the save."""
         rows = [spec_of(shard) for shard in self.contents.tensors()]
         return gather_plain(layout_of(rows), self.group) == manifest.values["layout"]
 

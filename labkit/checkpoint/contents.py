@@ -165,7 +165,7 @@ class Contents:
 
     @property
     def has_steps_on_device(self) -> bool:
-        """Whether torch's optimizer keeps its number of steps where the parameters are."""
+        """Return whether torch's optimizer keeps its number of steps where the parameters are."""
         groups = _groups_of(self.optimizer)
         return any(group.get("fused") or group.get("capturable") for group in groups)
 

@@ -68,7 +68,7 @@ class Extent:
 
     @property
     def numel(self) -> int:
-        """How many elements these are."""
+        """Return how many elements these are."""
         return self.stop - self.start
 
     @property
@@ -111,7 +111,7 @@ class Extent:
         return sum(first * stride for (first, _), stride in zip(self.box, strides, strict=True))
 
     def meets(self, other: Extent) -> bool:
-        """Whether both have an element in common."""
+        """Return whether both have an element in common."""
         if self.box == other.box:
             return self.start < other.stop and other.start < self.stop
         return bool(self.overlaps(other))

@@ -59,7 +59,7 @@ class Found:
 
 
 class Loaded(NamedTuple):
-    """What was loaded, and how much was read for it."""
+    """The result of a load, and how much was read for it."""
 
     step: int
     world_size: int
@@ -322,7 +322,7 @@ def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
 
 
 def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
-    """What must be read for these shards: each element once, and nothing else."""
+    """Return the reads for these shards: each element once, and nothing else."""
     reads = []
     for number, shard in enumerate(shards):
         itemsize, left = shard.tensor.itemsize, shard.extent.numel

@@ -70,7 +70,7 @@ class LossGuard:
         self._good = -1
 
     def is_bad(self, *numbers: float | Tensor) -> bool:
-        """Whether any of these numbers is NaN or infinite on any rank. Every rank calls it.
+        """Return whether any of these numbers is NaN or infinite on any rank. Every rank calls it.
 
         Wire: one number in an all-reduce. On a GPU the host waits for the numbers.
         """

@@ -300,7 +300,7 @@ def _is_too_large(value: Any) -> bool:
 
 
 def _is_pair(pair: Any) -> bool:
-    """Whether it is two indices, in order."""
+    """Return whether it is two indices, in order."""
     is_pair = isinstance(pair, list) and len(pair) == 2 and all(map(_is_whole, pair))
     return is_pair and pair[0] <= pair[1]
 

@@ -73,7 +73,7 @@ class RolloutBank:
 
     @property
     def num_left(self) -> int:
-        """How many rollouts wait to be used."""
+        """Return how many rollouts wait to be used."""
         return len(self) - self.consumed
 
     def append(self, rollouts: Sequence[Rollout]) -> None:

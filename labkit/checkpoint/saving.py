@@ -71,7 +71,7 @@ class SaveFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class WriteShare:
-    """What one rank writes of one of its shards: the elements from `start` to `stop`."""
+    """The elements of one shard, from `start` to `stop`, that one rank writes."""
 
     shard: int
     start: int
@@ -80,7 +80,7 @@ class WriteShare:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who writes what, the same on every rank."""
+    """The ranks that write each element, the same plan on every rank."""
 
     shares: list[list[WriteShare]]
     """By rank."""
@@ -246,7 +246,7 @@ class Commit:
         return Manifest(self.step, self.save_id, len(written), files, tensors, self.values)
 
     def _leads(self, group: Group) -> bool:
-        """Whether this rank is the lowest of those whose files are in this storage."""
+        """Return whether this rank is the lowest of those whose files are in this storage."""
         return not any((self.partial / file_of(rank)).exists() for rank in range(group.rank))
 
     def _write_manifest(self, manifest: Manifest) -> None:

@@ -53,7 +53,7 @@ def course(
 
 
 def _write(source: Workspace, own: Workspace) -> tuple[int, int]:
-    """How many files were written, and how many were left alone."""
+    """Return how many files were written, and how many were left alone."""
     names = list(load_catalog())
     replaced = {path: path.read_bytes() for path in map(source.solution, names)}
     added = {source.exercise(name): stub_of(name, source).encode() for name in names}

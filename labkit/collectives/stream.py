@@ -163,7 +163,7 @@ def copy_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.
 
 
 def _overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the bytes from the first to the last element of both have any in common."""
+    """Return whether the bytes from the first to the last element of both have any in common."""
     if not x.numel() or x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
         return False
     (x_from, x_to), (y_from, y_to) = _span(x), _span(y)

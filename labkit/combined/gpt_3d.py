@@ -96,7 +96,7 @@ class CombinedGPT(PipelineGPT):
         return found
 
     def num_copies(self) -> dict[str, int]:
-        """How many ranks of one dp coordinate hold just this rank's part of each parameter.
+        """Return how many ranks of one dp coordinate hold just this rank's part of each parameter.
 
         sharded over tp    1
         key-value heads    t / G, where there are fewer than tp ranks

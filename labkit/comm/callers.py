@@ -46,7 +46,7 @@ _LAUNCH = tuple(os.path.join(_LABKIT, room) + os.sep for room in ("launch", "hos
 
 @functools.lru_cache(4096)
 def is_machinery(file: str) -> bool:
-    """Whether it is labkit's or torch's, or was written by torch.compile."""
+    """Return whether it is labkit's or torch's, or was written by torch.compile."""
     return file.startswith((*MACHINERY, _OF_FX)) or _OF_INDUCTOR.search(file) is not None
 
 
@@ -72,7 +72,7 @@ class Place(NamedTuple):
 
 
 def call_text(code: CodeType, instruction: int) -> str:
-    """What the code says at `instruction` (a frame's f_lasti), on one line, without indentation.
+    """Return the code at `instruction` (a frame's f_lasti), on one line, without indentation.
 
     Empty where it is not known: sources that are gone, Python started with -X no_debug_ranges.
     """
@@ -148,7 +148,7 @@ def place(frame: FrameType) -> Place:
 
 
 class Call(NamedTuple):
-    """Who calls a group: the numbers of its site and of the reader's lines, and what those say."""
+    """A call of a group: the numbers of its site and of the reader's lines, and their texts."""
 
     site: int
     origin: int

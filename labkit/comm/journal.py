@@ -199,7 +199,7 @@ _of_this_process: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _leave_to_the_rank() -> None:
-    """What a rank has forked, such as a DataLoader's worker, is no rank: two would write one file.
+    """Detach the journal in a forked process, such as a DataLoader's worker: it is no rank.
 
     It may mark regions, or make a world of its own.
     """

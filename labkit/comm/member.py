@@ -144,7 +144,7 @@ def _labelled(name: str | None) -> Iterator[None]:
 
 
 class NamedSpans:
-    """What a Group offers for `with`: a region of the timeline, and a label for operations."""
+    """Names that a Group offers for `with`: a region of the timeline, a label for operations."""
 
     _journal: Journal
 
@@ -219,7 +219,7 @@ class Member(NamedSpans):
 
     @property
     def backend(self) -> str:
-        """What carries the messages: "gloo" or "nccl". Staged and throttled ones are gloo's."""
+        """The backend of the messages: "gloo" or "nccl". Staged and throttled ones are gloo's."""
         is_own = isinstance(self._process_group, dist.ProcessGroup)
         return dist.get_backend(self._process_group) if is_own else "gloo"
 

@@ -206,14 +206,14 @@ def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
 
 
 def _call(operation: Operation) -> tuple[object, ...] | None:
-    """What must not change places; None where the order does not count."""
+    """Return what must not change places, or None where the order does not count."""
     if is_foreign(operation) or not has_order(operation):  # torch's record has no labels or roots
         return None
     return (*(value(operation) for value in EQUAL.values()), operation.called)
 
 
 def has_order(operation: Operation) -> bool:
-    """Whether it counts which line calls: a label says what an operation is for."""
+    """Return whether it counts which line calls: a label says what an operation is for."""
     return operation.label is None and operation.kind not in WITHOUT_DATA
 
 
@@ -238,7 +238,7 @@ def collectives(timelines: Sequence[Timeline]) -> dict[tuple[str, int], ByRank]:
 
 
 def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[Operation]]]:
-    """Of two ranks that differ, every two collectives of a group that follow each other."""
+    """Yield every two collectives of a group that follow each other, of two ranks that differ."""
     for (group, sequence), by_rank in met.items():
         before = met.get((group, sequence - 1), {})
         if len({each.called for each in by_rank.values()}) == 1:

@@ -116,7 +116,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """How people say it: `all_reduce #4`, `send #1 to rank 2`."""
+        """The name in a report: `all_reduce #4`, `send #1 to rank 2`."""
         if self.kind == "send":
             return f"send #{self.sequence} to rank {self.peer}"
         if self.kind == "recv":

@@ -37,7 +37,7 @@ _TAG = 0  # messages between two ranks arrive in the order in which they were se
 
 
 class Primitives(Member):
-    """What a Group can do. Collectives are called by all members together.
+    """The operations of a Group. All members call a collective together.
 
     Messages go from one rank to another, in order. The buffer must have the message's shape and
     dtype, or the later of the two calls raises Disagreement. (gloo itself ends the receiving

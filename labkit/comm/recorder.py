@@ -255,7 +255,7 @@ def _has_handlers() -> bool:
 
 
 def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
-    """Which of these the main thread waits for until it is over; None where nobody can say.
+    """Return which of these the main thread waits for, or None where that is not certain.
 
     To have begun a collective is not to wait for it. A frame of C++ does not say what it does, but
     the record has the Python stack with which each operation was begun: where the thread still
@@ -277,7 +277,7 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _is_functional(entry: Mapping[str, Any]) -> bool:
-    """Whether it is under way, and came out of torch.distributed._functional_collectives."""
+    """Return whether it is under way, and came out of torch.distributed._functional_collectives."""
     files = [frame["filename"] for frame in entry.get("frames", [])]
     return not entry["retired"] and any(file.endswith(_FUNCTIONAL) for file in files)
 

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 
 
 class _Roles(NamedTuple):
-    """Which arguments of a process group's method it reads, and which it writes."""
+    """The arguments of a process group's method that it reads, and those that it writes."""
 
     read: tuple[int, ...]
     written: tuple[int, ...]
@@ -40,7 +40,7 @@ _ROLES = {
 
 
 def through_host(process_group: dist.ProcessGroup, device: torch.device) -> Any:
-    """What a Group on `device` hands its operations to: staged where gloo meets a GPU.
+    """Return the process group for a Group on `device`: staged where gloo meets a GPU.
 
     Every other process group comes back as it is: nothing is added to a call on the CPU or on nccl.
     """

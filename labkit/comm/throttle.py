@@ -204,7 +204,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 class Throttle:
-    """What all groups of one rank share: the links, the table of their messages, the counts."""
+    """State that all groups of one rank share: the links, the table of their messages, counts."""
 
     def __init__(self, topology: Topology, folder: Path) -> None:
         """`folder`: of the run."""

@@ -93,7 +93,7 @@ class Link:
         return 1 / self.bandwidth_bytes_per_s
 
     def seconds(self, nbytes: float) -> float:
-        """Of one message that has the link to itself: alpha + nbytes * beta.
+        """Return seconds of one message that has the link to itself: alpha + nbytes * beta.
 
         TypeError and ValueError for what is no number of bytes.
         """
@@ -185,7 +185,7 @@ class Topology:
         return rank // self.ranks_per_host
 
     def link_between(self, a: int, b: int) -> Link | None:
-        """What messages from rank `a` to rank `b` have on their own, and back; None: no throttle.
+        """Return the link for messages between ranks `a` and `b` alone. None: no throttle.
 
         The bandwidth is that of the narrowest link on the way. ValueError for a rank to itself.
         """
@@ -214,7 +214,7 @@ class Topology:
 
     @property
     def num_ports(self) -> int:
-        """Of all links, in each direction."""
+        """The ports of all links, in each direction."""
         return sum(self.world_size * tier.links // tier.ranks for tier in self._tiers)
 
     def degraded(self, link: str, share: float) -> Self:

@@ -192,7 +192,7 @@ class _Replay:
 
 
 def _program(rank: int, timeline: Timeline) -> list[_Event]:
-    """What a rank did, in order."""
+    """Return a rank's events, in order."""
     events = []
     for number, region in enumerate(timeline.regions):
         events.append(_Event(region.start_s, -1, _ENTER, number))

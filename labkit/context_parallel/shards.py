@@ -79,12 +79,12 @@ class Cut:
         return self.placement(self.num_tokens, self.size, rank)
 
     def length(self, rank: int) -> int:
-        """How many tokens a rank holds."""
+        """Return how many tokens a rank holds."""
         return sum(map(len, self.segments(rank)))
 
     @property
     def lengths(self) -> list[int]:
-        """How many tokens each rank holds."""
+        """Return how many tokens each rank holds."""
         return [self.length(rank) for rank in range(self.size)]
 
     def positions(self, rank: int) -> Tensor:

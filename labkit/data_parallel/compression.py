@@ -234,7 +234,7 @@ class PowerSGD(Compressor):
         return total, own
 
     def _is_large(self, gradient: Tensor) -> bool:
-        """Whether P and Q together are smaller."""
+        """Return whether P and Q together are smaller."""
         if gradient.dim() < 2 or not gradient.numel():
             return False
         rows, columns = len(gradient), gradient.numel() // len(gradient)

@@ -64,7 +64,7 @@ class Synchronous:
             raise ValueError(f"first={self.first!r}: gradients are counted, from 1; None means all")
 
     def num_gradients(self, num_workers: int) -> int:
-        """How many gradients a step takes. ValueError unless there are that many workers."""
+        """Return how many gradients a step takes. ValueError unless there are that many workers."""
         first = num_workers if self.first is None else self.first
         if not 1 <= first <= num_workers:
             raise ValueError(
@@ -120,7 +120,7 @@ class Server:
 
     @property
     def is_over(self) -> bool:
-        """Whether all steps have been made."""
+        """Return whether all steps have been made."""
         return self.version >= self.num_steps
 
     def serve(self, group: Group, worker: int) -> None:

@@ -141,7 +141,7 @@ def _unless_threads_bring_it(verdict: Verdict, views: Sequence[View]) -> Verdict
 
 
 def _cannot_bring(views: Sequence[View], ranks: Sequence[int]) -> bool:
-    """Whether these ranks have no other threads that may still post something.
+    """Return whether these ranks have no other threads that may still post something.
 
     They may not either where every thread of every rank is held, and nothing is under way. A rank
     that has returned may have left threads behind.

@@ -84,7 +84,7 @@ def _identity(thread: str) -> str:
 
 
 def _is_held(lines: list[str]) -> bool:
-    """Whether a thread waits, without a timeout, in one of these innermost lines."""
+    """Return whether a thread waits, without a timeout, in one of these innermost lines."""
     inner = [line for line in lines if not line.endswith(_JOINING)]
     found = _LINE.search(inner[0]) if inner else None
     said = "" if found is None else linecache.getline(found[1], int(found[2])).strip()

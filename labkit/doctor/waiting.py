@@ -49,7 +49,7 @@ class View:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it executes nothing until somebody lets it go on."""
+        """Return whether it executes nothing until somebody lets it go on."""
         return not self.stage.is_over and self.halt is not None and self.halt.is_stop
 
     @property
@@ -61,7 +61,7 @@ class View:
 
     @property
     def has_others_at_work(self) -> bool:
-        """Whether other threads than the one that we see may post something for the rank."""
+        """Return whether other threads than the one that we see may post something for the rank."""
         return self.stack.num_other_threads > 0
 
     def is_unheard_of(self, wanted: Operation) -> bool:
@@ -70,7 +70,7 @@ class View:
         return is_foreign(wanted) and not has_answered
 
     def has_posted(self, wanted: Operation, rank: int) -> bool:
-        """Whether our part of what `rank` waits in is there.
+        """Return whether our part of what `rank` waits in is there.
 
         A journal of which only an end is known is enough, with the last operation of each kind:
         they are counted from 1 without a gap.
@@ -111,7 +111,7 @@ class Wait:
 
     @property
     def can_end(self) -> bool:
-        """Whether everybody has posted their part."""
+        """Return whether everybody has posted their part."""
         return not self.missing
 
 

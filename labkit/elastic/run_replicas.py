@@ -138,7 +138,7 @@ class _Life(RunThread):
         return not is_over and len(self.attempts) <= self._job.restarts
 
     def is_left_behind(self) -> bool:
-        """Whether another replica has returned, and nobody knows if this one will go on."""
+        """Return whether another replica has returned, and nobody knows if this one will go on."""
         states = self._job.coordinator.monitor.states()
         return self._job.is_over and states[self._number] == "frozen"
 
@@ -156,7 +156,7 @@ class _Life(RunThread):
 
 
 def _has_no_state(error: Exception | None) -> bool:
-    """Whether a replica ended because nobody is left to heal it."""
+    """Return whether a replica ended because nobody is left to heal it."""
     return isinstance(error, RankError) and isinstance(error.exception, NoReplicaLeft)
 
 

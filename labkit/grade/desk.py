@@ -93,7 +93,7 @@ def reset(name: str, *, workspace: Workspace | None = None) -> Note:
 
 
 def has_passed(name: str) -> bool:
-    """Whether a check of the exercise has ever passed on this machine."""
+    """Return whether a check of the exercise has ever passed on this machine."""
     checks = progress.events(name, "check")
     return any(event.detail.get("outcome") == Outcome.PASSED.value for event in checks)
 

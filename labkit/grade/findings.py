@@ -119,7 +119,7 @@ def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
 
 
 def _reads_early(observed: Observed) -> bool:
-    """Whether NaN of a buffer under way came into a result."""
+    """Return whether NaN of a buffer under way came into a result."""
     is_under_way = any(e.is_pending for r in observed.ranks for e in r.events)
     return is_under_way and any(
         _has_nan(observed.ranks[rank].output) and not _has_nan(observed.right[rank])
@@ -205,7 +205,7 @@ def held(
 
 
 def _agree(one: Observed, other: Observed | None) -> bool:
-    """Whether the results are the same on every rank."""
+    """Return whether the results are the same on every rank."""
     return other is not None and all(
         close(a, b) or one.is_same(a, b) for a, b in zip(one.ys, other.ys, strict=True)
     )
@@ -259,7 +259,7 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
 
 
 def _unchanged(before: Any, after: Any) -> bool:
-    """Whether an argument is what it was; values of other types are not looked at."""
+    """Return whether an argument is what it was; values of other types are not looked at."""
     known = torch.Tensor | int | float | str | list | dict
     places = [(now, was) for _, now, was in pairs(after, before) if isinstance(was, known)]
     return all(close(now, was, steps=0) for now, was in places)

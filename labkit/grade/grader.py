@@ -143,7 +143,7 @@ def directly(watch: Any, args: tuple[Any, ...]) -> Any:
 def close(
     got: Any, right: Any, case: Case | None = None, steps: float = 8, share: float = 0.0
 ) -> bool:
-    """Whether a result is the right one: types and shapes, and values but for rounding.
+    """Return whether a result is the right one: types and shapes, and values but for rounding.
 
     Tensors: same shape and dtype; floating-point numbers within `steps` times the dtype's epsilon,
     all numbers within `share`, per unit of the largest number. Python's floats: within 1e-9 of the

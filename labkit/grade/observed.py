@@ -169,7 +169,7 @@ class Observed:
 
     @property
     def n(self) -> int:
-        """How many ranks took part."""
+        """Return how many ranks took part."""
         return len(self.ranks)
 
     @property
@@ -216,7 +216,7 @@ class Observed:
 
     @property
     def returned(self) -> bool:
-        """Whether the function returned on every rank."""
+        """Return whether the function returned on every rank."""
         return all(rank.returned for rank in self.ranks)
 
     @property
@@ -231,7 +231,7 @@ class Observed:
         return f"{ranks}{self.case.label}"
 
     def is_answer(self, expected: Sequence[Any]) -> bool:
-        """Whether the results are `expected`, by rank, and these are not the right ones."""
+        """Return whether the results are `expected`, by rank, and these are not the right ones."""
         return bool(self.wrong_ranks) and all(
             self.is_same(seen.output, each) for seen, each in zip(self.ranks, expected, strict=True)
         )

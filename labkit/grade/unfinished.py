@@ -128,7 +128,7 @@ _NOT_OF_THE_SUBJECT = ("BdbQuit", "NameError", "ImportError", "ModuleNotFoundErr
 
 
 def is_busy_machine(failure: RunError) -> bool:
-    """Whether the time was up while the ranks were still on their way, or before they began.
+    """Return whether the time was up while the ranks were still on their way, or before they began.
 
     Ranks that loop or wait have done nothing that the journals know of for half of the time.
     """

@@ -197,7 +197,7 @@ class Board:
         return answers[0] if answers else None
 
     def _is_free(self) -> bool:
-        """Whether the question before has its answer; waits a little for it."""
+        """Return whether the question before has its answer; waits a little for it."""
         if self._open is None:
             return True
         self._open.join(_PATIENCE_S)

@@ -223,7 +223,7 @@ class Finding:
 
     @property
     def stands(self) -> bool:
-        """Whether the claim is borne out, by what was found."""
+        """Return whether the claim is borne out, by what was found."""
         exhibit = self.exhibit
         if has_bounds(exhibit):
             return (
@@ -244,7 +244,7 @@ class Finding:
 
     @property
     def only_measured(self) -> bool:
-        """Whether calc has no formula, so that the proof itself is a run."""
+        """Return whether calc has no formula, so that the proof itself is a run."""
         return bool(self.exhibit.proof) and not proofs.uses(self.exhibit.proof, "calc")
 
     @property
@@ -307,7 +307,7 @@ def _findings(claim: Claim, measure: bool, anew: bool) -> Iterator[Finding]:
 
 
 def has_bounds(exhibit: Exhibit) -> bool:
-    """Whether the claim is in words, and bounds say what they mean."""
+    """Return whether the claim is in words, and bounds say what they mean."""
     return any(each is not None for each in (exhibit.at_least, exhibit.more_than, exhibit.at_most))
 
 

@@ -57,13 +57,13 @@ def value(proof: str) -> Any:
 
 
 def uses(proof: str, room: str) -> bool:
-    """Whether a proof reads or calls something of "calc" or of "runs"."""
+    """Return whether a proof reads or calls something of "calc" or of "runs"."""
     tree = ast.parse(proof.strip(), mode="eval")
     return any(isinstance(node, ast.Name) and node.id == room for node in ast.walk(tree))
 
 
 def multiplies(proof: str) -> bool:
-    """Whether anything in it is multiplied, divided or raised to a power."""
+    """Return whether anything in it is multiplied, divided or raised to a power."""
     products = (ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
     return any(isinstance(node, products) for node in ast.walk(ast.parse(proof.strip())))
 

@@ -104,7 +104,7 @@ class Case(Question):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the fault costs most, and about as much in both runs as in the replay."""
+        """Return whether the fault costs most, and about as much in both runs as in the replay."""
         first, fault, (low, high) = self.findings[0], self.drawn.faults[0], self.gains
         is_named = (first.cause, first.rank) == (fault.cause, fault.rank)
         return is_named and high - low <= 2 * TOLERANCE

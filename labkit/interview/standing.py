@@ -78,7 +78,7 @@ class Standing:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing has happened yet."""
+        """Return whether nothing has happened yet."""
         return self.num_events == 0
 
     @property

@@ -96,7 +96,7 @@ def _timed(
 
 
 def _were_importing(faults: list[str | Exception]) -> bool:
-    """Whether the time was up while a rank imported modules."""
+    """Return whether the time was up while a rank imported modules."""
     stacks = [each.stacks for each in faults[:1] if isinstance(each, RunTimeout)]
     return any(_IMPORTS in stack for of_run in stacks for stack in of_run)
 

@@ -33,7 +33,7 @@ _POLITE_S = 0.3
 
 
 class Evidence:
-    """Of all ranks of one run; every list has an entry per rank."""
+    """Evidence about all ranks of one run; every list has an entry per rank."""
 
     def __init__(
         self,

@@ -108,7 +108,7 @@ def _has_found_a_mismatch(rank: Rank) -> bool:
 
 
 def _is_consequence(rank: Rank) -> bool:
-    """Whether what a rank did can have come of another one's failure."""
+    """Return whether what a rank did can have come of another one's failure."""
     return not isinstance(rank.report, Raised) or rank.report.came_from_a_communication
 
 

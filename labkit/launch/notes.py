@@ -90,7 +90,7 @@ def _not_throttled(run: Run, topology: Topology) -> str:
 
 
 def _has_links(operation: Operation, topology: Topology) -> bool:
-    """Whether messages between the ranks of its group are throttled, or some of them."""
+    """Return whether messages between the ranks of its group are throttled, or some of them."""
     hosts = {topology.host_of(rank) for rank in operation.group}
     return len(hosts) > 1 or (topology.fast is not None and len(operation.group) > 1)
 
@@ -195,7 +195,7 @@ def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
 def _counts(
     journals: Sequence[Sequence[Operation]],
 ) -> tuple[dict[tuple[str, tuple[int, ...]], dict[int, int]], dict[Half, int]]:
-    """How many collectives of each group each member has called, and each end's messages."""
+    """Return how many collectives of each group each member has called, and each end's messages."""
     calls: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
     messages: dict[Half, int] = {}
     for rank, journal in enumerate(journals):

@@ -72,7 +72,7 @@ _LAUNCHER = {
 
 @dataclass(frozen=True)
 class RankSpec:
-    """Which rank a process is to be."""
+    """The rank that a process is to be."""
 
     rank: int
     world_size: int

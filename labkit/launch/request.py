@@ -216,7 +216,7 @@ def most_ranks(timeout_s: float, machine: Machine) -> tuple[int, str]:
 
 
 def ranks_by_open_files(limit: int, in_use: int) -> int:
-    """How many ranks a driver can have that has `in_use` files open, of `limit`."""
+    """Return how many ranks a driver can have that has `in_use` files open, of `limit`."""
     return min((limit - in_use - _SPARE_FILES) // _FILES_OF_DRIVER, limit - _FILES_OF_RANK)
 
 

@@ -62,7 +62,7 @@ def size_text(nbytes: int) -> str:
 
 
 def cores(machine: Machine) -> Finding:
-    """Whether ranks can run side by side."""
+    """Return whether ranks can run side by side."""
     text = f"{machine.num_cores:g}"
     if machine.num_cores < machine.num_host_cores:
         text += f" of the machine's {machine.num_host_cores} (affinity or a container's quota)"
@@ -79,7 +79,7 @@ def cores(machine: Machine) -> Finding:
 
 
 def memory(machine: Machine) -> Finding:
-    """Whether there is room for Jupyter, the fork server and the ranks."""
+    """Return whether there is room for Jupyter, the fork server and the ranks."""
     total, available = machine.memory_bytes, machine.available_bytes
     text = "unknown" if total is None else size_text(total)
     text += " (the container's limit)" if machine.is_memory_limited else ""
@@ -99,7 +99,7 @@ def memory(machine: Machine) -> Finding:
 
 
 def shared_memory(folder: Path = Path("/dev/shm"), platform: str = sys.platform) -> Finding:
-    """Whether /dev/shm, which only Linux has, is large enough."""
+    """Return whether /dev/shm, which only Linux has, is large enough."""
     if not platform.startswith("linux"):
         return Finding("shared memory", "no /dev/shm on this system, and none needed")
     sizes = folder_sizes(folder)
@@ -120,7 +120,7 @@ def shared_memory(folder: Path = Path("/dev/shm"), platform: str = sys.platform)
 
 
 def open_files(machine: Machine) -> Finding:
-    """How many ranks the limit of open files allows."""
+    """Return how many ranks the limit of open files allows."""
     limit = machine.max_open_files
     if limit is None:
         return Finding("open files", "no limit that this system tells")
@@ -153,7 +153,7 @@ def _ranks(number: int) -> str:
 
 
 def processes(machine: Machine) -> Finding:
-    """Whether ranks, with their threads, may be started at all."""
+    """Return whether ranks, with their threads, may be started at all."""
     limit = machine.max_processes
     if limit is None or limit >= _ENOUGH_PROCESSES:
         return Finding("processes", "no limit" if limit is None else f"at most {limit}")
@@ -197,7 +197,7 @@ def _unusable(text: str) -> Finding:
 
 
 def temporary_files(folder: Path | None = None) -> Finding:
-    """Whether files can be made there, mapped into memory and seen through it."""
+    """Return whether files can be made there, mapped into memory and seen through it."""
     try:
         folder = Path(tempfile.gettempdir()) if folder is None else folder
         with tempfile.TemporaryDirectory(prefix="labkit-doctor-", dir=folder) as mine:

@@ -274,7 +274,7 @@ class RunThread(threading.Thread):
     def launch(
         self, fn: Callable[..., Any], num_ranks: int, args: Sequence[Any], timeout: float
     ) -> Run:
-        """As of `launch`: on the CPU, and what ranks print is not shown."""
+        """Like `launch`: on the CPU, and what ranks print is not shown."""
         options: dict[str, Any] = {"device": "cpu", "echo": False, "on_start": self.pids.extend}
         try:
             return launch(fn, num_ranks, [args], timeout=timeout, **options)

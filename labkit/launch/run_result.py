@@ -74,7 +74,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Run:
-    """What `labkit.run` returns. Each list has one entry per rank.
+    """The result of `labkit.run`. Each list has one entry per rank.
 
     Times in `timeline` are seconds; 0 is the moment when the first rank began the function.
     """

@@ -143,7 +143,7 @@ def _one(algorithm: Any) -> Algorithm:
 
 
 def takes_out(all_reduce: Callable[..., Any]) -> bool:
-    """Whether a function can be told where to put its result."""
+    """Return whether a function can be told where to put its result."""
     try:
         return "out" in inspect.signature(all_reduce).parameters
     except (TypeError, ValueError):  # some callables written in C have no signature

@@ -41,7 +41,7 @@ class RecordedEngine(Engine):
         super().__init__(_Noting(decoder, self.passes), cache, scheduler)
 
     def step(self) -> list[Output]:
-        """As of Engine."""
+        """Like Engine."""
         began_s = time.perf_counter()
         outputs = super().step()
         if len(self.passes) > len(self.seconds):

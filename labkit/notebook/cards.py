@@ -203,7 +203,7 @@ class CardQuestion:
 
     @property
     def is_revealed(self) -> bool:
-        """Whether the answer shows."""
+        """Return whether the answer shows."""
         return self._hidden.layout.display != "none"
 
     def focus(self) -> None:

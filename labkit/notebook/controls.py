@@ -158,7 +158,7 @@ class Ticker:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a next tick."""
+        """Return whether there is a next tick."""
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
@@ -196,12 +196,12 @@ class Heard:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether something was to be stored, and could not be."""
+        """Return whether something was to be stored, and could not be."""
         return any(practice.NOT_WRITTEN in each for each in self.messages)
 
     @property
     def is_unread(self) -> bool:
-        """Whether something was to be read, and could not be."""
+        """Return whether something was to be read, and could not be."""
         return any(practice.NOT_READ in each for each in self.messages)
 
     @property

@@ -147,7 +147,7 @@ class DrillQuestion:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was rated."""
+        """Return whether it was rated."""
         return self.asked.rating is not None
 
     def focus(self) -> None:

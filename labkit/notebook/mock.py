@@ -71,7 +71,7 @@ class MockInterview:
 
     @property
     def is_going(self) -> bool:
-        """Whether it was started, and is not over."""
+        """Return whether it was started, and is not over."""
         return self.interview is not None and self.report is None
 
     def start(self) -> None:

@@ -74,12 +74,12 @@ class PipelineSetup:
 
     @property
     def has_virtual_stages(self) -> bool:
-        """Whether `virtual` means anything."""
+        """Return whether `virtual` means anything."""
         return SCHEDULES[self.schedule] is interleaved
 
     @property
     def is_split(self) -> bool:
-        """Whether a backward is two operations, I and W."""
+        """Return whether a backward is two operations, I and W."""
         return SCHEDULES[self.schedule] in (zero_bubble_h1, zero_bubble_v)
 
 

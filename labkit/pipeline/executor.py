@@ -215,7 +215,7 @@ class Work:
         }
 
     def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        """What the operation yields for another stage. taken: what one has made for it."""
+        """Perform an operation; return its product for another stage. taken: another's product."""
         return self._compute[op.kind](op, taken)
 
     def losses(self) -> tuple[float, ...]:

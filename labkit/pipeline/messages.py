@@ -218,7 +218,7 @@ class _Wires:
         return link, len(end) - 1
 
     def is_through(self, link: Link, number: int) -> bool:
-        """Whether both ends have been posted."""
+        """Return whether both ends have been posted."""
         return number < min(len(self.sent[link]), len(self.received[link]))
 
 

@@ -63,12 +63,12 @@ class Op(NamedTuple):
 
     @property
     def product(self) -> Product:
-        """What others wait for: B and I both yield the gradient of the stage's input, an I."""
+        """The product that other stages wait for: B and I both yield the input's gradient, an I."""
         kind, stage, microbatch = self
         return (Kind.I, stage, microbatch) if kind is Kind.B else self
 
     def needs(self, num_stages: int) -> Product | None:
-        """What must have come from another stage before this one begins; None: nothing."""
+        """The product of another stage that this operation waits for, or None."""
         kind, stage, microbatch = self
         if kind is Kind.F:
             return (Kind.F, stage - 1, microbatch) if stage else None

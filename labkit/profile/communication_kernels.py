@@ -101,12 +101,12 @@ class Communication:
         return kind_of(call) or SOME_KIND
 
     def is_call(self, name: str) -> bool:
-        """Whether this call or annotation of the host starts communication."""
+        """Return whether this call or annotation of the host starts communication."""
         return bool(_CALLS.search(name)) or any(each.search(name) for each in self._added)
 
     @staticmethod
     def may_be(name: str) -> bool:
-        """Whether a kernel that counts as computing has a name as if it communicated."""
+        """Return whether a kernel that counts as computing has a name as if it communicated."""
         own = own_name(name)
         return bool(_PERHAPS.search(own)) and not _LOCAL.search(own)
 

@@ -247,7 +247,7 @@ class _Rates:
                         self._found[each.kind].append((each.nbytes, each.done_s - begin_s))
 
     def sees_end(self, exchange: Exchange) -> bool:
-        """Whether its end is known: the rank waited for it, and not only in the last moment.
+        """Return whether its end is known: the rank waited for it, and not only in the last moment.
 
         Else it was done at an earlier time, which is not recorded.
         """

@@ -191,7 +191,7 @@ def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange
 
 
 def has_one_clock(trace: Trace) -> bool:
-    """Whether no rank had a result of all ranks before the last of them had arrived."""
+    """Return whether no rank had a result of all ranks before the last of them had arrived."""
     return all(
         max(each.posted_s for each in by_rank.values()) <= min(e.done_s for e in by_rank.values())
         for by_rank in trace.meetings.values()

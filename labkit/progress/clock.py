@@ -131,7 +131,7 @@ def _in_words(error: BaseException) -> str:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the file itself is to blame, and no other try could succeed."""
+    """Return whether the file itself is to blame, and no other try could succeed."""
     return isinstance(error, DamagedStore) or _primary_code(error) in (
         sqlite3.SQLITE_CORRUPT,
         sqlite3.SQLITE_NOTADB,

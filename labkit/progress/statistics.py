@@ -56,7 +56,7 @@ class ExerciseRow:
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was tried, or read. A stub that was checked is nothing yet."""
+        """Return whether anything was tried, or read. A stub that was checked is nothing yet."""
         return bool(self.num_tries or self.num_hints or self.solution_shown or self.passed_s)
 
 

@@ -91,7 +91,7 @@ class _Search:
 
 
 def _extended(stop: str, borders: Sequence[int], matched: int, letter: str) -> int:
-    """How many letters match after one more."""
+    """Return how many letters match after one more."""
     while matched and stop[matched] != letter:
         matched = borders[matched - 1]
     return matched + (stop[matched] == letter)

@@ -73,7 +73,7 @@ class KVCache:
 
     @property
     def capacity(self) -> float:
-        """How many tokens one sequence can have that is alone in the cache."""
+        """Return how many tokens one sequence can have that is alone in the cache."""
         return self.keys_LNGK.shape[1]
 
     @property
@@ -95,7 +95,7 @@ class KVCache:
         raise NotImplementedError
 
     def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
-        """How many free pages `reserve` with these arguments takes at most."""
+        """Return how many free pages `reserve` with these arguments takes at most."""
         raise NotImplementedError
 
     def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
@@ -115,7 +115,7 @@ class KVCache:
         return 0
 
     def num_found(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens `share_prefix` would find now. Rungs 1 and 2: 0."""
+        """Return how many of these tokens `share_prefix` would find now. Rungs 1 and 2: 0."""
         return 0
 
     def num_cached(self, sequence: int) -> int:
@@ -308,7 +308,7 @@ class ContiguousCache(KVCache):
         return 0 if sequence in self._regions else longest
 
     def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
-        """As of KVCache. ValueError: the sequence outgrows the region that it reserved."""
+        """Like KVCache. ValueError: the sequence outgrows the region that it reserved."""
         if sequence not in self._regions:
             hole = next((each for each in self._holes() if len(each) >= longest), None)
             if hole is None:
@@ -327,7 +327,7 @@ class ContiguousCache(KVCache):
         self._regions.pop(sequence, None)
 
     def held(self, sequence: int) -> Tensor:
-        """As of KVCache: its region, also the slots that are reserved for later."""
+        """Like KVCache: its region, also the slots that are reserved for later."""
         region = self._regions.get(sequence, range(0))
         return torch.arange(region.start, region.stop, device="cpu")
 
@@ -357,7 +357,7 @@ class PagedCache(Pages, KVCache):
         KVCache.__init__(self, config, num_pages * page_size, dtype, device)
 
     def held(self, sequence: int) -> Tensor:
-        """As of KVCache: the slots of its pages."""
+        """Like KVCache: the slots of its pages."""
         return _slots_of(tuple(self.pages_of(sequence)), self.page_size)
 
     def _copy(self, page: int) -> int:

@@ -137,7 +137,7 @@ class _Alike:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which token is where in a pass; the same in all layers."""
+    """The place of each token in a pass; the same in all layers."""
 
     tokens_n: Tensor
     positions_n: Tensor

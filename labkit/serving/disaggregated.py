@@ -68,20 +68,20 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         self._nothing = cache.copy_out(-1)  # of no sequence: the layout of what is sent
 
     def add(self, request: Request) -> int:
-        """As of Engine. The request waits until its keys and values have come."""
+        """Like Engine. The request waits until its keys and values have come."""
         id = super().add(request)
         if tokens := self.waiting[-1].tokens[:-1]:
             self._coming[id] = self._thread.submit(self._ask, tokens)
         return id
 
     def cancel(self, id: int) -> None:
-        """As of Engine. A prompt that rank 1 has begun is computed in vain."""
+        """Like Engine. A prompt that rank 1 has begun is computed in vain."""
         super().cancel(id)
         if (coming := self._coming.pop(id, None)) is not None:
             coming.cancel()
 
     def step(self) -> list[Output]:
-        """As of Engine. If no request can go on, wait for the next keys and values.
+        """Like Engine. If no request can go on, wait for the next keys and values.
 
         RuntimeError: rank 1 is gone.
         """

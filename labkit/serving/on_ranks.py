@@ -84,22 +84,22 @@ class Leader(EngineWithRanks):
 
     @property
     def num_free_pages(self) -> int:
-        """As of EngineClient: of this rank, and so of each."""
+        """Like EngineClient: of this rank, and so of each."""
         return self._engine.num_free_pages
 
     def add(self, request: Request) -> int:
-        """As of Engine. The other ranks hear of it at the next step."""
+        """Like Engine. The other ranks hear of it at the next step."""
         id = self._engine.add(request)
         self._events.append(request)
         return id
 
     def cancel(self, id: int) -> None:
-        """As of Engine. The other ranks hear of it at the next step."""
+        """Like Engine. The other ranks hear of it at the next step."""
         self._engine.cancel(id)
         self._events.append(id)
 
     def step(self) -> list[Output]:
-        """As of Engine, on all ranks. Without work, it only sends, and so finds ranks that died.
+        """Like Engine, on all ranks. Without work, it only sends, and so finds ranks that died.
 
         RuntimeError: a rank is gone, an earlier step has failed, or the Leader is closed.
         """
@@ -158,7 +158,7 @@ def agreed_num_pages(
     page_size: int = 16,
     dtype: torch.dtype = torch.float32,
 ) -> int:
-    """How many pages fit into the memory of every rank: the least number of all ranks.
+    """Return how many pages fit into the memory of every rank: the least number of all ranks.
 
     config: decoder.cache_config, this rank's share. num_bytes: for the cache, on this rank.
     With numbers of their own, ranks would plan different passes. Wire: an all-reduce of 8 bytes.

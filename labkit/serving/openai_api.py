@@ -113,7 +113,7 @@ Prompt = Annotated[str | Tokens | Prompts, BeforeValidator(_as_few_prompts)]
 
 
 class Body(_Body):
-    """What both calls have. A Literal: only the value that changes nothing is supported."""
+    """The fields that both calls have. A Literal: no other value is supported."""
 
     model: Name
     stream: bool = False
@@ -138,7 +138,7 @@ class Body(_Body):
 
 
 class CompletionBody(Body):
-    """Of /v1/completions. A list of prompts gives as many answers, times n."""
+    """The body of POST /v1/completions. A list of prompts gives as many answers, times n."""
 
     prompt: Prompt = ""
     best_of: Literal[1] = 1
@@ -168,7 +168,7 @@ class Message(_Body):
 
 
 class ChatBody(Body):
-    """Of /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: Annotated[
         list[Message], Field(min_length=1, fail_fast=True), BeforeValidator(_as_few_messages)
@@ -187,7 +187,7 @@ class ChatBody(Body):
 
 
 class Reply:
-    """What a client gets of the answers to one call: all at once, or event by event."""
+    """A client's reply: the answers to one call, all at once or event by event."""
 
     def __init__(self, body: CompletionBody | ChatBody, requests: Sequence[Request]) -> None:
         self._is_chat, options = isinstance(body, ChatBody), body.stream_options

@@ -29,7 +29,7 @@ from labkit.serving.requests import Piece
 
 
 class PagePool:
-    """How many sequences hold each page, which pages are free, and what full pages contain."""
+    """Pages: the sequences that hold each, the free ones, and the contents of full ones."""
 
     def __init__(self, num_pages: int) -> None:
         self.references = [0] * num_pages
@@ -107,7 +107,7 @@ class Pages:
         return max(0, new) + self._must_copy(table, num_tokens)
 
     def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
-        """As of KVCache: `longest` is not needed, since a sequence can take pages later."""
+        """Like KVCache: `longest` is not needed, since a sequence can take pages later."""
         if self.pages_needed(sequence, num_tokens, longest) > self.pool.num_free:
             return False
         table = self._tables.setdefault(sequence, _Table())
@@ -119,11 +119,11 @@ class Pages:
         return True
 
     def num_found(self, tokens: Sequence[int]) -> int:
-        """As of KVCache."""
+        """Like KVCache."""
         return self.page_size * len(self._found(tokens))
 
     def share_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        """As of KVCache. Only full pages are shared."""
+        """Like KVCache. Only full pages are shared."""
         found = self._found(tokens)
         table = _Table([self.pool.share(page) for page in found.values()], keys=list(found))
         num_shared = len(table.pages) * self.page_size
@@ -141,11 +141,11 @@ class Pages:
         self._tables[child] = _Table(pages, list(whole.tokens), list(whole.keys))
 
     def num_cached(self, sequence: int) -> int:
-        """As of KVCache."""
+        """Like KVCache."""
         return len(self._tables[sequence].tokens) if sequence in self._tables else 0
 
     def commit(self, pieces: Sequence[Piece]) -> None:
-        """As of KVCache, and other sequences find the pages that are full now."""
+        """Like KVCache, and other sequences find the pages that are full now."""
         for piece in pieces:
             table = self._tables[piece.sequence]
             table.tokens += piece.tokens
@@ -157,7 +157,7 @@ class Pages:
                 self.pool.publish(table.pages[index], table.keys[index])
 
     def truncate(self, sequence: int, num_tokens: int) -> None:
-        """As of KVCache. Dropped pages keep their prefix keys, for their contents stay true."""
+        """Like KVCache. Dropped pages keep their prefix keys, for their contents stay true."""
         if sequence not in self._tables:
             return
         table = self._tables[sequence]
@@ -171,13 +171,13 @@ class Pages:
             self.pool.forget(table.pages[-1])
 
     def unpublish(self, sequence: int) -> None:
-        """As of KVCache. Also pages of other sequences that have the same tokens are not found."""
+        """Like KVCache. Also pages of other sequences that have the same tokens are not found."""
         for key in self._tables.get(sequence, _Table()).keys:
             if (page := self.pool.find(key)) is not None:
                 self.pool.forget(page)
 
     def free(self, sequence: int) -> None:
-        """As of KVCache. The last page first: the first ones are the most likely to be shared."""
+        """Like KVCache. The last page first: the first ones are the most likely to be shared."""
         for page in reversed(self._tables.pop(sequence, _Table()).pages):
             self.pool.release(page)
 

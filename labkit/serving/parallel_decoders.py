@@ -90,14 +90,14 @@ class TensorParallelDecoder(Decoder):
         )
 
     def embedded(self, layout: Layout) -> Tensor:
-        """As of Decoder. Wire: a sum."""
+        """Like Decoder. Wire: a sum."""
         position = self.model.embedding.position
         position_nD = None if position is None else F.embedding(layout.positions_n, position.weight)
         x_1nD: Tensor = self.model.embedding(layout.tokens_n[None], position_nD, self._layout)
         return x_1nD[0]
 
     def logits(self, x_nD: Tensor) -> Tensor:
-        """As of Decoder. Wire: an all-gather."""
+        """Like Decoder. Wire: an all-gather."""
         norm, head = self.model.norm.weight, self.model.head.weight
         (logits_nv,) = column_linear(normed(x_nD, norm), self._layout, head)
         cut = even_cut(self.model.config.vocab, 1, self.group.size)
@@ -147,7 +147,7 @@ class PipelineDecoder(Decoder):
 
     @torch.no_grad()
     def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
-        """As of Decoder, on all ranks."""
+        """Like Decoder, on all ranks."""
         rank, last = self.group.rank, self.group.size - 1
         parts = _microbatches(pieces, self.num_microbatches)
         sent, logits = [], []

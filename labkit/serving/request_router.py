@@ -44,7 +44,7 @@ class AllReplicasFailed(RuntimeError):
 
 
 class Load(NamedTuple):
-    """What a policy knows about a replica that is ready.
+    """A replica's load, as a policy knows it.
 
     outstanding_tokens: of the requests that it has, at most, prompts included. shared_tokens: how
     many of the first tokens of this prompt it was sent before.
@@ -99,12 +99,12 @@ class Routed:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its replica gave a token of it."""
+        """Return whether its replica gave a token of it."""
         return len(self.answer) > self.num_before
 
     @property
     def outstanding_tokens(self) -> int:
-        """How many tokens its replica has yet to compute, at most."""
+        """Return how many tokens its replica has yet to compute, at most."""
         if not self.has_begun:  # its answer so far is computed again, too
             return len(self.request.prompt) + self.request.max_new_tokens
         return self.request.max_new_tokens - len(self.request.answered) - len(self.answer)
@@ -129,7 +129,7 @@ class Router(EngineClient):
 
     @property
     def num_free_pages(self) -> int:
-        """As of EngineClient."""
+        """Like EngineClient."""
         return self.replicas.num_free_pages
 
     def add(self, request: Request) -> int:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw tokens. top_k=None and top_p=1: among all. seed: of the request's own draws."""
+    """Parameters of drawing tokens. top_k=None and top_p=1: among all. seed: the request's own."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -104,7 +104,7 @@ class Generation:
 
     @property
     def longest(self) -> int:
-        """How many tokens it has at most, prompt and answer."""
+        """Return how many tokens it has at most, prompt and answer."""
         return len(self.request.prompt) + self.request.max_new_tokens
 
     @property
@@ -131,7 +131,7 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """How many tokens of the sequence are cached after the pass."""
+        """Return how many tokens of the sequence are cached after the pass."""
         return self.start + len(self.tokens)
 
 

@@ -156,7 +156,7 @@ def priorities(state: State, *, max_running: int = 8, token_budget: int = 64) ->
 
 
 def _pages(state: State, each: Generation, num_tokens: int) -> int:
-    """How many free pages a generation takes so that it has room for so many tokens."""
+    """Return how many free pages a generation takes so that it has room for so many tokens."""
     return state.cache.pages_needed(each.id, num_tokens, each.longest)
 
 

@@ -63,7 +63,7 @@ class Output(NamedTuple):
 
 
 class EngineClient(ABC):
-    """What a caller uses of an engine: one in this process, or those of a Router in others.
+    """An engine as a caller sees it: one in this process, or those of a Router in others.
 
     config: the model's sizes. capacity: how many tokens one request can have that is alone in the
     cache. most_unfinished: how many requests at once it takes for sure when it has none; None: any
@@ -90,7 +90,7 @@ class EngineClient(ABC):
 
     @property
     def has_work(self) -> bool:
-        """Whether a request waits or runs."""
+        """Return whether a request waits or runs."""
         return bool(self.waiting or self.running)
 
     @abstractmethod
@@ -147,7 +147,7 @@ class Engine(EngineClient):
 
     @property
     def num_free_pages(self) -> int:
-        """As of EngineClient."""
+        """Like EngineClient."""
         return self.cache.num_free_pages
 
     def add(self, request: Request) -> int:

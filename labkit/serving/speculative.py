@@ -136,7 +136,7 @@ class SpeculativeEngine(Engine):
         return sum((num + 1) * count for num, count in full.items()) / sum(full.values())
 
     def cancel(self, id: int) -> None:
-        """As of Engine, in both caches."""
+        """Like Engine, in both caches."""
         super().cancel(id)
         self.draft_cache.free(id)
 

@@ -52,7 +52,7 @@ class SwappingEngine(Engine):
         return sum(map(_num_bytes, self._copies.values()))
 
     def cancel(self, id: int) -> None:
-        """As of Engine, and drop the request's copy."""
+        """Like Engine, and drop the request's copy."""
         super().cancel(id)
         self._copies.pop(id, None)
 

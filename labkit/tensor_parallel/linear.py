@@ -74,7 +74,7 @@ class Cut:
         return whole.narrow(self.dim, part.start, len(part))
 
     def num_holders(self, group: Group) -> int:
-        """How many ranks hold just this rank's part."""
+        """Return how many ranks hold just this rank's part."""
         if self.dim is None:
             return group.size
         return self.held.count(self.held[group.rank])

@@ -24,7 +24,7 @@ _FEW_LEVELS = 8  # so many lines can still be counted
 
 
 def in_flight(timing: Any, *, title: str | None = None) -> Picture:
-    """How many microbatches each rank holds, moment by moment, and at most.
+    """Return how many microbatches each rank holds, moment by moment, and at most.
 
     timing: a Timing, simulated or measured, or a Schedule, as for `viz.schedule`, below whose grid
     this fits: the margins are the same. On several stages a microbatch counts each.

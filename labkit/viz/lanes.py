@@ -44,7 +44,7 @@ class Scale:
         return (span.end_s - span.start_s) / (self.end_s - self.start_s) * self.width_points
 
     def fits(self, text: str, span: Span) -> bool:
-        """Whether there is room for a small text in a span, with a little air."""
+        """Return whether there is room for a small text in a span, with a little air."""
         return self.points(span) >= len(text) * _POINTS_PER_CHARACTER + 4
 
     @property

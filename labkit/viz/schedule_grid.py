@@ -97,7 +97,7 @@ def _drawn(panels: list[Panel], title: str) -> Picture:
 
 
 def _draw_panel(picture: Picture, panel: Panel) -> bool:
-    """Whether arrows were drawn."""
+    """Return whether arrows were drawn."""
     timing, num_ranks = panel.timing, panel.timing.schedule.num_ranks
     height, width = picture.get_size_inches()[1], WIDTH - LEFT - RIGHT
     rows = num_ranks * row_inches(num_ranks)

@@ -145,7 +145,7 @@ def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> F
 
 
 def is_divided_before(dtype: torch.dtype) -> bool:
-    """Whether gradients are divided by the number of ranks before they are added up.
+    """Return whether gradients are divided by the number of ranks before they are added up.
 
     Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes only
     the shard is divided, an n-th of the work.

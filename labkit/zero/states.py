@@ -239,7 +239,7 @@ class ShardedStates(Groups):
             group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
 
     def _agree(self, *, fits: bool) -> bool:
-        """Whether it fits on every rank. Loaded on some only, ranks would diverge."""
+        """Return whether it fits on every rank. Loaded on some only, ranks would diverge."""
         flag = torch.tensor([float(fits)], device=self.group.device)
         with self.group.label("whether a state fits"):
             return bool(self.group.all_reduce(flag, "min").item())

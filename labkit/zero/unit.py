@@ -45,7 +45,7 @@ reduced anyway, and no other message says so. A real gradient has 0.0 for -0.0.
 
 
 class Sharding(NamedTuple):
-    """How a module is sharded: the same for all of its units."""
+    """The sharding of a module: the same for all of its units."""
 
     group: Group
     thread: CommunicationThread
@@ -58,7 +58,7 @@ class Sharding(NamedTuple):
 
 
 class Unit:
-    """What one module gathers before it computes, and releases after."""
+    """The parameters of one module, gathered before it computes and released after."""
 
     def __init__(self, name: str, parameters: Mapping[str, nn.Parameter], how: Sharding) -> None:
         self.name, self._how = name, how
@@ -75,12 +75,12 @@ class Unit:
 
     @property
     def is_trained(self) -> bool:
-        """Whether a parameter in it has a gradient."""
+        """Return whether a parameter in it has a gradient."""
         return any(p.requires_grad for flat in self.flats for p in flat.parameters)
 
     @property
     def has_gradients(self) -> bool:
-        """Whether gradients have arrived that are not reduced."""
+        """Return whether gradients have arrived that are not reduced."""
         return any(flat.gradients is not None for flat in self.flats)
 
     def start_gather(self) -> None:
@@ -221,7 +221,7 @@ class FlatParameter:
 
     @property
     def is_trained(self) -> bool:
-        """Whether a parameter has a gradient, now that some may be frozen."""
+        """Return whether a parameter has a gradient, now that some may be frozen."""
         return any(self._trained)
 
     def take_gradients(self) -> tuple[Tensor, set[int]]:
@@ -320,7 +320,7 @@ class FlatParameter:
 
 
 def _is_none(total: Tensor) -> bool:
-    """Whether no rank has put a gradient here."""
+    """Return whether no rank has put a gradient here."""
     numbers = torch.view_as_real(total) if total.is_complex() else total
     return bool((torch.signbit(numbers) & (numbers == 0)).all())
 

@@ -205,7 +205,7 @@ class GradientBucket:
 
     @property
     def is_full(self) -> bool:
-        """Whether every gradient is there."""
+        """Return whether every gradient is there."""
         return len(self._ready) == len(self.shard.names)
 
     def missing(self) -> set[int]:

@@ -152,7 +152,7 @@ class FullyShardedModule(nn.Module):
         self._parameters.update((name, shards[name]) for name in names)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, in the dtype of computing. Hooks call `Passes` on the way."""
+        """Return the module's result, in the dtype of computing. Hooks call `Passes`."""
         args, kwargs = tree_map_only(Tensor, self._cast, (args, kwargs))
         return self.module(*args, **kwargs)
 

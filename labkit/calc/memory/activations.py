@@ -306,7 +306,7 @@ def loss_gradient_bytes(
 def _logits(
     config: ModelConfig | str, microbatch: int, tp: int, cp: int, sequence: int | None
 ) -> tuple[int, str]:
-    """How many this rank has, and how that comes."""
+    """Return how many this rank has, and how that comes."""
     config, tp = model(config), arguments.counted("tp", tp)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp)
     how = f"{tokens:,} tokens * {config.vocab:,}" + (f" / {tp}" if tp > 1 else "")

@@ -124,7 +124,7 @@ def _smaller(setup: TrainingSetup) -> TrainingSetup | None:
 
 
 def _is_a_step(knob: str, before: Any, value: Any) -> bool:
-    """Whether a value saves more than the present one."""
+    """Return whether a value saves more than the present one."""
     if knob == "recompute":
         return RECOMPUTE.index(value) > RECOMPUTE.index(before)
     return bool(value < before if knob == "microbatch" else value > before)

@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """How many there are."""
+        """Return how many there are."""
         return f"{self.count:,} layouts, {self.num_feasible:,} of them feasible"
 
 

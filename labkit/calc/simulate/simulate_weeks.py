@@ -173,7 +173,7 @@ class FailingRun:
         self.now += seconds
 
     def _restart(self) -> bool:
-        """Whether it works again; no: another failure, or the end.
+        """Return whether it works again; no: another failure, or the end.
 
         Nodes that wait for another one are idle, and do not fail.
         """

@@ -25,6 +25,7 @@ from labkit.comm.shared_rows import SharedRows
 if TYPE_CHECKING:
     from labkit.comm.group import Group
 
+
 _NUMBER_AND_PLACE = struct.Struct("<QQ")
 _WHOLE_S = 0.001  # after that an entry is whole, which may take nanoseconds (shared_rows.py)
 _lock = threading.Lock()
@@ -49,7 +50,7 @@ class MemoryOrder:
 
     @classmethod
     def of_next(cls, group: Group) -> MemoryOrder:
-        """Of the memory that the group has just made."""
+        """Return the order of the memory that the group has just made."""
         _NUM_MADE[group] = _NUM_MADE.get(group, 0) + 1
         return cls(group, _NUM_MADE[group])
 
@@ -79,7 +80,7 @@ class MemoryOrder:
         self._rows.tidy(sequence)
 
     def _told(self, sequence: int, member: int, ours: tuple[int, int]) -> tuple[int, int] | None:
-        """Which number and place a member has written down; None: none so far, or the same."""
+        """Return the number and place that a member has declared, or None for none or the same."""
         for wait_s in (_WHOLE_S, 0):
             entry = self._rows.read(sequence, member)
             if entry is None or (told := _NUMBER_AND_PLACE.unpack_from(entry)) == ours:

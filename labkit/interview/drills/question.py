@@ -44,14 +44,14 @@ def half_unit(value: float, digits: int) -> float:
 
 
 def agrees(typed: float, truth: float, digits: int | None) -> bool:
-    """Whether `typed` is `truth` to so many digits; None: exactly, for what is counted."""
+    """Return whether `typed` is `truth` to so many digits; None: exactly, for what is counted."""
     if digits is None:
         return math.isclose(typed, truth, rel_tol=_ROUNDING)
     return abs(typed - truth) <= half_unit(truth, digits) + _ROUNDING * abs(truth)
 
 
 def may_be_confused(one: float, other: float, digits: int | None) -> bool:
-    """Whether one typed number could agree with both."""
+    """Return whether one typed number could agree with both."""
     if digits is None:
         return math.isclose(one, other, rel_tol=_ROUNDING)
     reach = half_unit(one, digits) + half_unit(other, digits)
@@ -259,7 +259,7 @@ def _ruled(question: Question, typed: Typed) -> Ruling:
 
 
 def _is(typed: Typed, value: float, digits: int | None) -> bool:
-    """Whether this was typed for a value, in the unit in which it was typed."""
+    """Return whether this was typed for a value, in the unit in which it was typed."""
     return agrees(typed.number, value / typed.size, digits)
 
 

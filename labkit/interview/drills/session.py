@@ -52,7 +52,7 @@ class Asked:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no try left, or none needed."""
+        """Return whether there is no try left, or none needed."""
         return self.is_right or self.tries >= _TRIES
 
     def is_same_again(self, text: str) -> bool:

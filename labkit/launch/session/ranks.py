@@ -224,7 +224,7 @@ def _add(error: BaseException, sentence: str) -> None:
 
 
 class History:
-    """What is known of the journals of a session's ranks, from cell to cell.
+    """The journals of a session's ranks, from cell to cell.
 
     Each is read once, and not again by every cell that lasts.
     """
@@ -274,7 +274,7 @@ class CellSupervisor(Supervisor):
         return self.look_for_deaths() or has_reported
 
     def look_for_deaths(self) -> bool:
-        """Whether an idle rank is no more, and was when this was last asked."""
+        """Return whether an idle rank is no more, and was when this was last asked."""
         dead = [
             rank
             for rank in self.ranks
