@@ -39,7 +39,9 @@ COMMANDS = {
         "practise.drill": (
             "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
-        "practise.puzzle": "Arrange the operations of a pipeline within a memory and time budget.",
+        "practise.puzzle": (
+            "Arrange the operations of a pipeline within a memory and a time budget."
+        ),
         "practise.case": (
             "Find out why a run is slow: its traces, hidden faults, your answer. Two tries."
         ),
