@@ -174,7 +174,7 @@ def test_a_module_of_no_extra_that_is_missing_is_a_fault_of_ours(labkit, monkeyp
         ("plan --model llama3-70b --gpus 0", "--gpus 0"),
         ("plan --model llama3-70b --global-batch 0", "--global-batch 0"),
         ("plan --model lama", "--model 'lama'"),
-        ("new exercise class", "'class'"),
+        ("new exercise class --subject zero", "'class'"),
         ("puzzle two rank", "'two rank'"),
         ("mock --minutes 3", "--minutes 3"),
         ("export --json - --anki -", "standard output"),
