@@ -4,8 +4,7 @@
     loaded on 3 ranks (ZeRO-3)      0-3            4-7                     8-11
     reads of the middle rank                       4-5 | 6-7               from two files
 
-1. Every rank says which files of which checkpoints it sees. Complete is what all ranks together see
-   all files of; the newest is taken.
+1. Every rank says which files it sees. The newest checkpoint with all its files is taken.
 2. The ranks share the work of reading all of it once, for the checksums.
 3. Each rank reads what its tensors overlap with, straight into their memory. Files that are on
    another host only are read there, and sent.

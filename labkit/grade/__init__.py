@@ -8,6 +8,8 @@
 Read in this order: grader.py, what a grader is made of, with one of labkit/course/*/exercises;
 engine.py, from a name to a verdict; submission.py reads the code, harness.py runs it on each rank,
 observed.py is what was seen there; findings.py looks for the first thing that is wrong, with
-unfinished.py and differences.py; verdict.py says it. catalog.py finds exercises, stubs.py and
-workspace.py are about files, desk.py about the learner; puzzles/ is another kind of exercise.
+unfinished.py and differences.py; verdict.py says it. watched.py is the group that code under test
+gets. catalog.py finds exercises, stubs.py and workspace.py are about files, desk.py about the
+learner. graded_schedules.py has what exercises about schedules share; puzzles/ is another kind of
+exercise.
 """

@@ -11,4 +11,5 @@ What they ask lies in labkit/course, a folder per subject.
     court.py        claims, and what calc and real runs say of them
     mock/           an interview with a plan, a clock and a report
     standing.py     how far a learner is with all of it
+    anki.py         the cards as a file for Anki; page.py: Markdown as HTML
 """

@@ -2,7 +2,8 @@
 
 cards.load_bank()["co-8"].minute      what to say in a minute
 
-`labkit bank` counts them, and proves their numbers with evidence.py.
+card.py reads them, sitting.py asks them. `labkit bank` counts them, and proves their numbers with
+evidence.py.
 """
 
 from labkit.interview.cards.card import (

@@ -3,6 +3,9 @@
 question = get_drill("bubble_share").question(seed=7)
 question.prompt, question.answer_text
 judge(question, "43.8%").text        "A known trap: relative to ideal time. ..."
+
+Read in this order: drill.py makes a kind of question, question.py judges an answer, session.py asks
+and remembers, catalog.py lists all drills.
 """
 
 from typing import TYPE_CHECKING
