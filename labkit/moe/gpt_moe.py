@@ -22,7 +22,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.copies import require_equal_copies
@@ -145,7 +144,6 @@ def gather_parameters(model: ExpertParallelGPT, world: Group | None = None) -> d
     Wire: an all-gather for each layer, of as many experts as the rank with most has; to compare, a
     broadcast of each parameter.
     """
-    arguments.instance("model", model, ExpertParallelGPT, "give an ExpertParallelGPT")
     layers = {
         name: each for name, each in model.named_modules() if isinstance(each, ExpertParallelMoE)
     }
@@ -247,7 +245,6 @@ def expert_load(routing: Routing, group: Group | None = None) -> ExpertLoad:
     routing: of this rank's tokens, as a layer returns it. Every rank calls it.
     Wire: an all-gather of 2 E counts.
     """
-    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
     group = chosen(group)
     mine_12E = torch.stack([routing.kept_E, routing.dropped_E])[None]
     all_n2E: Tensor = group.all_gather(mine_12E)

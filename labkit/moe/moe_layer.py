@@ -115,8 +115,6 @@ class ExpertParallelMoE(nn.Module):
 
 def make_router(config: GPTConfig, moe: MoEConfig) -> Router:
     """Return the router that `moe` names."""
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
     if moe.router == "expert_choice":
         return ExpertChoiceRouter(config.hidden, moe.num_experts, moe.top_k)
     sizes = (config.hidden, moe.num_experts, moe.top_k)

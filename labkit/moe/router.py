@@ -101,7 +101,6 @@ class Router(nn.Module):
 
     def scores(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """logits_NE and their softmax over E, in float32 or wider. ValueError for another shape."""
-        arguments.instance("x_ND", x_ND, Tensor, "give a tensor of tokens, (N, D)")
         if x_ND.dim() != 2 or x_ND.shape[1] != self.gate.in_features:
             raise ValueError(
                 f"x_ND of shape {tuple(x_ND.shape)}: give (tokens, {self.gate.in_features}); "
@@ -268,7 +267,6 @@ def load_balancing_loss(
     chosen_E: choices of each expert in the whole batch; num_tokens: its tokens. None: these are
     all. Without tokens: 0.
     """
-    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
     chosen_E = routing.chosen_E if chosen_E is None else chosen_E
     P_E = routing.probs_NE.sum(0) / _at_least_one(routing, num_tokens)
     f_E = chosen_E.to(P_E.dtype) / chosen_E.sum().clamp(min=1)  # int / int would be float32
@@ -280,7 +278,6 @@ def z_loss(routing: Routing, num_tokens: int | None = None) -> Tensor:
 
     It keeps logits small, whose rounding errors grow with them. num_tokens: as above.
     """
-    arguments.instance("routing", routing, Routing, "give a Routing, as a layer returns it")
     z_N = torch.logsumexp(routing.logits_NE, dim=1)
     return z_N.square().sum() / _at_least_one(routing, num_tokens)
 

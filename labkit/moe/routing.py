@@ -212,8 +212,6 @@ def within_group_capacities(
 def checked_groups(group_tokens: Sequence[int] | None, num_tokens: int) -> list[int]:
     """Return the tokens of each group; None: all in one. ValueError: they are not all tokens."""
     asked = "give the number of tokens of each rank, in order"
-    if group_tokens is not None:
-        arguments.instance("group_tokens", group_tokens, Sequence, asked)
     groups = [num_tokens] if group_tokens is None else list(group_tokens)
     for each in groups:
         arguments.whole("group_tokens", each, asked, least=0)

@@ -91,7 +91,7 @@ def train_serial(
     num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
     max_norm: what the gradient is clipped to, by torch's own function; None: nothing is.
     """
-    _require(config, moe, settings, max_norm)
+    _require(config, settings, max_norm)
     arguments.whole("num_groups", num_groups, "the ranks to compare with, 1 or more")
     model = MoEGPT(config, moe, settings.seed, settings.dtype)
     optimizer = settings.make_optimizer(model.parameters())
@@ -130,7 +130,7 @@ def train(
     settings; RuntimeError where copies of parameters differ in the end.
     """
     world = chosen(world)
-    _require(config, moe, settings, max_norm)
+    _require(config, settings, max_norm)
     require_same(world, config, moe, settings, max_norm)
     dp = arguments.whole("dp", dp, f"1 to {world.size}, the ranks", most=world.size)
     mesh = Mesh(world, dp=dp, ep=max(1, world.size // dp) if ep is None else ep)
@@ -214,9 +214,8 @@ def _detached(terms: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in terms.items()}
 
 
-def _require(config: object, moe: object, settings: object, max_norm: float | None) -> None:
+def _require(config: object, settings: object, max_norm: float | None) -> None:
     require_configs(config, settings)
-    arguments.instance("moe", moe, MoEConfig, "give a MoEConfig, the experts and their routing")
     if max_norm is not None:
         check_max_norm(max_norm)
 
@@ -300,7 +299,6 @@ def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:
 
 def require_sharded_over_ep(module: nn.Module, mesh: Mesh) -> None:
     """ValueError for a layer whose experts are on other ranks: those of two would be added up."""
-    arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp and ep")
     for name, layer in module.named_modules():
         if isinstance(layer, MoE):
             ranks: tuple[int, ...] = (mesh.world.ranks[mesh.world.rank],)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments, global_norm
+from labkit import global_norm
 from labkit.collectives.wire import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -61,9 +61,7 @@ def gather_full(
     """
     group = group_of(model, group)
     known = {name: (parameter, cut) for name, parameter, cut in parameters_with_cuts(model)}
-    arguments.instance("shares", shares, Mapping, "give {name: tensor}")
     for name, share in shares.items():
-        arguments.instance(f"shares[{name!r}]", share, Tensor, "give a tensor, or leave it out")
         if name not in known or share.shape != known[name][0].shape:
             raise ValueError(
                 f"{name!r} of shape {tuple(share.shape)} is no parameter's; give tensors like "
@@ -81,7 +79,6 @@ def load_full_state(
     ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
     """
     rank = group_of(model, group).rank
-    arguments.instance("state", state, Mapping, "give the whole parameters, GPT.state_dict()")
     found = list(parameters_with_cuts(model))
     if wrong := state.keys() ^ {name for name, _, _ in found}:
         where = "the model" if min(wrong) in state else "the state"
@@ -89,7 +86,6 @@ def load_full_state(
             f"{min(wrong)!r} is not in {where}; load the state of a model of this config"
         )
     for name, parameter, cut in found:
-        arguments.instance(f"state[{name!r}]", state[name], Tensor, "give a tensor")
         if state[name].shape != cut.whole_shape(parameter):
             raise ValueError(
                 f"{name} has shape {tuple(state[name].shape)} in the state, and the shares make "
@@ -108,9 +104,7 @@ def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
 
 
 def group_of(model: nn.Module, group: Group | None) -> Group:
-    """Return `group`, or the model's own, or the default one. TypeError for what is no module."""
-    instead = "give what parallelize returned, or a module of this package's layers"
-    arguments.instance("model", model, nn.Module, instead)
+    """Return `group`, or the model's own, or the default one."""
     return chosen(getattr(model, "group", None) if group is None else group)
 
 
@@ -125,8 +119,6 @@ def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
     Wire: backward one all-reduce of all their numbers, those without a gradient as zeros.
     """
     group = chosen(group)
-    for each in parameters:
-        arguments.instance("parameters", each, Tensor, "give tensors, one by one: *parameters")
     return _SummedOver.apply(group, *parameters)
 
 

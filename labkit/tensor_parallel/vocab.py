@@ -38,13 +38,11 @@ def vocab_embedding(
     """The rows of all tokens, in this layout.
 
     weight_vD: this rank's rows, `vocab` which they are. TypeError for tokens that are no numbers
-    of rows, and a vocab that is no range; ValueError for another number of rows.
+    of rows, ValueError for another number of rows.
     Wire: forward one sum.
     """
-    arguments.instance("tokens_BT", tokens_BT, Tensor, "give a tensor of token numbers, (B, T)")
     if tokens_BT.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
-    arguments.instance("vocab", vocab, range, "give which rows are this rank's, range(start, stop)")
     if weight_vD.dim() != 2 or len(weight_vD) != len(vocab):
         raise ValueError(
             f"weight_vD of shape {tuple(weight_vD.shape)}, and {vocab} are {len(vocab)} rows; give "
@@ -75,8 +73,6 @@ def vocab_cross_entropy(
     """
     group = chosen(group)
     vocab_size = arguments.whole("vocab_size", vocab_size, "tokens of the whole vocabulary")
-    arguments.instance("logits_Nv", logits_Nv, Tensor, "give this rank's share, (N, v)")
-    arguments.instance("targets_N", targets_N, Tensor, "give a tensor of token numbers, (N,)")
     if targets_N.dtype not in (torch.int64, torch.int32) or targets_N.dim() != 1:
         raise TypeError(
             f"targets are {targets_N.dtype} of shape {tuple(targets_N.shape)}, not token numbers "

@@ -202,7 +202,7 @@ def test_a_footprint_explains_itself():
     ("wrong", "said"),
     [
         ({"pp": 33}, "pp=33 stages for 32 layers"),
-        ({"tp": 0}, "whole number from 1"),
+        ({"tp": 0}, "tp=0"),
         ({"model": "llama9"}, "none of gpt2"),
         ({"recipe": "magic"}, "none of zero_paper"),
         ({"zero": 4}, "zero=4: give 0, 1, 2 or 3"),

@@ -490,7 +490,7 @@ def test_of_no_rank_none_is_the_slowest():
         (([1024], 1e-3, 4), "seconds=0.001: give a list"),
         (([1024, 2048], [1e-3, "2 ms"], 4), "seconds='2 ms': give a number"),
         (([1024, "2 KiB"], [1e-3, 2e-3], 4), "nbytes='2 KiB': give a number"),
-        (([1024, 2048], [1e-3, 2e-3], "4"), "='4': give a number"),
+        (([1024, 2048], [1e-3, 2e-3], "4"), "='4'"),
         (([1024, 2048], [1e-3, 2e-3], 4, "ring"), "formula='ring': give a function"),
     ],
 )

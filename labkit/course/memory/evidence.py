@@ -23,7 +23,7 @@ from labkit import Group
 from labkit.interview.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
-from labkit.optimizer import SGD, AdamState, AdamW, Optimizer, state_tensors
+from labkit.optimizer import AdamState, AdamW, Optimizer, state_tensors
 from labkit.precision import MasterWeights
 from labkit.recompute import recompute
 from labkit.train import TrainConfig, loss, train_step
@@ -164,20 +164,6 @@ def _lost(world: Group, module: GPT, dtype: torch.dtype, scale_power: int) -> fl
     true = gradients(torch.float64, 1 / 1024)
     found = gradients(dtype, 2.0**scale_power / 1024)
     return ((found == 0) & (true != 0)).double().mean().item()
-
-
-def after_small_updates(has_master: bool, num_updates: int = 500) -> float:
-    """A bfloat16 parameter that began at 1, after updates of -0.001: 1 where all were lost."""
-    parameter = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-    masters = MasterWeights([parameter], lambda masters: SGD(masters, 1e-3))
-    for _ in range(num_updates):
-        if has_master:
-            parameter.grad = torch.ones_like(parameter)
-            masters.step()
-        else:
-            with torch.no_grad():
-                parameter.sub_(1e-3)
-    return parameter.item()
 
 
 @real_run
