@@ -176,7 +176,7 @@ def number_of(given: float | Result, name: str, *dimensions: str) -> float:
     TypeError for anything else, naming it.
     """
     if not isinstance(given, Result):
-        arguments.number(name, given, "such as 4 or 1e9")
+        arguments.number(name, given, "give a finite one, such as 4 or 1e9")
     elif given.dimension not in (*dimensions, ""):
         raise TypeError(f"{name}={given}: give a number of {dimensions[0]}")
     return float(given)

@@ -182,7 +182,7 @@ ONE = {"a": {1e9: 1.0}}
         (ONE, {"marks": [1e9]}, TypeError, r"marks=\[.*: give \{name of a link: bytes/s\}"),
         ({"a": {0: 1.0}}, {}, ValueError, "bandwidth of .*=0.0: .* logarithmic"),
         ({"a": {1e9: 0.0}}, {}, ValueError, "seconds above 0"),
-        ({"a": {1e9: math.inf}}, {}, ValueError, "below infinity"),
+        ({"a": {1e9: math.inf}}, {}, ValueError, "finite"),
         ({"a": {1e9: math.nan}}, {}, ValueError, "=nan"),
         ({"a": {1e9: "1 s"}}, {}, TypeError, "'1 s'"),
         ({"a": {1e9: calc.amount("5 GB")}}, {}, TypeError, "give a number of seconds"),
