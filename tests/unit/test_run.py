@@ -90,7 +90,7 @@ def test_a_script_without_a_main_guard_is_not_run_again(tmp_path):
     script = tmp_path / "unguarded.py"
     script.write_text(
         "import labkit\nprint('once')\ndef f(world): return world.rank\n"
-        "print(labkit.run(f, 2).values)\n"
+        "print(labkit.run(f, 2, timeout=600).values)\n"  # its own server imports torch first
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=600)
     assert done.stdout.split("\n")[:2] == ["once", "[0, 1]"], done.stderr
