@@ -225,7 +225,6 @@ def test_what_adds_to_the_residual_stream_begins_smaller_as_in_a_gpt():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((CONFIG, CONFIG, SGD), "give a MoEConfig"),
         ((CONFIG, MOE, None), "settings=None: give a TrainConfig"),
         ((CONFIG, MOE, SGD, None, 0), "num_groups=0: the ranks to compare with"),
     ],

@@ -200,7 +200,6 @@ def test_formulas_agree_with_the_numbers_of_the_papers():
     [
         ({"tp": 0}, "0"),
         ({"microbatch": 0}, "microbatch|0 ranks"),
-        ({"sequence_parallel": 1}, "sequence_parallel"),
         ({"config": "mixtral-8x7b"}, "experts.*give a dense model"),
         ({"config": "llama2-70b", "tp": 3}, "tp=3 cannot share 64 heads.*1, 2, 4, 8, 16, 32, 64"),
         ({"itemsize": 0}, "itemsize"),

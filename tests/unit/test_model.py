@@ -161,11 +161,11 @@ def test_no_sequences_at_all_give_no_logits():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"num_layers": 0}, "num_layers=0: give a whole number"),
+        ({"num_layers": 0}, "num_layers=0: 1 or more"),
         ({"ffn": -4}, "ffn=-4"),
         ({"hidden": 64, "num_heads": 6}, "num_heads=6 does not divide hidden=64.*try num_heads=2"),
         ({"num_kv_heads": 3}, "num_kv_heads=3 does not divide num_heads=4.*try num_kv_heads=1"),
-        ({"num_kv_heads": 0}, "num_kv_heads=0: give a whole number"),
+        ({"num_kv_heads": 0}, "num_kv_heads=0: 1 or more"),
         ({"hidden": 12, "rotary": True}, "pairs of features, and heads have 3"),
     ],
 )

@@ -37,9 +37,8 @@ AMOUNTS = {
 @pytest.mark.parametrize("value", [*NONSENSE, -1])
 @pytest.mark.parametrize("formula", AMOUNTS)
 def test_a_formula_refuses_what_is_no_amount_and_names_it(formula, value):
-    with pytest.raises(ValueError, match=str(value)) as refused:
+    with pytest.raises(ValueError, match=f"={value}: .*[a-z]"):
         AMOUNTS[formula](value)
-    assert len(str(refused.value)) > len(str(value)) + 20, "no reason is given"
 
 
 @pytest.mark.parametrize("formula", ["chunks", "ring bytes of a rank", "rank", "root", "ranks"])
