@@ -46,14 +46,14 @@ if "ipykernel" in sys.modules and _ipython is not None and _ipython.get_ipython(
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext labkit` calls: makes the magics `%%ranks` and `%ranks`."""
+    """Register the magics `%%ranks` and `%ranks`: IPython calls this for `%load_ext labkit`."""
     from labkit.notebook import magic
 
     magic.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """What `%unload_ext labkit` calls: ends the session that the magics have started."""
+    """End the magics' session: IPython calls this for `%unload_ext labkit`."""
     from labkit.notebook import magic
 
     magic.unload()

@@ -109,14 +109,14 @@ def duration(text: str) -> float:
 
 
 def divisors(number: int) -> list[int]:
-    """What divides `number`, from 1 up: the choices to name where something is cut equally."""
+    """Return the divisors of `number`, from 1 up: the equal cuts that a refusal offers."""
     small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     large = [number // each for each in reversed(small)]
     return small + large[small[-1] == large[0] :]
 
 
 def divisors_text(number: int) -> str:
-    """What cuts it into equal parts, as in "1, 2 or 4": the end of a refusal."""
+    """Return the divisors as text, such as "1, 2 or 4", for the end of a refusal."""
     *others, last = map(str, divisors(number))
     return f"{', '.join(others)} or {last}" if others else last
 

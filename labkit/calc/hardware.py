@@ -175,7 +175,7 @@ class Cluster:
 
     @property
     def device(self) -> GPU:
-        """What each of its GPUs is."""
+        """The model of its GPUs."""
         return gpu(self.gpu)
 
     @property

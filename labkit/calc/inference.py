@@ -47,7 +47,7 @@ class PassTime(NamedTuple):
     """For each cached token that is read."""
 
     def __call__(self, tokens: float, cached: float = 0) -> float:
-        """Of a pass over `tokens` new tokens that reads so many cached ones."""
+        """Return the seconds of a pass over `tokens` new tokens that reads `cached` ones."""
         return self.fixed_s + self.token_s * tokens + self.cached_s * cached
 
 
@@ -234,7 +234,7 @@ def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Res
 def _seconds_of_each(
     config: ModelConfig, accelerator: GPU, itemsize: int
 ) -> tuple[float, float, float]:
-    """Of reading all weights, of reading a cached token, and of computing a new one."""
+    """Return the seconds to read all weights, to read a cached token, to compute a new one."""
     itemsize = arguments.counted("itemsize", itemsize)
     bandwidth = accelerator.memory_bytes_per_s
     operations = flops_per_token(config, training=False, attention=False)

@@ -88,7 +88,7 @@ class Layout:
         return {axis: getattr(self, axis) for axis in self.order}
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Of a rank, by axis. ValueError for no rank of it."""
+        """Return the coordinates of a rank, by axis. Raises ValueError for a rank outside."""
         rest, found = arguments.rank("rank", rank, self.world_size), {}
         for axis, size in reversed(self.sizes.items()):
             rest, found[axis] = divmod(rest, size)
@@ -114,7 +114,7 @@ class Layout:
         return sum(rank < gpus_per_node for rank in group)
 
     def num_microbatches(self, global_batch: int) -> int:
-        """Of each rank in a step of `global_batch` sequences.
+        """Return the number for each rank in a step of `global_batch` sequences.
 
         ValueError where the ranks cannot share them evenly.
         """

@@ -254,7 +254,7 @@ class ThrottledMessages:
         nbytes = sum(x.nbytes for x in tensors)
         departure = self._throttle.timetable.depart(source, target, nbytes)
         self._num_sent[dst] += 1
-        # Before the message is on its way: whoever has received it finds the number.
+        # Written before the message leaves, so that its receiver finds the number.
         pair = self._pair(self._member, dst)
         pair.write(self._num_sent[dst], _NUMBER.pack(departure.number))
         pair.tidy(self._num_sent[dst])

@@ -147,7 +147,7 @@ def footprints(setup: TrainingSetup) -> list[Result]:
 
 
 def _activations_text(setup: TrainingSetup) -> str:
-    """Of how many bytes, and why, where that is not what the recipe computes with."""
+    """Say how many bytes an activation takes, and why, if the recipe computes with others."""
     recipe = recipe_of(setup.recipe)
     text, computed = f"{setup.itemsize} B activations", recipe.cast_bytes or recipe.parameter_bytes
     if recipe.activation_bytes is not None:
@@ -173,7 +173,7 @@ def _states(setup: TrainingSetup) -> dict[str, Result]:
 
 
 def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
-    """What is whole for a moment, where the others are shards."""
+    """Return what is whole for a moment, where the others are shards."""
     if setup.dp * setup.cp == 1 or setup.zero < 2:
         return {}
     recipe = recipe_of(setup.recipe)
@@ -208,7 +208,7 @@ def _in_flight(setup: TrainingSetup, stage: int) -> float:
 
 
 def _of_the_head(setup: TrainingSetup) -> dict[str, Result]:
-    """Of the last stage, which has one microbatch in flight."""
+    """Return the head's parts on the last stage, which has one microbatch in flight."""
     sizes = (setup.config, setup.microbatch, setup.tp)
     sequence, itemsize, cp = setup.sequence, setup.itemsize, setup.cp
     return {

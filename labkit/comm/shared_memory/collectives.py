@@ -223,7 +223,7 @@ def reduce(parts: Sequence[Tensor], rank: int, into: Tensor | None = None) -> St
         total = terms[rank] if into is None or in_place else _block_of(into, block, areas)
         terms[rank] = own  # read where it is, and never copied
         total.copy_(terms[0])
-        for term in terms[1:]:  # in the order of ranks, whoever adds
+        for term in terms[1:]:  # in the order of ranks, on every rank
             total.add_(term)
         if in_place:
             own.copy_(total)
