@@ -75,10 +75,11 @@ test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach
 test-fast: $(STAMP)  ## run what takes seconds and at most two ranks: the inner loop
 	@$(PYTEST) -n $(TEST_WORKERS) --fast tests/unit $(TEST_ARGS)
 
-lint: $(STAMP)  ## look for mistakes without running anything: ruff and mypy
+lint: $(STAMP)  ## look for mistakes without running anything: ruff, mypy, plain English
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m mypy
+	@$(BIN)/python scripts/style.py --check
 
 format: $(STAMP)  ## repair what ruff can repair
 	@$(BIN)/python -m ruff check --fix .
