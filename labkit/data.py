@@ -38,7 +38,6 @@ class Corpus:
         of another Python has another text, and gives other losses. Kept after the first call of a
         process.
         """
-        _require_positive(max_bytes=max_bytes)
         text = gzip.decompress(resources.files("labkit").joinpath(_TEXT).read_bytes())
         return Corpus("Python's standard library", _as_tensor(text[:max_bytes]))
 
@@ -46,12 +45,13 @@ class Corpus:
     def from_file(path: str | Path, max_bytes: int = 4_000_000) -> "Corpus":
         """The first `max_bytes` of a text file, in any encoding without NUL bytes.
 
-        Raises FileNotFoundError, IsADirectoryError, PermissionError, or ValueError for a file that
-        is empty or not text.
+        Raises OSError for a file that cannot be read, ValueError for one that is empty or not text.
         """
-        _require_positive(max_bytes=max_bytes)
         path = Path(path).expanduser()
-        text = _read(path, max_bytes)
+        if path.is_fifo() or path.is_char_device():  # reading a pipe or a terminal might never end
+            raise ValueError(f"{path} is a device or a pipe; pass a regular file")
+        with path.open("rb") as file:
+            text = file.read(max_bytes)
         if not text:
             raise ValueError(f"{path} is empty; a corpus needs text, a few KB at least")
         num_control_bytes = len(text) - len(text.translate(None, _CONTROL_BYTES))
@@ -64,28 +64,6 @@ class Corpus:
 
     def __len__(self) -> int:
         return self.bytes_N.numel()
-
-
-def _read(path: Path, max_bytes: int) -> bytes:
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory; pass one text file in it")
-        if not path.exists():
-            raise FileNotFoundError(
-                f"{path} does not exist, seen from {Path.cwd()}; check the path"
-            )
-        if not path.is_file():  # reading a pipe or a terminal would wait for ever
-            raise ValueError(f"{path} is a device or a pipe; pass a regular file")
-        with path.open("rb") as file:
-            return file.read(max_bytes)
-    except PermissionError as error:
-        raise PermissionError(f"{path} may not be read by this user; try chmod u+r") from error
-
-
-def _require_positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name}={size}: there must be at least 1; pass 1 or more")
 
 
 def _as_tensor(text: bytes) -> Tensor:
@@ -147,7 +125,6 @@ class Batches:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require_positive(num_sequences=self.num_sequences, context=self.context)
         if len(self.corpus) <= self.context:
             raise ValueError(
                 f"{self.corpus.name} has {len(self.corpus)} bytes, and one sequence of "
@@ -157,8 +134,6 @@ class Batches:
 
     def at(self, step: int) -> Batch:
         """The global batch of a step: windows at random places, the same on every rank."""
-        if not isinstance(step, int) or step < 0:
-            raise ValueError(f"step={step!r}: steps are counted 0, 1, 2, ...")
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{step}".encode()))
         # one token more than the context: the target of the last one
         windows_NT = self.corpus.bytes_N.unfold(0, self.context + 1, 1)

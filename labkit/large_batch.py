@@ -24,30 +24,21 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from labkit import arguments
 from labkit.optimizer import (
     AdamState,
     AdamW,
     checked,
     checked_rate,
     checked_share,
-    checked_weight,
 )
-
-_A_BATCH = "a batch has 1 or more sequences"
-_STEPS = "steps count from 0"
 
 
 def scaled_learning_rate(learning_rate: float, batch: int, base_batch: int) -> float:
     """Linear scaling: what was right for `base_batch`, for `batch`.
 
     scaled_learning_rate(0.1, batch=8192, base_batch=256) == 3.2
-    TypeError and ValueError for what is no rate, and for sizes below 1.
     """
-    rate = checked_rate(learning_rate)
-    batch = arguments.whole("batch", batch, _A_BATCH)
-    base_batch = arguments.whole("base_batch", base_batch, _A_BATCH)
-    return rate * batch / base_batch
+    return learning_rate * batch / base_batch
 
 
 def warmed_up(learning_rate: float, step: int, warmup_steps: int, start: float = 0.0) -> float:
@@ -55,15 +46,11 @@ def warmed_up(learning_rate: float, step: int, warmup_steps: int, start: float =
 
     Goyal et al. start at the rate that is right for the base batch.
 
-    warmed_up(3.2, step=50, warmup_steps=100) == 1.6. TypeError and ValueError for what is no rate,
-    and for negative steps.
+    warmed_up(3.2, step=50, warmup_steps=100) == 1.6
     """
-    rate, start = checked_rate(learning_rate), checked_rate(start, "start")
-    step = arguments.whole("step", step, _STEPS, least=0)
-    warmup_steps = arguments.whole("warmup_steps", warmup_steps, _STEPS, least=0)
     if step >= warmup_steps:
-        return rate
-    return start + (rate - start) * step / warmup_steps
+        return learning_rate
+    return start + (learning_rate - start) * step / warmup_steps
 
 
 class LARS:
@@ -87,8 +74,8 @@ class LARS:
         self.parameters = checked(parameters)
         self.learning_rate = checked_rate(learning_rate)
         self.momentum = checked_share("momentum", momentum)
-        self.weight_decay = checked_weight("weight_decay", weight_decay, "5e-4")
-        self.trust = checked_weight("trust", trust, "1e-3")
+        self.weight_decay = checked_rate(weight_decay, "weight_decay")
+        self.trust = checked_rate(trust, "trust")
         self.velocity: list[Tensor | None] = [None] * len(self.parameters)
 
     def zero_grad(self) -> None:

@@ -81,15 +81,11 @@ class Meter(TorchDispatchMode):
     def mark(self, tensors: Tensor | Iterable[Tensor], kind: str) -> None:
         """Say what storages are that the meter cannot tell, such as buckets: "buffers".
 
-        TypeError for what is no tensor, ValueError for a kind that is none of KINDS.
+        ValueError for a kind that is none of KINDS.
         """
         if kind not in RANKING:
             raise ValueError(f"kind={kind!r}: give one of {', '.join(KINDS)}")
-        if not isinstance(tensors, Iterable):
-            raise TypeError(f"{tensors!r:.60}: give a tensor, or several")
         for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"{tensor!r:.60} is no tensor, and has no bytes to be marked")
             for allocation in self._see(tensor):
                 allocation.call_it(kind)
 

@@ -72,12 +72,10 @@ class Mesh:
         Of dp and ep, say: the ranks over which parameters are copied that are no expert's. Its
         ranks are in the order of their numbers. Every rank of the world calls it, with the same
         axes, and in the same order where several are joined (a Mismatch says where they are not);
-        the same axes give the same group. TypeError for what is no name; ValueError for an axis
-        that the mesh does not have, or has here twice. Wire: world.split the first time.
+        the same axes give the same group. ValueError for an axis that the mesh does not have, or
+        has here twice. Wire: world.split the first time.
         """
         for axis in axes:
-            one_by_one = 'give names of axes, one by one: joined("dp", "ep")'
-            arguments.instance("axis", axis, str, one_by_one)
             if axis not in self.sizes or axes.count(axis) > 1:
                 known = ", ".join(self.sizes) or "none"
                 raise ValueError(f"axes={axes!r}: give some of {known}, each once")

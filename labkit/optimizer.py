@@ -11,7 +11,6 @@ a second in every fresh process, where twenty steps of the lab's model take a th
 Papers: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -64,22 +63,14 @@ _REPLACED = "_is_replaced_by_shards"
 
 
 def checked_rate(value: object, name: str = "learning_rate") -> float:
-    """A learning rate; 0 is one too, in the first step of a warmup. TypeError, ValueError."""
-    return arguments.number(
-        name, value, "a finite rate of 0 or more, such as 3e-3", least=0, below=math.inf
-    )
+    """A rate, also 0, in the first step of a warmup; weight decay; eps. TypeError, ValueError."""
+    return arguments.number(name, value, "a finite number of 0 or more", least=0)
 
 
 def checked_share(name: str, value: object) -> float:
     """How much of a running average stays: momentum, a beta. TypeError, ValueError."""
     allowed = "0 or more, and below 1, or nothing is ever forgotten; 0.9 is usual"
     return arguments.number(name, value, allowed, least=0, below=1)
-
-
-def checked_weight(name: str, value: object, example: str) -> float:
-    """A factor of 0 or more: weight decay, eps. TypeError, ValueError."""
-    allowed = f"a finite number of 0 or more, such as {example}"
-    return arguments.number(name, value, allowed, least=0, below=math.inf)
 
 
 def states_of(optimizer: Any) -> list[dict[str, Any]]:
@@ -166,13 +157,6 @@ class AdamState:
     num_steps: int = 0
 
 
-def _checked_betas(betas: object) -> tuple[float, float]:
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise TypeError(f"betas={betas!r}: give two numbers, such as (0.9, 0.95)")
-    first, second = (checked_share(f"betas[{index}]", beta) for index, beta in enumerate(betas))
-    return first, second
-
-
 class AdamW:
     """Adam with decoupled weight decay. Keeps twice as many numbers as there are parameters.
 
@@ -190,9 +174,9 @@ class AdamW:
     ) -> None:
         self.parameters = checked(parameters)
         self.learning_rate = checked_rate(learning_rate)
-        self.betas = _checked_betas(betas)
-        self.eps = checked_weight("eps", eps, "1e-8")
-        self.weight_decay = checked_weight("weight_decay", weight_decay, "0.1")
+        self.betas = checked_share("betas[0]", betas[0]), checked_share("betas[1]", betas[1])
+        self.eps = checked_rate(eps, "eps")
+        self.weight_decay = checked_rate(weight_decay, "weight_decay")
         self.state: list[AdamState | None] = [None] * len(self.parameters)
 
     def zero_grad(self) -> None:

@@ -72,8 +72,6 @@ class LossScaler:
         """
         self.value = arguments.number("initial", initial, "a scale above 0, such as 2**16", above=0)
         self._growth_interval = arguments.whole("growth_interval", growth_interval, "steps, from 1")
-        if group is not None and not hasattr(group, "all_reduce"):
-            raise TypeError(f"group={group!r:.60}: give a Group, or None for this rank alone")
         self._group = group
         self._num_good_steps = 0
         self.num_skipped = 0
@@ -82,8 +80,6 @@ class LossScaler:
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale, for backward; in float32, whose range it does not leave."""
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"loss={loss!r:.60}: give the tensor on which backward is called")
         return loss.float() * self.value
 
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
@@ -153,15 +149,9 @@ class LossScaler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. KeyError for a state that lacks something, ValueError for a scale or a
-        count that cannot be; then nothing is changed.
-        """
-        value = arguments.number("value", state["value"], "a scale above 0", above=0)
-        counts = [
-            arguments.whole(name, state[name], "a count of steps", least=0)
-            for name in ("num_good_steps", "num_skipped")
-        ]
-        self.value, (self._num_good_steps, self.num_skipped) = value, counts
+        """Go on from there. KeyError for a state that lacks something; then nothing is changed."""
+        counts = state["num_good_steps"], state["num_skipped"]
+        self.value, (self._num_good_steps, self.num_skipped) = state["value"], counts
 
 
 class MasterWeights:
@@ -180,23 +170,14 @@ class MasterWeights:
     ) -> None:
         """parameters: of the model, each once. make_optimizer: from masters to their optimizer.
 
-        TypeError, ValueError for what is no parameter, is given twice, or has more than 32 bits.
+        ValueError for a parameter of more than 32 bits. One that is given twice has one master.
         """
-        given = list(parameters) if isinstance(parameters, Iterable) else [parameters]
+        given = list({id(parameter): parameter for parameter in parameters}.values())
         for parameter in given:
-            if not isinstance(parameter, Tensor):
-                raise TypeError(f"{parameter!r:.60} is no parameter: give module.parameters()")
             if parameter.itemsize > 4:
                 raise ValueError(
                     f"a parameter is {parameter.dtype}, of which a float32 master would lose digits"
                 )
-        if len({id(p) for p in given}) < len(given):
-            raise ValueError("a parameter is given twice, and would have two masters")
-        if not callable(make_optimizer):
-            raise TypeError(
-                f"make_optimizer={make_optimizer!r:.60}: give what makes an optimizer of the "
-                "masters, such as lambda masters: AdamW(masters, 1e-3)"
-            )
         self.parameters = [p for p in given if p.requires_grad]
         self.masters = [p.detach().float().clone().requires_grad_() for p in self.parameters]
         self.optimizer = make_optimizer(self.masters)

@@ -25,7 +25,6 @@ Papers: Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on he
 hierarchy", SysML 2019. Mikami et al., arXiv:1811.05233 (as a torus).
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -43,7 +42,6 @@ AllReduce = Callable[[torch.Tensor, Group], torch.Tensor]
 """(x, group) -> the sum, of x's shape."""
 AllGather = Callable[[torch.Tensor, int, Group], torch.Tensor]
 """(chunk, numel, group) -> every rank's chunk, joined: (numel,)."""
-_HOSTS = "a host has as many ranks as every other one"
 
 
 def hierarchical_all_reduce(
@@ -69,8 +67,8 @@ def hierarchical_all_reduce(
     TypeError for a dtype without a sum and for what is no group. ValueError for an `out` unlike x,
     and for groups that are not two tiers.
     """
+    fast, slow = chosen(fast), chosen(slow)
     _check_tiers(fast, slow)
-    _check_parts(reduce_scatter=reduce_scatter, all_reduce=all_reduce, all_gather=all_gather)
     tensor_arguments.summable(tensor_arguments.tensor(x, fast))
     target = None if out is None else result_like(x, out, fast)
     with messages_of("hierarchical_all_reduce", x):
@@ -84,14 +82,14 @@ def two_tiers(world: Group, ranks_per_host: int) -> tuple[Group, Group]:
 
     Neighbouring numbers are on one host, as torchrun and Slurm number ranks: with 8 ranks, 4 per
     host, rank 5 gets fast = ranks 4 to 7 and slow = ranks 1 and 5. Every rank calls it, once.
-    TypeError or ValueError for a number that does not divide the ranks.
+    ValueError for a number that does not divide the ranks.
     Wire: two splits.
     """
     world = chosen(world)
     fitting = arguments.divisors(world.size)
-    if arguments.whole("ranks_per_host", ranks_per_host, _HOSTS, least=-math.inf) not in fitting:
+    if ranks_per_host not in fitting:
         raise ValueError(
-            f"ranks_per_host={ranks_per_host} does not divide the {world.size} ranks into hosts "
+            f"ranks_per_host={ranks_per_host!r} does not divide the {world.size} ranks into hosts "
             f"of equal size; it can be {', '.join(map(str, fitting))}"
         )
     host, place = divmod(world.rank, ranks_per_host)
@@ -100,23 +98,8 @@ def two_tiers(world: Group, ranks_per_host: int) -> tuple[Group, Group]:
     return fast, slow
 
 
-def _check_parts(**parts: object) -> None:
-    for name, part in parts.items():
-        if not callable(part):
-            raise TypeError(
-                f"{name}={part!r}: give a function, such as labkit.collectives.ring_{name}, which "
-                "is taken where none is given"
-            )
-
-
 def _check_tiers(fast: Group, slow: Group) -> None:
     """Hosts of different sizes cannot be seen from here; a rank that is in both groups can."""
-    for name, group in (("fast", fast), ("slow", slow)):
-        if group is None:  # no default group could stand for one of two
-            raise TypeError(
-                f"{name}=None: give both groups, fast, slow = two_tiers(world, ranks_per_host)"
-            )
-        chosen(group)
     common = set(fast.ranks) & set(slow.ranks)
     if common != {fast.ranks[fast.rank]} or fast.ranks[fast.rank] != slow.ranks[slow.rank]:
         raise ValueError(

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from labkit import arguments
 from labkit.collectives.stream import Blocks, Move, blocks, result_like, stream
 from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
@@ -99,7 +98,6 @@ def ring_all_gather(
     """
     group = chosen(group)
     chunk = tensor_arguments.tensor(chunk, group)
-    numel = arguments.whole("numel", numel, "elements of all chunks together, from 0", least=0)
     whole = tensor_arguments.row(out, numel, chunk, group)
     chunks = _chunks(whole, group)
     own = chunks[group.rank]

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from labkit import arguments
 from labkit.comm import Topology
 from labkit.comm.connect import shares_gpus
 from labkit.launch import machine as machines
@@ -56,11 +57,9 @@ def check_args(args: object) -> None:
 
 def checked_device(world_size: object, timeout: object, device: str | None) -> str:
     """The device to use, "cpu" or "cuda". Raises ValueError for ranks that cannot be started."""
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
-        raise ValueError(f"world_size={world_size!r}: give the number of ranks, 1 or more")
-    timeout_s = checked_timeout(timeout)
-    check_number(world_size, timeout_s, machines.look())
-    return chosen_device(device, world_size, torch.cuda.device_count())
+    num_ranks = arguments.whole("world_size", world_size, "the number of ranks, 1 or more")
+    check_number(num_ranks, checked_timeout(timeout), machines.look())
+    return chosen_device(device, num_ranks, torch.cuda.device_count())
 
 
 def checked_topology(topology: object, world_size: int, device: str | None) -> str | None:
@@ -94,24 +93,17 @@ def check_engine(name: object) -> None:
 
 
 def checked_timeout(timeout: object) -> float:
-    """Seconds until a run or a cell is ended. Raises ValueError."""
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout <= LONGEST_TIMEOUT_S:  # type: ignore[operator]
-        raise ValueError(
-            f"timeout={timeout!r}: give a number of seconds above 0, at most {LONGEST_TIMEOUT_S}"
-        )
-    return timeout  # type: ignore[return-value]
+    """Seconds until a run or a cell is ended. Raises TypeError and ValueError."""
+    allowed = f"seconds above 0, at most {LONGEST_TIMEOUT_S}"
+    return arguments.number("timeout", timeout, allowed, above=0, most=LONGEST_TIMEOUT_S)
 
 
 def checked_stall(stall: object) -> float | None:
-    """Seconds without progress until the doctor is asked; None: never. Raises ValueError."""
-    is_number = isinstance(stall, (int, float)) and not isinstance(stall, bool)
-    if stall is not None and (not is_number or not 0 < stall <= LONGEST_TIMEOUT_S):  # type: ignore[operator]
-        raise ValueError(
-            f"stall={stall!r}: give a number of seconds above 0 after which the doctor looks into "
-            f"a run in which nothing moves, at most {LONGEST_TIMEOUT_S}, or None for never"
-        )
-    return stall  # type: ignore[return-value]
+    """Seconds without progress until the doctor is asked; None: never. As `checked_timeout`."""
+    if stall is None:
+        return None
+    allowed = f"seconds above 0 until the doctor looks, at most {LONGEST_TIMEOUT_S}; None: never"
+    return arguments.number("stall", stall, allowed, above=0, most=LONGEST_TIMEOUT_S)
 
 
 def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> Sequence[int]:

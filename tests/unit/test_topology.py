@@ -1,6 +1,5 @@
 """Link and Topology: who is where, what lies between, and which numbers are refused with what."""
 
-import math
 import pickle
 from dataclasses import replace
 
@@ -111,21 +110,9 @@ def test_it_is_plain_data(topology):
     ("call", "error", "words"),
     [
         (lambda: Link(0), ValueError, "where there is no link, leave it out"),
-        (lambda: Link(1e-300), ValueError, "=1e-300: .* from 0.001 to 1e.18"),
-        (lambda: Link(1e300), ValueError, "=1e.300: .* from 0.001 to 1e.18"),
-        (lambda: Link(10**400), ValueError, "from 0.001 to 1e.18"),
-        (lambda: Link(-1e9), ValueError, "bandwidth_bytes_per_s=-1"),
-        (lambda: Link(math.inf), ValueError, "finite number of bytes per second"),
-        (lambda: Link(math.nan), ValueError, "bandwidth_bytes_per_s=nan"),
         (lambda: Link("10 Gbit/s"), TypeError, "'10 Gbit/s': give a number.*1.25e9 for 10 Gbit/s"),
-        (lambda: Link(True), TypeError, "bandwidth_bytes_per_s=True"),
-        (lambda: Link(1e9, -1e-6), ValueError, "latency_s=-1e-06: give seconds from 0"),
-        (lambda: Link(1e9, math.nan), ValueError, "latency_s=nan"),
         (lambda: Link(1e9, 50), ValueError, "latency_s=50: .*50 us are 50e-6"),
-        (lambda: Link(1e9, "50 us"), TypeError, "latency_s='50 us'"),
         (lambda: Topology(hosts=0, ranks_per_host=1, fast=FAST), ValueError, "hosts=0"),
-        (lambda: Topology(hosts=1, ranks_per_host=2.0, fast=FAST), TypeError, "=2.0"),
-        (lambda: Topology(hosts=True, ranks_per_host=1, fast=FAST), TypeError, "hosts=True"),
         (
             lambda: Topology(hosts=1, ranks_per_host=10**12, fast=FAST, slow_links_per_host=7),
             ValueError,
@@ -136,10 +123,6 @@ def test_it_is_plain_data(topology):
             ValueError,
             "make 100,000,000 ranks",
         ),
-        (lambda: SLOW.seconds(-1), ValueError, "nbytes=-1: a message has 0 bytes or more"),
-        (lambda: SLOW.seconds(math.nan), ValueError, "nbytes=nan"),
-        (lambda: SLOW.seconds("1 KB"), TypeError, "nbytes='1 KB'"),
-        (lambda: TWO_BY_FOUR.check_world_size(2.5), TypeError, r"world_size=2\.5"),
         (lambda: Topology(hosts=1, ranks_per_host=2), ValueError, r"to throttle: fast=Link\(...\)"),
         (lambda: Topology(hosts=1, ranks_per_host=2, slow=SLOW), ValueError, "nothing to throttle"),
         (lambda: Topology(hosts=2, ranks_per_host=1), ValueError, r"slow=Link\(...\)"),
@@ -150,7 +133,6 @@ def test_it_is_plain_data(topology):
             "slow_links_per_host=3 .* by 4 ranks; it can be 1, 2, 4",
         ),
         (lambda: replace(TREE, hosts_per_leaf=3), ValueError, "=3: 8 hosts .* by 1, 2, 4, 8"),
-        (lambda: replace(TREE, hosts_per_leaf=0), ValueError, "hosts_per_leaf=0"),
         (lambda: replace(TREE, leaves_per_pod=8), ValueError, "=8: 4 leaves .* by 1, 2, 4"),
         (lambda: replace(TREE, hosts=1), ValueError, "hosts=1: a tree has 2 hosts or more"),
         (lambda: replace(TREE, slow=None), ValueError, "8 hosts need links"),
@@ -163,8 +145,6 @@ def test_it_is_plain_data(topology):
         (lambda: TREE.degraded("leaf 3", 0), ValueError, "share=0: .* from 0.001 to 1"),
         (lambda: replace(TREE, fast=None).degraded("rank 3", 0.5), ValueError, "no link 'rank 3'"),
         (lambda: TWO_BY_FOUR.host_of(8), ValueError, "rank 8 is not there: ranks are 0 to 7"),
-        (lambda: TWO_BY_FOUR.host_of(-1), ValueError, "rank -1"),
-        (lambda: TWO_BY_FOUR.link_between(0, 9), ValueError, "rank 9"),
         (lambda: TWO_BY_FOUR.link_between(3, 3), ValueError, "no link to itself"),
     ],
 )

@@ -42,7 +42,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from labkit import arguments
 from labkit.comm import tensor_arguments
 from labkit.comm.group import Group, chosen
 from labkit.comm.operation import SHARED_MEMORY
@@ -133,7 +132,6 @@ class SharedMemory:
         Adjoint of reduce_scatter. ValueError for a chunk or an `out` of another size.
         """
         chunk = tensor_arguments.tensor(chunk, self.group)
-        numel = arguments.whole("numel", numel, "elements of all chunks together", least=0)
         whole = tensor_arguments.row(out, numel, chunk, self.group)
         totals, rank = self._chunks(whole), self.group.rank
         if chunk.numel() != totals[rank].numel():

@@ -25,7 +25,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit import arguments
 from labkit.comm import tensor_arguments
 from labkit.comm.group import Group, chosen
 from labkit.comm.operation import SHARED_MEMORY
@@ -60,7 +59,6 @@ class SymmetricMemory:
         """
         self.group = chosen(group)
         require_on_host(self.group)
-        arguments.whole("nbytes", nbytes, "give the bytes of each rank's row, from 1")
         self.row_bytes = -(-nbytes // ALIGNMENT) * ALIGNMENT
         smaller = f"smaller tensors: this is {self.row_bytes:,} bytes for each of the ranks"
         memory, self._barrier = meet(
