@@ -30,7 +30,7 @@ class GPU:
 
     name: str
     memory_bytes: float
-    """As the program sees it; some of it the driver and the communication library take."""
+    """Memory that a program sees. The driver and the communication library take some of it."""
     flops_per_s: float
     """Peak of dense products of matrices of 16-bit numbers."""
     memory_bytes_per_s: float
@@ -109,7 +109,7 @@ class Tier:
     """Links of one kind: a message of m bytes takes latency_s + m / bandwidth_bytes_per_s."""
 
     bandwidth_bytes_per_s: float
-    """Of one GPU, either way."""
+    """Bandwidth of one GPU in each direction."""
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -145,8 +145,8 @@ class Cluster:
     slow: Tier
     """Between nodes."""
     gpu_hours_between_interruptions: float = 50_000.0
-    """Of one GPU with its share of everything that can stop a job. Llama 3 had 419 unexpected ones
-    in 54 days on 16,384 GPUs, one in 50,700 GPU-hours (arXiv:2407.21783, table 5)."""
+    """Hours of one GPU between interruptions of any kind. Llama 3 had 419 unexpected
+    ones in 54 days on 16,384 GPUs, one in 50,700 GPU-hours (arXiv:2407.21783, table 5)."""
     dollars_per_gpu_hour: float = 2.5
     """An assumption: prices change by the month. Give your own."""
 

@@ -166,11 +166,11 @@ def chunk_delay(
     *,
     itemsize: int = 2,
 ) -> Result:
-    """How much longer a pass is that computes a chunk of a prompt beside a batch that decodes.
+    """Return how much longer a decoding pass takes when it also computes a chunk of a prompt.
 
-    All requests of the batch wait as much longer for their next token. batch: requests that decode,
-    with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the batch at
-    which arithmetic is the bound, a chunk is free.
+    All requests of the batch wait that much longer for their next token. batch: requests that
+    decode, with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the
+    batch at which arithmetic is the bound, a chunk is free.
     """
     both = {
         name: pass_time(config, accelerator, tokens, batch * cached, itemsize=itemsize)

@@ -42,9 +42,9 @@ class Layout:
     microbatch: int = 1
     """Sequences in one microbatch."""
     recompute: str = "none"
-    """As calc.activation_bytes: none, selective or full."""
+    """none, selective or full, as in calc.activation_bytes."""
     sequence_parallel: bool = True
-    """Where tp is more than 1, tokens are cut between its layers."""
+    """If tp is more than 1, the tokens between its layers are sharded over its ranks."""
     order: tuple[str, ...] = AXES
     """Slowest first."""
 
@@ -108,7 +108,10 @@ class Layout:
         return range(first, first + self.sizes[axis] * stride, stride)
 
     def in_one_node(self, axis: str, gpus_per_node: int) -> int:
-        """How many of the group of rank 0 along an axis share its node; all: no slow link."""
+        """Return how many ranks of rank 0's group along an axis share its node.
+
+        If it is all of them, the group uses no slow link.
+        """
         gpus_per_node = arguments.counted("gpus_per_node", gpus_per_node)
         group = self.group(axis, 0)
         return sum(rank < gpus_per_node for rank in group)

@@ -95,7 +95,7 @@ class ModelConfig:
     """Multi-head latent attention: features to which keys and values are compressed; 0: none."""
     q_lora_rank: int = 0
     rope_head_dim: int = 0
-    """Of a latent head: features that are rotated, whose key all heads share."""
+    """Rotated features of a latent head, whose key all heads share."""
     value_head_dim: int = 0
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class ModelConfig:
 
     @property
     def features_per_head(self) -> int:
-        """Of a query and a key; in latent attention the part that is not rotated."""
+        """Features of a query and a key; with latent attention, those that are not rotated."""
         return self.hidden // self.heads if self.head_dim is None else self.head_dim
 
     @property

@@ -38,9 +38,12 @@ class Pieces:
     """Share of reduce and gather that can run beside computing of the same rank, 0 to 1."""
     num_microbatches: int = 1
     compute_s: tuple[float, ...] = ()
-    """Of forward_s + backward_s, the computing alone; (): all of it."""
+    """Seconds of computing within forward_s + backward_s, by stage; (): all of it."""
     exchanged_s: tuple[tuple[float, float], ...] = ()
-    """Of (forward_s, backward_s), what dp exchanges in them; (): nothing, as with zero 0 and 1."""
+    """Seconds of the exchange over dp within (forward_s, backward_s), by stage.
+
+    (): nothing, as with ZeRO 0 and 1.
+    """
 
     def __post_init__(self) -> None:
         arguments.counted("num_microbatches", self.num_microbatches)
@@ -94,5 +97,5 @@ class Pieces:
 
     @property
     def num_stages(self) -> int:
-        """Of the model, over all ranks of a pipeline."""
+        """Stages of the model, over all ranks of a pipeline."""
         return len(self.forward_s)

@@ -146,7 +146,7 @@ def lost_share(
 
 
 def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float) -> Result:
-    """A turn of work and write is begun again until none interrupts it: T over its mean time."""
+    """A turn of work and write restarts until no interruption hits it: T over its mean time."""
     turn = mtbf * math.exp(restart_s / mtbf) * math.expm1((interval + write_s) / mtbf)
     return Result(
         1 - interval / turn,
@@ -154,8 +154,8 @@ def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float)
         "lost time",
         "1 - T / (M e^(R/M) (e^((T + W)/M) - 1))",
         f"T = {interval:g} s, W = {write_s:g} s, M = {mtbf:g} s, R = {restart_s:g} s",
-        convention="interruptions are exponential, and begin a restart anew; where none comes in a "
-        "restart, use M + R instead of M e^(R/M)",
+        convention="interruptions are exponential; one in a restart begins another "
+        "one. If none comes in a restart, use M + R instead of M e^(R/M)",
         source="Daly, FGCS 22(3), 2006, equation 13",
     )
 

@@ -36,7 +36,7 @@ class Result:
     substitution: str = ""
     """The same with this call's numbers."""
     convention: str = ""
-    """What is counted and how, where tools differ."""
+    """Definition of the count, where tools differ."""
     source: str = ""
     parts: Mapping[str, Result] = field(default_factory=dict)
 
@@ -64,7 +64,7 @@ class Result:
         return self.parts[part]
 
     def explain(self) -> str:
-        """How it came about: formula, substitution, convention and source, then the parts."""
+        """Explain the result: formula, substitution, convention and source, then the parts."""
         exact = exact_text(self.value, self.dimension)
         lines = [f"{self.name} = {self}" + (f" ({exact})" if exact != str(self) else "")]
         for title in ("formula", "substitution", "convention", "source"):
@@ -80,7 +80,7 @@ class Result:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """As a person reads it: 31.4 GB, 6.74B parameters, 30.4%."""
+        """Write it for a reader: 31.4 GB, 6.74B parameters, 30.4%."""
         return text(self.value, self.dimension)
 
     __repr__ = __str__
@@ -161,19 +161,19 @@ class Result:
 
 
 def amount(text: str) -> Result:
-    """What a person wrote, with its unit: amount("80 GiB"), amount("3.1 h"), amount("50 GB/s").
+    """Read a quantity with its unit: amount("80 GiB"), amount("3.1 h"), amount("50 GB/s").
 
-    Without a unit it is a plain number. ValueError for a unit that is not known, and TypeError for
-    what is no text, see `parse_quantity`.
+    Without a unit it is a plain number. ValueError for an unknown unit, and TypeError for anything
+    but text, see `parse_quantity`.
     """
     quantity = parse_quantity(text)
     return Result(quantity.value, quantity.dimension, text.strip())
 
 
 def number_of(given: float | Result, name: str, *dimensions: str) -> float:
-    """What a formula works on: a number, or a result of one of these dimensions, or of none.
+    """Return the number given to a formula, or the value of a Result of the right dimension.
 
-    TypeError for anything else, naming it.
+    dimensions: allowed for a Result, beside none. TypeError for anything else, naming it.
     """
     if not isinstance(given, Result):
         arguments.number(name, given, "give a finite one, such as 4 or 1e9")

@@ -108,7 +108,7 @@ class Typed(NamedTuple):
     size: float
     dimension: str
     unit: str
-    """As typed; "" where there was none."""
+    """Unit as typed; "" if there was none."""
 
     @property
     def quantity(self) -> Quantity:
@@ -255,7 +255,7 @@ _LONG_SPANS = ("days", "h", "min")
 
 
 def text(value: float, dimension: str) -> str:
-    """As a person reads it: 31.4 GB, 6.74B parameters, 30.4%, 19.3 min."""
+    """Write a value for a reader: 31.4 GB, 6.74B parameters, 30.4%, 19.3 min."""
     if dimension == "share":
         return f"{100 * value:.3g}%"
     if dimension == "seconds" and math.isfinite(value):
@@ -283,7 +283,7 @@ _ENDS_IN_A_LETTER = re.compile(r"(.*\d\.?\s*)(K|M|B|bn|T)\s*", re.I | re.S)
 
 
 def read(text: str, unit: str) -> Typed:
-    """What was typed in answer to a question in `unit` ("" for counts): a bare number is in it.
+    """Read the answer to a question in `unit` ("" for counts), in which a bare number is.
 
     A quotient is a share where percent are asked for: 7/23 are 30.4, as 30.4% is.
     Raises ValueError for a text that is no number, for one whose unit measures something else or

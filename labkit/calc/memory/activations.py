@@ -15,7 +15,7 @@ tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
 
 For G = H and F = 4D: D (10 + 24/t + 5Hs/(Dt)), and all of it / t with sequence parallelism.
 Context parallelism cuts s. The second row is cut as the paper does it: a rank keeps its part, and
-gathers the whole once more in backward. recompute="selective" keeps nothing of softmax and its
+gathers the whole tensor again in backward. recompute="selective" keeps nothing of softmax and its
 neighbours, and recompute="full" only each layer's input, 2D.
 
 The last stage holds more for its head and the loss. Per token of a microbatch, in bytes, for V
@@ -105,7 +105,7 @@ class _Kept(NamedTuple):
     """Bytes of all ranks together."""
     letters: str
     ranks: int
-    """That share them."""
+    """Ranks that share the tensor."""
 
     @property
     def numbers(self) -> str:
@@ -145,7 +145,7 @@ def _per_token(
     flash: bool,
     fused: bool,
 ) -> dict[str, _Kept]:
-    """By name."""
+    """Return the tensors that one layer keeps for one token, by name."""
     D, H, K = config.hidden, config.heads, config.features_per_head
     G, mlp = config.num_kv_heads, config.mlp_features
     scores = H * length * (2 * itemsize + 1 if dropout else itemsize)
@@ -299,7 +299,7 @@ def loss_gradient_bytes(
         {name: _part(name, count, how, size) for name in names},
         formula="2 T V loss_itemsize / t; T tokens, V words, t ranks",
         convention=f"torch's cross_entropy on {size} B logits; a fused loss, or one that goes "
-        "through the tokens piece by piece, has less",
+        "through the tokens chunk by chunk, has less",
     )
 
 

@@ -55,7 +55,7 @@ class Change:
     setup: TrainingSetup
     """With the change."""
     footprint: Result
-    """Of the fullest GPU, with the change."""
+    """Memory of the fullest GPU after the change."""
 
     def __str__(self) -> str:
         how = "on" if self.after is True else f"{self.before} -> {self.after}"

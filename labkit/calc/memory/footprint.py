@@ -80,9 +80,9 @@ class TrainingSetup:
     virtual: int = 1
     """Stages that each rank of the pipeline holds; more than 1: interleaved."""
     num_microbatches: int | None = None
-    """Of a rank in a step; None: enough to fill the pipeline."""
+    """Microbatches of a rank in a step; None: enough to fill the pipeline."""
     fused: bool = False
-    """As `activation_bytes` has it."""
+    """True if the gated MLP is fused, as in `activation_bytes`."""
 
     def __post_init__(self) -> None:
         for name in (

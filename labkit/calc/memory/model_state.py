@@ -58,14 +58,18 @@ class Recipe:
     parameter_bytes: float
     gradient_bytes: float
     master_bytes: float = 0
-    """Of a copy in higher precision, which the optimizer updates."""
+    """Bytes of a copy in higher precision, which the optimizer updates."""
     moment_bytes: tuple[float, ...] = ()
-    """Of each of the optimizer's own values: two for Adam, one for momentum."""
+    """Bytes of each of the optimizer's own values: two values for Adam, one for momentum."""
     cast_bytes: float = 0
-    """Of copies that live within a step only, such as those that autocast keeps until backward."""
+    """Bytes of copies that live within a step only, such as those that autocast keeps until
+    backward."""
     activation_bytes: int | None = None
-    """Of a number in an activation; None: of what it computes with, casts or parameters, but 2 or
-    more: matrices in 8 bits halve no activation by themselves."""
+    """Bytes of one number of an activation.
+
+    None: those of the casts or parameters it is computed with, but at least 2, because matrices in
+    8 bits alone do not halve the activations.
+    """
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -102,7 +106,7 @@ class Recipe:
 
     @property
     def bytes_per_parameter(self) -> float:
-        """Of everything that lives from step to step, on one rank alone."""
+        """Return the bytes of everything that lives from step to step, on one rank alone."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 

@@ -78,12 +78,12 @@ class Estimate:
     step: Result
     """Seconds; its parts: PARTS."""
     memory: Result
-    """Of the fullest GPU."""
+    """Memory of the fullest GPU."""
     warnings: tuple[str, ...] = ()
 
     @property
     def tokens_per_s(self) -> Result:
-        """Of all GPUs, between interruptions."""
+        """Tokens per second of all GPUs, between interruptions."""
         value = self.job.tokens_per_step / float(self.step)
         how = f"{self.job.tokens_per_step:,} / {float(self.step):.4g} s"
         return Result(value, "", "tokens per second", "B s / step", how, source=_SOURCE)
@@ -112,7 +112,7 @@ class Estimate:
 
     @property
     def flops_per_s(self) -> Result:
-        """Of one GPU, with recomputation: what papers print as TFLOP/s."""
+        """Achieved FLOP/s of one GPU, recomputation included, as papers print it."""
         peak = self.job.device.flops_per_s
         how = f"{float(self.hfu):.3g} * {peak:.4g}"
         return Result(float(self.hfu) * peak, "FLOP", "FLOP/s of a GPU", "HFU * peak", how)
@@ -139,7 +139,7 @@ class Estimate:
 
     @property
     def time(self) -> Result:
-        """Of the whole training, with interruptions. ValueError where the job has no tokens."""
+        """Time of the whole training with interruptions. ValueError if the job has no tokens."""
         tokens, rate = self._tokens(), float(self.tokens_per_s) * float(self.goodput)
         how = f"{tokens:.4g} / ({float(self.tokens_per_s):.4g} * {float(self.goodput):.3g})"
         value = tokens / rate if rate else float("inf")
@@ -221,7 +221,7 @@ class Verdict:
     layout: Layout
     refused: Refusal | None = None
     memory: Result | None = None
-    """Of the fullest GPU; None where a rule refuses the layout."""
+    """Memory of the fullest GPU; None if a rule refuses the layout."""
     warnings: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -234,12 +234,15 @@ class Verdict:
 
     @property
     def over_bytes(self) -> float:
-        """That the fullest GPU lacks; 0 where it fits, and where a rule refuses."""
+        """Bytes that the fullest GPU lacks; 0 if the layout fits or a rule refuses it."""
         return 0.0 if self.memory is None else max(0.0, float(self.memory) - self.job.room_bytes)
 
     @property
     def term(self) -> str:
-        """What broke it: the largest part of the memory, or the rule's title; "" where it fits."""
+        """Return why the layout is refused: the largest part of the memory or the rule's title.
+
+        "" if the layout fits.
+        """
         if self.refused is not None:
             return self.refused.title
         if self.memory is None or self.fits:

@@ -20,24 +20,24 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What no data sheet says. One of them is fitted, `efficiency`, to one published number.
+    """Numbers that no data sheet has. Only `efficiency` is fitted, to one published number.
 
     ValueError or TypeError for shares beyond 0 to 1, and negative seconds and bytes.
     """
 
     efficiency: float = 0.683
-    """Of the GPU's peak, while it multiplies matrices. With this the planner has 147 of the 148
+    """Share of the GPU's peak reached in matrix products. With this the planner gets 147 of the 148
     TFLOP/s of Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1; 148 with microbatches
     of one sequence, for which it was fitted). It is fitted to no other row; estimation.py has the
     residuals of the others."""
     link_share: float = 0.8
-    """Of a link's bandwidth, while a collective runs: nccl-tests shows 360 of an H100's 450 GB/s
-    over NVLink."""
+    """Share of a link's bandwidth that a collective reaches: nccl-tests shows 360 of an H100's 450
+    GB/s over NVLink."""
     overlap: float = 0.8
-    """Of the collectives over dp, what can run beside computing: buckets go one behind the other,
-    and the last has nothing to hide behind. A guess."""
+    """Share of the collectives over dp that can run beside computing: buckets go one behind the
+    other, and the last has nothing to hide behind. A guess."""
     reserve_bytes: float = 4 * _GIB
-    """Of a GPU's memory, for CUDA, the communication library and fragmentation. A guess."""
+    """GPU memory reserved for CUDA, the communication library and fragmentation. A guess."""
     checkpoint_write_s: float = 60.0
     """For which training is idle, at each checkpoint."""
     restart_s: float = 300.0
@@ -45,9 +45,9 @@ class Assumptions:
     flash: bool = True
     """Attention never writes its scores down, and computes no masked half."""
     fused: bool = True
-    """Of a gated MLP gate, up and their product are kept."""
+    """True: a gated MLP keeps gate, up and their product, and recomputes the activated gate."""
     context: str = "ring"
-    """How ranks of cp come by others' keys and values: "ring", step by step, or "gather", all of
+    """How ranks of cp get others' keys and values: "ring", step by step, or "gather", all of
     them before attention begins, as Llama 3 was trained."""
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Job:
     sequence: int | None = None
     """Tokens of each; None: the model's context."""
     tokens: float | None = None
-    """Of the whole training; None: no days, no dollars."""
+    """Tokens of the whole training; None: no days, no dollars."""
     assumptions: Assumptions = field(default_factory=Assumptions)
     config: ModelConfig = field(init=False, repr=False)
     kept: Recipe = field(init=False, repr=False)
@@ -118,17 +118,17 @@ class Job:
 
     @property
     def device(self) -> GPU:
-        """What each GPU of its cluster is."""
+        """Each GPU of the cluster."""
         return self.machines.device
 
     @property
     def num_gpus(self) -> int:
-        """Of its cluster."""
+        """Number of GPUs of the cluster."""
         return self.machines.num_gpus
 
     @property
     def room_bytes(self) -> float:
-        """Of a GPU's memory, what training may fill."""
+        """GPU memory that training may fill."""
         return self.device.memory_bytes - self.assumptions.reserve_bytes
 
     @property

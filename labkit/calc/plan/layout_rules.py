@@ -100,7 +100,8 @@ def warnings_of(job: Job, layout: Layout) -> list[str]:
 
 
 def _inside_a_node(job: Job, layout: Layout) -> str:
-    """What keeps tensor parallelism inside a node: other places for its ranks, or fewer ranks."""
+    """Say what keeps tensor parallelism inside a node: another order of the axes, or fewer
+    ranks."""
     fitting = math.gcd(layout.tp, job.machines.gpus_per_node)
     if layout.stride("tp") > 1:
         return f"tp={fitting} as the last of order={layout.order}"
@@ -124,7 +125,7 @@ def _of_zero(job: Job, layout: Layout, rounds: int) -> str:
 
 
 def _exchange_seconds(job: Job, layout: Layout, axis: str) -> float:
-    """Of tp or ep, for a microbatch, on the rank with the most layers."""
+    """Seconds of tp or ep for one microbatch, on the rank with the most layers."""
     dense, experts = layer_seconds(job, layout)
     name = f"{axis}_s"
     layers = layers_of_rank(job.config, layout.pp, layout.virtual, layout.pp // 2)

@@ -53,7 +53,7 @@ class Times(NamedTuple):
     cp: list[Pair]
     ep: list[Pair]
     dp: list[Pair]
-    """Of zero 2 and 3: exposed, in every microbatch."""
+    """Seconds of zero 2 and 3 that are not hidden, in every microbatch."""
     once: list[Pair]
     """By stage: seconds of (reduce, gather) once in a step, whole."""
     send_s: float
@@ -71,7 +71,7 @@ class Times(NamedTuple):
 
 
 def pieces(job: Job, layout: Layout) -> Pieces:
-    """What a step consists of. ValueError for a layout that a rule refuses, with why."""
+    """Return the parts of a step. ValueError, with the reason, for a layout that a rule refuses."""
     require_works(job, layout)
     found = times(job, layout)
     both = found.of_stages
@@ -133,7 +133,7 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
 
 
 def _exposed_at_the_end(job: Job, layout: Layout, found: Times, of_stages: list[Pair]) -> float:
-    """Of what is reduced and gathered once: on the rank that is through with it last."""
+    """Exposed seconds of the once-a-step reduce and gather, on the rank that finishes last."""
     if layout.dp * layout.cp == 1:
         return 0.0
     latest, earlier = 0.0, 0.0
@@ -169,7 +169,10 @@ def _sends(each_s: float, p: int, v: int, m: int) -> float:
 
 
 def _send(job: Job, layout: Layout) -> float:
-    """Of one microbatch to the next stage. A t-th from each rank, gathered there where needed."""
+    """Seconds to send one microbatch to the next stage.
+
+    Each rank of tp sends its share, which is gathered at the receiver if needed.
+    """
     if layout.pp == 1:
         return 0.0
     tokens = layout.microbatch * job.length // layout.cp

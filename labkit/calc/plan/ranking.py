@@ -44,7 +44,7 @@ class Losers:
     """A rule's title, or "memory: " and the part that is largest."""
     count: int
     nearest: tuple[Verdict, ...]
-    """Those with the fewest bytes too many; of a rule, the first ones."""
+    """The layouts that lack the fewest bytes; for a rule, the first ones."""
 
     def __str__(self) -> str:
         text = f"{self.count:>7,}  {self.reason}"
@@ -76,13 +76,14 @@ class Plan:
 
     @property
     def nearest_miss(self) -> Verdict | None:
-        """Of those that only lack memory, the one that lacks least. None: there is none."""
+        """The layout that lacks the fewest bytes. None: no layout is refused for its memory
+        alone."""
         missed = [each for group in self.losers for each in group.nearest if each.memory]
         return min(missed, key=lambda each: each.over_bytes, default=None)
 
     @property
     def help(self) -> str:
-        """Of a plan in which nothing fits: the nearest miss, and what would help it."""
+        """Explain a plan in which nothing fits: the nearest miss, and what would help it."""
         miss = self.nearest_miss
         if miss is None:
             return "\n".join(map(str, self.losers))

@@ -178,9 +178,10 @@ def tensor_seconds(
 def context_seconds(
     job: Job, tokens: int, where: Span, tp: int, recompute: str, attention_s: float
 ) -> tuple[float, float]:
-    """Of a ring with shares of equal work (zigzag): attention hides what it can, step by step.
+    """Return the seconds that context parallelism adds to (forward, backward).
 
-    Or of gathering, behind which nothing is computed.
+    With a ring and equal work per rank (zigzag), each step is hidden behind attention as far as it
+    goes. Gathering hides behind nothing.
     """
     n = where.size
     if n == 1:
@@ -328,7 +329,10 @@ def _score_flops(job: Job, tokens: int) -> float:
 
 
 def _score_bytes(job: Job) -> float:
-    """Of a token, all heads: written, read and written by a fused softmax, read."""
+    """Bytes of a token's attention scores in all heads, with a fused softmax.
+
+    The scores are written, read and written by the softmax, and read.
+    """
     return 4 * job.kept.activation_itemsize * job.config.heads * job.length
 
 

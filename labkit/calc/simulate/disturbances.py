@@ -43,7 +43,7 @@ class Straggler:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those that are slow."""
+        """The slow rank."""
         return (self.rank,)
 
 
@@ -142,7 +142,7 @@ class Behaviours:
 
     @property
     def num_replicas(self) -> int:
-        """That go through the pipeline on their own: dp, and ep of them together."""
+        """Replicas that go through the pipeline on their own: dp, and ep of them together."""
         return self.layout.dp // self.layout.ep
 
     @property

@@ -127,7 +127,8 @@ class Graph:
     need: tuple[int, ...]
     """The work in another cell (or another stage of its own) whose product it takes; -1: none."""
     pair: tuple[int, ...]
-    """Which two cells that product travels between, an entry of `pairs`; -1: it does not travel."""
+    """Index in `pairs` of the two cells that the product travels between; -1: it does not
+    travel."""
     pairs: tuple[tuple[int, int], ...]
     """Neighbouring cells, the lower first."""
     last: tuple[int, ...]
@@ -213,7 +214,7 @@ class Times:
     replica: int
     """Its number; where it stands for several, the first of them."""
     count: int
-    """How many replicas it stands for."""
+    """Number of replicas that it represents."""
 
 
 Floors = dict[int, float]

@@ -98,7 +98,7 @@ def _tail(
     count: int,
     rng: random.Random,
 ) -> Tail:
-    """Of one collective, or of `count` equal ones: the slowest."""
+    """Seconds of one collective, or of the slowest of `count` equal ones."""
     stages, exposed = graph.stages_of(cell), 1 - pieces.overlap
     lane, since = 0.0, -1
     for stage in sorted(stages, key=lambda each: graph.last_backward[each]):

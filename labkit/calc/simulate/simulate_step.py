@@ -98,7 +98,7 @@ def _check_given(pieces: object, layout: object, disturbances: object, most_even
 
 @dataclass
 class _Slowest:
-    """Of all replicas so far: when the slowest gets where, and the times of those that matter."""
+    """Slowest replica so far, by place, with the times of the replicas that decide it."""
 
     graph: Graph
     ready_s: list[float]
@@ -121,7 +121,7 @@ class _Slowest:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Of what is kept because it was the slowest, only what still is."""
+        """Drop the times of replicas that are no longer the slowest anywhere."""
         first, *others = self.kept
         self.kept = [first, *(each for each in others if self._matters(each))]
 

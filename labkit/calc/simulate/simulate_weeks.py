@@ -52,14 +52,14 @@ class SimulatedWeeks:
     down_s: float
     """From failures to the first step after them."""
     waiting_s: float
-    """Of that, for a node to be repaired, where no spare one was left."""
+    """Part of down_s: waiting for a node to be repaired, where no spare one was left."""
     num_interruptions: int
     """Failures while it worked or wrote."""
     num_failed_restarts: int
     """Failures while it was down."""
     num_checkpoints: int
     num_steps: float
-    """That stayed."""
+    """Steps that stayed."""
 
     @property
     def goodput(self) -> float:
@@ -73,7 +73,7 @@ class SimulatedWeeks:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of all time: useful, writing, redone, down."""
+        """Shares of all time: useful, writing, redone, down."""
         parts = ("useful", "writing", "redone", "down")
         return {name: getattr(self, f"{name}_s") / self.total_s for name in parts}
 

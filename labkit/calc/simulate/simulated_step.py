@@ -1,4 +1,4 @@
-"""What a simulated step shows: seconds, spans by class of ranks, the bubble, the longest path."""
+"""Result of a simulated step: seconds, spans by class of ranks, the bubble, the longest path."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Simulated:
     tails: tuple[Tail, ...]
     behaviours: Behaviours
     busy_s: float
-    """Of all cells together, in the pipeline."""
+    """Busy seconds of all cells together, in the pipeline."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class SimulatedStep:
 
     @cached_property
     def longest_path(self) -> tuple[Segment, ...]:
-        """What kept the step from ending sooner, first to last, without a gap: see Segment."""
+        """The chain of work that decides the step's time, first to last, without a gap: see
+        Segment."""
         made = self.simulated
         return tuple(longest_path(made.graph, made.pieces, made.floors, made.kept, made.tails))
 
@@ -151,12 +152,12 @@ class SimulatedStep:
 
     @property
     def words(self) -> tuple[str, str, str]:
-        """How long it takes, what the longest path consists of, and whom all wait for."""
+        """Say how long the step takes, what its longest path consists of, and whom all wait for."""
         shares = {name: seconds / self.seconds for name, seconds in self.on_the_path.items()}
-        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share > 5e-4)
+        listed = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share > 5e-4)
         return (
             f"{self.layout}: {seconds_text(self.seconds)}, bubble {self.bubble:.1%}",
-            f"on the longest path: {told}",
+            f"on the longest path: {listed}",
             waits_for(self),
         )
 
@@ -190,7 +191,10 @@ class Cost(NamedTuple):
 
 
 def costs(step: SimulatedStep) -> tuple[Cost, ...]:
-    """What each disturbance costs, the highest first. Of more than 16, the 16 largest factors."""
+    """Return the cost of each disturbance, the highest first.
+
+    Of more than 16 disturbances, only those with the 16 largest factors are tried.
+    """
     tried = sorted(step.disturbances, key=_size, reverse=True)[:_MOST_TRIED]
     found = []
     for each in tried:

@@ -56,27 +56,28 @@ def collective(
     rings: int | None = None,
     splits: Sequence[Sequence[int]] | None = None,
 ) -> Collective:
-    """What a collective costs: `.sent_bytes`, `.messages`, `.steps` and `.seconds(alpha, beta)`.
+    """Return the cost of a collective: `.sent_bytes`, `.messages`, `.steps`, `.seconds(alpha,
+    beta)`.
 
-    nbytes: the whole tensor. A scatter, a reduce-scatter and an all-to-all start with so much, and
-    a gather and an all-gather end with it. Without it, bytes are in times the tensor.
-    rank: whose bytes and messages, exactly, for elements of `itemsize` bytes; None: the mean.
+    nbytes: size of the whole tensor. A scatter, a reduce-scatter and an all-to-all start with it,
+    and a gather and an all-gather end with it. Without it, bytes are multiples of the tensor.
+    rank: its exact bytes and messages, for elements of `itemsize` bytes; None: the mean.
 
-    Some algorithms take more:
-    root            of a broadcast, reduce, gather or scatter; 0 if nothing is said
-    block_bytes     trees and chains send the tensor in blocks of so many bytes; of a hierarchical
-                    all-reduce one block is within hosts while another is between them
-    ranks_per_host  ring, hierarchical and pairwise on hosts of so many ranks: `.tier_bytes` says
-                    what crosses from host to host, and `seconds` takes pairs, (fast, slow)
+    Some algorithms take more arguments:
+    root            of a broadcast, reduce, gather or scatter; 0 by default
+    block_bytes     trees and chains send the tensor in blocks of this size; in a hierarchical
+                    all-reduce one block travels within hosts while another travels between them
+    ranks_per_host  for ring, hierarchical and pairwise: `.tier_bytes` tells bytes within hosts from
+                    bytes between them, and `seconds` takes pairs, (fast, slow)
     rings           share the tensor, and leave a host by as many of its ranks, each with its own
-                    adapter; 1 if nothing is said
-    splits          of an all-to-all: splits[r][s] elements of rank r for rank s, and no nbytes
+                    adapter; 1 by default
+    splits          of an all-to-all: splits[r][s] elements from rank r to rank s; without nbytes
 
     collective("all_reduce", "ring", 8, 1e9).sent_bytes == 1.75e9
     collective("all_reduce", "ring", 4, 40, rank=0).sent_bytes == 56, of ten float32
 
-    ValueError for what there is not, for sizes and ranks that cannot be, and with a rank for a
-    tensor that is no whole number of elements; TypeError for what is no number.
+    ValueError for an unknown collective or algorithm, for impossible sizes and ranks, and, with a
+    rank, for a tensor that is not a whole number of elements. TypeError for what is not a number.
     """
     kind = _kind(operation, algorithm)
     n, itemsize = (

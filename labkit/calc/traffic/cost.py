@@ -66,7 +66,7 @@ class Collective:
     options: ClassVar[frozenset[str]] = frozenset()
     """Arguments that not every algorithm has: root, block_bytes, ranks_per_host, splits."""
     rounds: ClassVar[int] = 1
-    """How often the tensor goes to n - 1 ranks, counted over all ranks."""
+    """Times that the tensor goes to n - 1 ranks, counted over all ranks."""
 
     world_size: int
     nbytes: float
@@ -110,7 +110,7 @@ class Collective:
 
     @property
     def tier_steps(self) -> Tiers[int]:
-        """Of these, steps within hosts, and steps that wait for a link between hosts."""
+        """Steps within hosts, and steps that wait for a link between hosts."""
         return Tiers(self.steps, 0)
 
     @property
@@ -135,7 +135,8 @@ class Collective:
         return rank % self.world_size // (self.ranks_per_host or self.world_size)
 
     def _total_bytes(self) -> float:
-        """What all ranks send together: no algorithm sends less, they share it out differently."""
+        """Bytes that all ranks send together. Algorithms divide them differently, but none sends
+        fewer."""
         return self.rounds * (self.world_size - 1) * self.nbytes
 
     def _sent_numel(self, rank: int) -> int:
@@ -168,7 +169,7 @@ class Blocked(Collective):
 
     options = frozenset({"block_bytes"})
     trees: ClassVar[int] = 1
-    """That share the tensor evenly, at the same time."""
+    """Trees that share the tensor evenly, at the same time."""
 
     @property
     def steps(self) -> int:

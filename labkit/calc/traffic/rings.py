@@ -245,7 +245,7 @@ class HierarchicalAllReduce(Collective):
 
     @property
     def steps(self) -> int:
-        """Of both tiers, for one block."""
+        """Steps of both tiers, for one block."""
         return self.tier_steps.total
 
     def _sent_numel(self, rank: int) -> int:
@@ -287,8 +287,11 @@ class HierarchicalAllReduce(Collective):
 
 
 def _passed_on_twice(parts: Sequence[int], member: int) -> int:
-    """What a member of a ring sends: on the first round all parts but the one that ends with it,
-    on the second all but the one that began at its right neighbour."""
+    """Bytes that a member of a ring sends in its two rounds.
+
+    The first round is of all parts except the one that ends with it. The second is of all parts
+    except the one that began at its right neighbour.
+    """
     return 2 * sum(parts) - parts[member] - parts[(member + 1) % len(parts)]
 
 

@@ -31,9 +31,9 @@ _SOURCE = "Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2
 def tensor_parallel_collectives(
     layers: int, sequence_parallel: bool = False, *, kv_copies: int = 1
 ) -> dict[str, dict[str, int]]:
-    """How often a rank calls each collective for one microbatch, forward and backward.
+    """Count a rank's calls of each collective for one microbatch, forward and backward.
 
-    kv_copies: ranks that hold the same key-value heads. Of more than one, each layer adds up the
+    kv_copies: ranks that hold the same key-value heads. If more than one, each layer sums the
     copies' gradients.
     tensor_parallel_collectives(1)["forward"] == {"all_reduce": 5}, two of them the loss's
     """

@@ -59,7 +59,7 @@ class TreeBroadcast(Blocked):
     options = frozenset({"root", "block_bytes"})
 
     def _num_sends(self, rank: int) -> int:
-        """How often a rank sends the tensor."""
+        """Times that a rank sends the tensor."""
         return self._num_children(rank)
 
     def _num_children(self, rank: int) -> int:
@@ -140,7 +140,7 @@ class DoubleTreeAllReduce(Blocked):
         return sum(edges * self._num_blocks(half) for edges, half in self._edges_and_halves(rank))
 
     def _edges_and_halves(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Of each tree: the neighbours of `rank`, and the elements."""
+        """Return, for each tree, the neighbours of `rank` and the number of elements."""
         n, shorter = self.world_size, self.numel // 2
         return (
             (_neighbours(rank + 1, n), self.numel - shorter),
