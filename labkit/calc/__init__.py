@@ -7,7 +7,7 @@ compute.py       FLOPs, MFU and days; bubble.py: pipelines; experts.py: mixtures
 memory/          bytes of a rank while it trains
 inference.py     decoding; reliability.py: checkpoints, outages, slow ranks
 layout.py        how many ranks along each axis; pieces.py: the seconds of a step's parts
-plan/            of all layouts of a job, those that fit, ranked
+plan/            the layouts of a job that fit, ranked
 simulate/        a step, and weeks of them, simulated
 """
 

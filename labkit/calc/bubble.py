@@ -1,14 +1,14 @@
 """The bubble: how long a stage of a pipeline is idle in a step.
 
-    naive          one microbatch at a time: of p stages one works            (p-1)/p of total
+    naive          one microbatch at a time: one of p stages works            (p-1)/p of total
     gpipe, 1f1b    fill and drain, p - 1 microbatches long                    (p-1)/m of ideal
-    interleaved    v virtual stages per rank: a v-th of that                  (p-1)/(v m) of ideal
+    interleaved    v virtual stages per rank: 1/v of that                     (p-1)/(v m) of ideal
     zb_h1          weight gradients fill most of it: F = I = W, m >= p        (p-1)/(3 m) of ideal
     zb_h2          no waiting inside a rank, staggered ranks: m >= 2p - 1     (p-1)/(3 m) of ideal
     zb_v           the same, two stages per rank, in a V: m >= 2p - 1         (p-1)/(6 m) of ideal
 
 p stages, m microbatches. Two conventions are in use, and confused: relative to the IDEAL time, in
-which nobody ever waits, and relative to the TOTAL time: x of ideal is x/(1+x) of total. With 8
+which no rank ever waits, and relative to the TOTAL time: x of ideal is x/(1+x) of total. With 8
 stages and 16 microbatches 7/16 = 43.8% of ideal and 7/23 = 30.4% of total are the same bubble.
 
 A step is counted here from the first rank's start to the last rank's end. The zero-bubble papers
@@ -47,10 +47,11 @@ def bubble_fraction(
 ) -> Result:
     """The bubble as a share of the step's time, "total", or of the time without it, "ideal".
 
-    virtual: stages per rank, for "interleaved". ValueError for another schedule or convention, and
-    for an interleaved schedule whose microbatches the stages do not divide, which does not exist,
-    for zb_h1 with fewer microbatches than stages, zb_h2 and zb_v with fewer than twice as many less
-    1.
+    virtual: stages per rank, for "interleaved".
+
+    ValueError for an unknown schedule or convention, and for too few microbatches: an interleaved
+    schedule needs a multiple of the stages, zb_h1 as many as stages, zb_h2 and zb_v 2 p - 1.
+
     bubble_fraction(8, 16) == 7 / 23
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
@@ -82,13 +83,14 @@ def bubble_fraction(
 def in_flight_microbatches(
     stages: int, microbatches: int, schedule: str = "1f1b", virtual: int = 1
 ) -> list[int]:
-    """For each stage, how many microbatches' activations it holds at once, at most.
+    """Return the most microbatches whose activations each stage holds at once.
 
-    gpipe: all of them. 1f1b: as many as stages come after, and its own. naive: one.
-    interleaved: in units of one of a rank's `virtual` stages, each a v-th of its layers.
+    gpipe: all of them. 1f1b: as many as stages come after, and its own. naive: one. interleaved: in
+    units of one of a rank's `virtual` stages, each 1/v of its layers. zb_h1: p on every stage,
+    counting microbatches whose I is done and whose W is not. zb_h2: 2 p - 1. zb_v: by rank, in
+    units of one of its two stages: 2 p on every rank.
+
     in_flight_microbatches(4, 8, "1f1b") == [4, 3, 2, 1]
-    zb_h1: p on every stage, or what its I has left of them for their W; zb_h2: 2 p - 1. zb_v: by
-    rank, in units of one of its two stages: 2 p on every one.
     """
     p, m, v = _check(stages, microbatches, schedule, virtual)
     if schedule == "zb_h1":

@@ -6,13 +6,13 @@
     double_tree         4 log2 n           2D       in many blocks: more latencies
     halving_doubling    2 log2 n           2(n-1)/n D       n no power of two: 2 and 2D more
 
-Of these four none beats halving-doubling, in this model, where n is a power of two. (Shorter for a
-few bytes is recursive doubling, in which whole tensors are swapped: log2 n of both alpha and
-D beta. It is not written out here.) Rings and trees are used all the same, for a reason that the
-model leaves out: links are shared. A ring's messages go to the next rank, a tree's mostly near, and
-those of halving-doubling to another rank in each step, far away.
+If n is a power of two, halving-doubling is the fastest of the four in this model. (For a few bytes
+recursive doubling is shorter: ranks swap whole tensors, log2 n of both alpha and D beta. It is not
+written out here.) Rings and trees are used all the same, because real links are shared, which the
+model leaves out. A ring's messages go to the next rank and a tree's mostly to near ones, while
+those of halving-doubling go to another, distant rank in each step.
 
-`crossover_bytes` is the size at which two of them change places:
+`crossover_bytes` is the size at which another algorithm becomes the faster one:
 
     seconds  |  ring           ring
              |- - - - - - - x      below x the tree is faster, above it the ring
@@ -46,7 +46,7 @@ SMALLEST_BYTES, LARGEST_BYTES = 1.0, 2.0**40
 _SAMPLES_PER_DOUBLING = 10  # formulas with blocks have steps in them
 _HALVINGS = 60
 _ROUNDING = 1e-13
-"""Two that differ by less may be one and the same, added up in another order."""
+"""Seconds that differ by less than this share are equal but for rounding."""
 
 
 class Crossing(NamedTuple):
@@ -73,7 +73,7 @@ def predicted_crossing(
         high = SMALLEST_BYTES * 2 ** (doublings * number / num_samples)
         at_high = lead(high)
         if abs(at_high) <= _ROUNDING * abs(first(high)):
-            continue  # they meet, and may change places
+            continue  # they meet, and may cross
         if low and (at_high > 0) != (at_low > 0):
             return Crossing(_bisected(lead, low, high), at_low < 0)
         low, at_low = high, at_high
@@ -103,15 +103,15 @@ class Choice:
     n: int
     nbytes: float
     seconds: Mapping[str, float]
-    """By algorithm. Trees in as many blocks as are best for the link."""
+    """By algorithm; trees send the number of blocks that is best for the link."""
 
     @property
     def fastest(self) -> str:
-        """The algorithm that takes the least time; of equals the first, and so the simplest."""
+        """The algorithm that takes the least time; of equals the first, which is the simplest."""
         return min(self.seconds, key=self.seconds.__getitem__)
 
     def __repr__(self) -> str:
-        """A line per algorithm, the fastest first, with how many times its seconds."""
+        """Write a line per algorithm, the fastest first, each with its multiple of the fastest."""
         least = self.seconds[self.fastest]
         ranks = "rank" if self.n == 1 else "ranks"
         lines = [f"{size_text(self.nbytes)} over {self.n} {ranks}: {self.fastest}"]

@@ -2,16 +2,17 @@
 
 Each weight of a matrix takes a multiplication and an addition for each token: 2 forward, and twice
 that backward (for the inputs and for the weights): 6 N. Attention's scores multiply no weights:
-QK^T and their product with V take 2 * 2 HK operations for each token that is looked at (in latent
-attention 2 H(K+R) and 2 HV: HK stands for their mean), so
+QK^T and their product with V take 2 * 2 HK operations for each token attended to (with latent
+attention 2 H(K+R) and 2 HV, and HK stands for their mean):
 
     forward and backward of a token    6 N + 12 L H K s      every pair of tokens counted
                                        6 N +  6 L H K s      causal: half of the pairs
 
-Which N? The embedding is looked up and multiplies nothing, the head does; a tied table is both.
-Tools differ: "all" (PaLM's and most), "non_embedding" (Kaplan et al.), "matmul" (all that is
-multiplied: no tables of embeddings and positions, but the head; norms and biases, a thousandth,
-stay in). For a mixture of experts, N is what a token goes through.
+Tools count N differently, because the embedding is looked up and multiplies nothing, the head
+multiplies, and a tied table does both: "all" (PaLM's and most), "non_embedding" (Kaplan et al.),
+"matmul" (all that is multiplied: no tables of embeddings and positions, but the head; norms and
+biases, a thousandth, stay in). For a mixture of experts, N counts only the parameters that a token
+goes through.
 
     MFU    tokens/s * model FLOPs per token / (devices * peak)          no recomputation counted
     HFU    the same with all that was computed, recomputation too
@@ -34,7 +35,7 @@ COUNTED = ("all", "non_embedding", "matmul")
 # Forward, backward for the inputs, backward for the weights; full recomputation: forward again.
 _PASSES = {"none": 3, "full": 4}
 RECOMPUTED = "recomputed"
-"""The part of those that are the hardware's and not the model's."""
+"""Name of the part that counts for the hardware (HFU) and not for the model (MFU)."""
 
 
 def flops_per_token(
@@ -49,11 +50,11 @@ def flops_per_token(
 ) -> Result:
     """Count operations of one token, forward and backward; training=False: forward only.
 
-    attention: whether scores are counted; causal: only those that a mask leaves. sequence: tokens
-    that are looked at; None: the model's context. parameters: "all", "non_embedding" or "matmul".
+    attention: count scores; causal: only those that a mask leaves. sequence: tokens
+    attended to; None: the model's context. parameters: "all", "non_embedding" or "matmul".
     recompute: "full" adds the second forward pass as a part of its own, "recomputed": these are
-    hardware FLOPs and no model FLOPs. ValueError for recomputation without a backward pass, for
-    more tokens than learned positions, and for a choice that is none.
+    hardware FLOPs, not model FLOPs. ValueError for recomputation without a backward pass, for
+    more tokens than learned positions, and for an unknown choice.
     """
     config = model(config)
     length = sequence_length(config, sequence)
@@ -83,7 +84,7 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
     """Count operations of training on `tokens`, less attention: 6 N D; recompute="full": 8 N D.
 
     training_flops(174.6e9, 300e9)    3.143e+23 FLOP, GPT-3's
-    TypeError and ValueError for what is no number of parameters or tokens, above 0.
+    TypeError and ValueError unless parameters and tokens are numbers above 0.
     """
     _check_recompute(recompute)
     num = number_of(num_params, "num_params", "parameters")
@@ -125,7 +126,7 @@ def _by_part(
 
 
 def _attended(config: ModelConfig) -> float:
-    """HK: what a query meets a key in, and what a value has; the mean where they differ."""
+    """Return HK: the features of queries and values over all heads; their mean if they differ."""
     if not config.is_latent:
         return config.heads * config.features_per_head
     of_key = config.features_per_head + config.rope_head_dim
@@ -155,11 +156,11 @@ def mfu(
 ) -> Result:
     """Return model FLOPs utilisation: the share of what all devices could compute at their peak.
 
-    flops_per_token: of the model, see `flops_per_token`; or 6 * parameters, as a plain number. Of
-    flops_per_token(..., recompute="full") the result is the hardware's utilisation, and called HFU.
+    flops_per_token: of the model, see `flops_per_token`; or 6 * parameters, as a plain number. With
+    flops_per_token(..., recompute="full") the result is the hardware's utilisation, called HFU.
     peak_flops_per_s: of one device, in the precision that is used, without sparsity.
-    TypeError for a number of parameters, which is none of operations. ValueError for more than the
-    peak: then a number is wrong, often the peak or a factor of 2.
+    TypeError for a number of parameters in place of operations. ValueError for more than the peak,
+    which means that a number is wrong, often the peak or a factor of 2.
     """
     arguments.number(
         "tokens_per_s", tokens_per_s, "give the tokens of all devices in a second", above=0
@@ -209,9 +210,9 @@ def training_days(
 ) -> Result:
     """Return the time of training: 6 T P / (n X); recompute="full": 8 T P / (n X), as published.
 
-    achieved_flops_per_s: of one device, as measured, recomputation counted in where there is one.
+    achieved_flops_per_s: of one device, as measured, recomputation included if there is any.
     round(training_days(300e9, 175e9, 1024, 140e12, "full").to("days"), 1) == 33.9
-    TypeError and ValueError as of `training_flops`, and for no number of devices.
+    TypeError and ValueError as in `training_flops`, and for num_devices below 1.
     """
     arguments.number(
         "achieved_flops_per_s", achieved_flops_per_s, "give what one device achieves", above=0

@@ -1,9 +1,9 @@
-"""A layer of experts: what fits into an expert's buffer, and what sharded experts send.
+"""Cost of a layer of experts: capacity of an expert's buffer, and traffic of sharded experts.
 
     capacity = ceil(factor k N / E)       dropped = sum over experts of max(load - capacity, 0)
 
-N tokens of a group, k choices of each, E experts. A choice that does not fit is dropped: free
-places at other experts do not help it.
+N tokens of a group, k choices of each, E experts. A choice that does not fit is dropped, even if
+other experts have free places.
 
 Experts sharded over n ranks: routed[r][e] is how many choices of rank r's tokens expert e computes;
 o of the E experts are this rank's; a row is D numbers of b bytes. M rows of this rank go to experts
@@ -17,8 +17,8 @@ elsewhere, and R rows of others come to its own:
                    R D b               dispatch: gradients of the rows
 
 Balanced, and for n dividing E, M = R = (n-1)/n of the N k choices of a rank: a row travels four
-times for each choice, whatever n. Where every expert has a buffer of C = factor k N/E rows instead,
-filled or not, M = R = (n-1)/n of E C: `factor` times as much, and no counts.
+times for each choice, whatever n. If every expert has a buffer of C = factor k N/E rows instead,
+which always travels whole, M = R = (n-1)/n of E C: `factor` times as much, and no counts.
 
 Papers: GShard, arXiv:2006.16668, sections 2.2 and 3.2; Switch, arXiv:2101.03961, section 2.2;
 MegaBlocks, arXiv:2211.15841, section 3.
@@ -40,8 +40,8 @@ _CAPACITY_SOURCE = "GShard, arXiv:2006.16668, section 2.2"
 def expert_capacity(num_tokens: float, num_experts: int, top_k: int, factor: float) -> Result:
     """Return how many choices an expert takes from a group of `num_tokens`.
 
-    expert_capacity(1000, 16, 2, 1.25) == 157. ValueError for counts that are none, and for a factor
-    that is not above 0.
+    expert_capacity(1000, 16, 2, 1.25) == 157. ValueError for counts that are not whole and above 0,
+    and for a factor that is not above 0.
     """
     arguments.number("num_tokens", num_tokens, "0 or more", least=0)
     experts, k = arguments.counted("num_experts", num_experts), arguments.counted("top_k", top_k)
@@ -61,7 +61,7 @@ def expert_capacity(num_tokens: float, num_experts: int, top_k: int, factor: flo
 
 
 def dropped_choices(loads: Sequence[int], capacity: float | Result) -> Result:
-    """Return how many choices do not fit. loads: how many fell on each expert."""
+    """Return how many choices do not fit. loads: choices of each expert."""
     room = float(capacity)
     arguments.number("capacity", room, "0 or more", least=0)
     for load in loads:
@@ -85,7 +85,7 @@ def expert_rows(routed: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return rows[r][s]: rank r's rows for the experts of rank s, dealt out in order and evenly.
 
     expert_rows([[4, 1, 0], [2, 0, 3]]) == [[5, 0], [2, 3]], of ranks with 2 experts and 1.
-    TypeError or ValueError for what is no row of whole numbers for every rank.
+    TypeError or ValueError unless every rank has a row of whole numbers.
     """
     num_experts = _check_routed(routed)
     own = chunk_numels(num_experts, len(routed))
@@ -126,10 +126,10 @@ def balanced_expert_traffic_bytes(
     hidden: int,
     itemsize: int = 2,
 ) -> Result:
-    """Bytes that a rank sends for one layer where every expert is chosen as often as the others.
+    """Return the bytes that a rank sends for one layer if all experts are chosen equally often.
 
-    num_tokens: of one rank, the same on all. In expectation over random routing too, then without
-    being whole. ValueError for ranks that do not divide the experts: those with more have more.
+    num_tokens: of one rank, the same on all. The mean over random routing is the same, but need not
+    be whole. ValueError if ep does not divide num_experts: ranks with more experts would send more.
     """
     n = _check_ep(ep, num_experts)
     _check_choices(num_tokens, num_experts, top_k)
@@ -150,10 +150,10 @@ def padded_expert_traffic_bytes(
     capacity_factor: float = 1.25,
     itemsize: int = 2,
 ) -> Result:
-    """Bytes that a rank sends for one layer where each expert's buffer travels whole.
+    """Return the bytes that a rank sends for one layer if each expert's buffer travels whole.
 
-    num_tokens: of one rank. A buffer is ceil(factor * k * N / E) rows. Whatever the router says, it
-    is as much, so no counts have to be sent.
+    num_tokens: of one rank. A buffer is ceil(factor * k * N / E) rows, whatever the router chooses,
+    so no counts have to be sent.
     """
     n = _check_ep(ep, num_experts)
     _check_choices(num_tokens, num_experts, top_k)

@@ -3,16 +3,17 @@
         node 0                      node 1
     GPU 0  1  ...  7           GPU 8  9  ...  15
       |    |  fast |             |    |  fast |       NVLink: every GPU has its own
-      +----+--slow-+-------------+----+--slow-+       network: so much for each GPU
+      +----+--slow-+-------------+----+--slow-+       network: an equal share for each GPU
 
-A bandwidth is what one GPU can send, while it receives as much: half of what NVLink's data sheet
-prints, which adds both directions. GPUs are numbered node by node.
+A bandwidth counts one direction of one GPU, which can receive as much at the same time. NVLink's
+data sheet prints twice that, because it adds both directions. GPUs are numbered node by node.
 
 calc.GPUS["h100"].flops_per_s        989e12, dense bfloat16: twice as many with sparsity, as printed
 
-Peaks are dense and of bfloat16 (float16 on V100). Programs achieve less, see the planner.
-Sources: NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200), but for H200 and B200
-the memory that CUDA shows, less than is sold; Jouppi et al., arXiv:2304.01433, table 4 (TPU v4).
+Peaks are dense and of bfloat16 (float16 on V100). Programs achieve less, see the planner. Sources:
+NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200), except the memory of H200 and
+B200, which is what CUDA shows and less than the data sheet says; Jouppi et al., arXiv:2304.01433,
+table 4 (TPU v4).
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from labkit import arguments
 
 @dataclass(frozen=True, kw_only=True)
 class GPU:
-    """One accelerator. ValueError or TypeError for what is no positive number."""
+    """An accelerator. ValueError or TypeError unless its numbers are positive."""
 
     name: str
     memory_bytes: float
     """Memory that a program sees. The driver and the communication library take some of it."""
     flops_per_s: float
-    """Peak of dense products of matrices of 16-bit numbers."""
+    """Peak of dense matrix products in 16-bit numbers."""
     memory_bytes_per_s: float
-    """To and from its own memory."""
+    """Bandwidth to and from its own memory."""
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "flops_per_s", "memory_bytes_per_s"):
@@ -113,7 +114,7 @@ class Tier:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """ValueError or TypeError for what no link has."""
+        """Raise ValueError or TypeError for a bandwidth or a latency that no link has."""
         arguments.number(
             "bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, "a link carries bytes", above=0
         )
@@ -132,7 +133,7 @@ class Tier:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes. ValueError: GPUs that fill no whole number of nodes, and no positive numbers.
+    """A cluster of equal nodes. ValueError if its GPUs do not fill whole nodes.
 
     replace(calc.CLUSTERS["h100"], num_gpus=512), or `cluster("h100", 512)`, for another size.
     """
@@ -180,7 +181,7 @@ class Cluster:
 
     @property
     def num_nodes(self) -> int:
-        """At least one; a part of one counts."""
+        """Number of nodes, rounded up."""
         return -(-self.num_gpus // self.gpus_per_node)
 
     @property
@@ -189,13 +190,13 @@ class Cluster:
         return 3600 * self.gpu_hours_between_interruptions / self.num_gpus
 
     def tier(self, *, crosses_nodes: bool) -> Tier:
-        """The links that such messages take."""
+        """Return the links that messages inside a node, or between nodes, take."""
         return self.slow if crosses_nodes else self.fast
 
 
 CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
     {
-        # DGX-2 and its NVSwitch: eight 100 Gbit/s adapters for sixteen GPUs.
+        # DGX-2 with NVSwitch: eight 100 Gbit/s adapters for sixteen GPUs.
         "v100": Cluster(
             gpu="v100-32g", num_gpus=1024, gpus_per_node=16,
             fast=Tier(150e9, 3e-6), slow=Tier(6.25e9, 10e-6), dollars_per_gpu_hour=1.0,
@@ -215,13 +216,13 @@ CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By name, in lower case. Latencies are rounded from measurements that people publish."""
+"""By name, in lower case. Latencies are rounded from published measurements."""
 
 
 def cluster(which: Cluster | str, num_gpus: int | None = None) -> Cluster:
     """Return a cluster, given itself or by its name in CLUSTERS, resized if a size is given.
 
-    ValueError names those there are.
+    ValueError lists the names.
     """
     if isinstance(which, str) and which in CLUSTERS:
         which = CLUSTERS[which]

@@ -37,14 +37,14 @@ _LEVIATHAN = "Leviathan et al., arXiv:2211.17192"
 
 
 class PassTime(NamedTuple):
-    """Seconds of a pass on a machine that was measured; `measure.fit_pass_time` finds them."""
+    """Seconds of a pass, fitted to a measured machine by `measure.fit_pass_time`."""
 
     fixed_s: float
-    """Whatever the pass computes: weights that are read, calls."""
+    """Seconds of every pass: reading the weights, calls."""
     token_s: float
-    """For each new token."""
+    """Seconds for each new token."""
     cached_s: float
-    """For each cached token that is read."""
+    """Seconds for each cached token that is read."""
 
     def __call__(self, tokens: float, cached: float = 0) -> float:
         """Return the seconds of a pass over `tokens` new tokens that reads `cached` ones."""
@@ -62,9 +62,9 @@ def requests_that_fit(
 ) -> Result:
     """Return how many requests have their cache beside the weights, a whole number.
 
-    tokens: for which each request holds room: its longest length in a contiguous cache, those that
-    it has in a paged one. page_size: tokens of a page; only whole pages are held. usable: the share
-    of the memory that weights and caches may take.
+    tokens: room that each request holds. In a contiguous cache that is its longest length, in a
+    paged one the tokens that it has. page_size: tokens of a page; only whole pages are held.
+    usable: the share of the memory that weights and caches may take.
     requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
     """
     config, accelerator = model(config), gpu(accelerator)
@@ -103,10 +103,10 @@ def pass_time(
     *,
     itemsize: int = 2,
 ) -> Result:
-    """The least time of a pass: reading weights and caches, or computing, whichever is longer.
+    """Return the least time of a pass: reading weights and caches, or computing, if that is longer.
 
-    tokens: new ones, of all requests: one of each that decodes, many of a prompt. cached: tokens
-    whose keys and values are read, of all requests. itemsize: bytes of a weight, and of a cached
+    tokens: new tokens of all requests: one of each that decodes, many of a prompt. cached: tokens
+    of all requests whose keys and values are read. itemsize: bytes of a weight, and of a cached
     number.
     str(pass_time("llama3-8b", "h100", 1)) == "4.79 ms"
     """
@@ -135,11 +135,11 @@ def pass_time(
 def compute_bound_batch(
     config: ModelConfig | str, accelerator: GPU | str, cached: float = 0, *, itemsize: int = 2
 ) -> Result:
-    """The batch from which on a pass of decoding is bound by arithmetic.
+    """Return the batch size from which on a decoding pass is bound by arithmetic.
 
-    cached: tokens that each request has in its cache. They are read for this request only, so
-    they move the batch up. Where reading them takes longer than a token's arithmetic, no batch is
-    large enough: infinite. ValueError below 0 tokens.
+    cached: tokens that each request has in its cache. Only this request reads them, so they raise
+    that size. If reading them takes longer than a token's arithmetic, no batch is large enough and
+    the result is infinite. ValueError below 0 tokens.
     round(float(compute_bound_batch("llama3-8b", "h100"))) == 295
     """
     config, accelerator = model(config), gpu(accelerator)
@@ -190,7 +190,7 @@ def chunk_delay(
 
 
 def speculative_tokens(acceptance: float, num_drafted: int) -> Result:
-    """Tokens that a pass of the target gives on average: accepted ones, and one of its own.
+    """Return the mean number of tokens that a pass of the target gives: accepted ones and its own.
 
     acceptance: the chance that a drafted token is accepted, each independent of the others.
     num_drafted: tokens that the draft proposes before each pass. ValueError: a chance outside 0
@@ -211,10 +211,10 @@ def speculative_tokens(acceptance: float, num_drafted: int) -> Result:
 
 
 def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Result:
-    """Return how many times as fast a request is with speculation.
+    """Return the speedup of a request by speculation.
 
     cost: time of the draft's pass over that of the target's. The target's pass over the drafted
-    tokens is taken to last as long as over one token, which holds where it is bound by memory.
+    tokens is assumed to last as long as over one token, which holds while it is bound by memory.
     round(float(speculative_speedup(0.8, 4, 0.1)), 2) == 2.4
     """
     tokens = speculative_tokens(acceptance, num_drafted)

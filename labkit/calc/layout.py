@@ -1,13 +1,13 @@
-"""A layout: how many ranks each kind of parallelism has, and which ranks those are.
+"""A layout: the number of ranks of each kind of parallelism, and which ranks they are.
 
     Layout(world_size=16, tp=2, pp=2).dp == 4
 
     slowest                               fastest      ranks are numbered by
       pp         dp          cp         tp             ((pp * DP + dp) * CP + cp) * TP + tp
-                 of these, ep neighbours share the experts
+                 ep neighbouring ranks of dp share the experts
 
-Neighbouring ranks sit on one node, so tp, which talks most, is the fastest, and pp, which talks
-least, the slowest: Megatron-LM's order "tp-cp-ep-dp-pp" from its end. `order` may say another.
+Neighbouring ranks sit on one node, so tp, with the most traffic, is the fastest, and pp, with the
+least, is the slowest: Megatron-LM's order "tp-cp-ep-dp-pp" from its end. `order` may say another.
 Papers: Narayanan et al., arXiv:2104.04473, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
 """
 
@@ -24,9 +24,9 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Numbers of ranks by kind. dp is what is left: world_size / (tp pp cp).
+    """Numbers of ranks by kind of parallelism. dp is what is left: world_size / (tp pp cp).
 
-    ValueError where that is no whole number, or ep does not divide dp; each names what would do.
+    ValueError if dp is not whole, or ep does not divide dp. It names numbers that would do.
     """
 
     world_size: int
@@ -34,11 +34,11 @@ class Layout:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-    """Experts are shared by so many neighbours of the dp axis: ranks that see different data."""
+    """Neighbours on the dp axis that share the experts. They see different data."""
     virtual: int = 1
     """Stages that each rank of a pipeline holds; more than 1: interleaved."""
     zero: int = 1
-    """Over dp (and cp): 0 to 3."""
+    """ZeRO level over dp (and cp), 0 to 3."""
     microbatch: int = 1
     """Sequences in one microbatch."""
     recompute: str = "none"
@@ -46,7 +46,7 @@ class Layout:
     sequence_parallel: bool = True
     """If tp is more than 1, the tokens between its layers are sharded over its ranks."""
     order: tuple[str, ...] = AXES
-    """Slowest first."""
+    """Axes, the slowest first."""
 
     def __post_init__(self) -> None:
         for name in ("world_size", "tp", "pp", "cp", "ep", "virtual", "microbatch"):
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """By axis, slowest first."""
+        """Ranks by axis, slowest first."""
         return {axis: getattr(self, axis) for axis in self.order}
 
     def coordinates(self, rank: int) -> dict[str, int]:
@@ -95,14 +95,15 @@ class Layout:
         return {axis: found[axis] for axis in self.order}
 
     def stride(self, axis: str) -> int:
-        """From one rank to its neighbour along an axis: the sizes of all faster ones."""
+        """Return the distance from a rank to its neighbour along an axis: the sizes of faster
+        axes."""
         if axis not in self.sizes:
             raise ValueError(f"axis={axis!r}: give one of {', '.join(self.order)}")
         faster = self.order[self.order.index(axis) + 1 :]
         return math.prod(getattr(self, each) for each in faster)
 
     def group(self, axis: str, rank: int) -> range:
-        """The ranks that differ from this one along an axis only, it among them."""
+        """Return the ranks that differ from this one along one axis only, itself included."""
         stride = self.stride(axis)
         first = rank - self.coordinates(rank)[axis] * stride
         return range(first, first + self.sizes[axis] * stride, stride)
@@ -117,9 +118,9 @@ class Layout:
         return sum(rank < gpus_per_node for rank in group)
 
     def num_microbatches(self, global_batch: int) -> int:
-        """Return the number for each rank in a step of `global_batch` sequences.
+        """Return the microbatches of each rank in a step of `global_batch` sequences.
 
-        ValueError where the ranks cannot share them evenly.
+        ValueError if the ranks cannot share them evenly.
         """
         global_batch = arguments.counted("global_batch", global_batch)
         at_once = self.dp * self.microbatch
@@ -131,7 +132,7 @@ class Layout:
         return global_batch // at_once
 
     def __str__(self) -> str:
-        """`dp 4 x tp 2 x pp 2, zero 1`: what is 1 is left out."""
+        """Write `dp 4 x tp 2 x pp 2, zero 1`, without axes of size 1."""
         names = {"dp": self.dp, "tp": self.tp, "pp": self.pp, "cp": self.cp}
         text = " x ".join(f"{name} {size}" for name, size in names.items() if size > 1) or "1 rank"
         more = [f"ep {self.ep}"] * (self.ep > 1) + [f"virtual {self.virtual}"] * (self.virtual > 1)

@@ -3,9 +3,9 @@
     calc.MODELS["llama3-8b"]
     dataclasses.replace(calc.MODELS["llama3-8b"], layers=16)
 
-Every number of a published model is from its own configuration file or its paper. For the context
-the paper's number counts, where there is one: files hold what a model can be served with, after
-stages that make its context longer.
+Every number of a published model is from its own configuration file or its paper. The context is
+the paper's, if there is one: files hold the context that a model can be served with, after stages
+that make it longer.
 
 Per layer, with D hidden features, H heads and G key-value heads of K features, F inside the MLP:
 
@@ -21,7 +21,7 @@ Embedding V*D, positions T*D where they are learned, a last norm, and a head V*D
 Rotations have an angle for every position; learned positions have a row for each of the first
 `context`, and no more.
 
-Low-rank adapters are trained beside weights that stay as they are:
+Low-rank adapters are trained beside frozen weights:
 
     y = W x + (alpha / r) B A x        W (out, in) frozen, A (r, in) and B (out, r) trained
 
@@ -50,16 +50,17 @@ from labkit.calc.result import Result, total
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only transformer. ValueError: sizes that no model has, each named with a reason."""
+    """Configuration of a decoder-only transformer. ValueError for impossible sizes, with a
+    reason."""
 
     layers: int
     hidden: int
     heads: int
     vocab: int
     context: int
-    """The sequence length of most of its pre-training, in tokens; later stages, and YaRN, go
-    further. Of learned positions it is the length of the table, and no sequence is longer. What
-    takes a `sequence` takes this one where none is given."""
+    """Sequence length of most of its pre-training, in tokens; later stages, and YaRN, go
+    further. With learned positions it is the length of their table, and no sequence is longer.
+    It is the default of every `sequence` argument."""
 
     kv_heads: int | None = None
     """Key and value heads, shared by groups of query heads; None: as many as `heads`."""
@@ -76,7 +77,7 @@ class ModelConfig:
     qkv_bias: bool = False
     """Query, key and value have biases where the other layers have none."""
     learned_positions: bool = True
-    """A table of positions, and not rotations, which have no parameters."""
+    """True: a table of positions. False: rotations, which have no parameters."""
 
     num_experts: int = 0
     """Routed experts in a layer; 0: dense."""
@@ -152,12 +153,12 @@ class ModelConfig:
 
     @property
     def mlp_features(self) -> int:
-        """Inside a dense MLP."""
+        """Features inside a dense MLP."""
         return 4 * self.hidden if self.ffn is None else self.ffn
 
     @property
     def expert_features(self) -> int:
-        """Inside one expert."""
+        """Features inside one expert."""
         return self.mlp_features if self.expert_ffn is None else self.expert_ffn
 
     @property
@@ -196,7 +197,7 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
         "llama3-70b": _llama3(layers=80, hidden=8192, heads=64, ffn=28672),
         # Its file says 131,072: it went there in six stages, after most of the 15.6T tokens.
         "llama3-405b": _llama3(layers=126, hidden=16384, heads=128, ffn=53248),
-        # Their files say 131,072; of their own pre-training no paper tells, so the family's.
+        # Their files say 131,072. No paper says what pre-training had, so this is the family's.
         "llama3.2-1b": _llama3(layers=16, hidden=2048, heads=32, ffn=8192, tied=True),
         "llama3.2-3b": _llama3(layers=28, hidden=3072, heads=24, ffn=8192, tied=True),
         # Its file says 131,072, which is YaRN's; the last stage of pre-training had 32,768.
@@ -256,7 +257,7 @@ def num_parameters(config: ModelConfig | str) -> Result:
 
 
 def active_parameters(config: ModelConfig | str) -> Result:
-    """Count those that one token goes through: top_k of the routed experts.
+    """Count the parameters that one token goes through: top_k of the routed experts.
 
     active_parameters("mixtral-8x7b") == 12_879_925_248
     """
@@ -293,15 +294,15 @@ def layer_parameters(config: ModelConfig) -> int:
 
 
 def router_parameters(config: ModelConfig) -> int:
-    """Count one layer's router: a score of each expert for a token."""
+    """Count the parameters of one layer's router, which scores each expert for a token."""
     return config.hidden * config.num_experts + config.num_experts * config.router_bias
 
 
 def end_parameters(config: ModelConfig, is_first: bool, is_last: bool) -> int:
-    """Count a pipeline stage's parameters that are in none of its layers.
+    """Count the parameters of a pipeline stage outside its layers.
 
-    Embedding and learned positions are on the first stage, last norm and head on the last. A tied
-    head is the embedding: where it is on another stage, that has a copy.
+    Embedding and learned positions are on the first stage, last norm and head on the last. If a
+    tied head is on another stage than the embedding, it is a copy there.
     """
     table = config.vocab * config.hidden
     num_tables = 1 if is_first and is_last and config.tied else is_first + is_last

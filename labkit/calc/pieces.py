@@ -1,4 +1,4 @@
-"""The parts of a training step in seconds, which the planner adds up and the simulation runs.
+"""The parts of a training step, in seconds. The planner adds them up; the simulation runs them.
 
     one rank of stage s, v stages on each rank
 
@@ -10,7 +10,7 @@
        gather_s[s]    = parameters over dp, once a step, after the optimizer
        optimizer_s    = the rank's share of the update
 
-Planner and simulation share this and nothing else, so that each can be held against the other.
+Planner and simulation share only this, so that each can check the other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from labkit import arguments
 
 @dataclass(frozen=True, kw_only=True)
 class Pieces:
-    """Seconds, by stage (pp * virtual of them, in the order of the model) where tuples.
+    """Seconds of a step's parts. A tuple has one entry per stage (pp * virtual), in model order.
 
-    ValueError: other numbers of stages, negative seconds.
+    ValueError for tuples of unequal lengths and for negative seconds.
     """
 
     forward_s: tuple[float, ...]

@@ -1,28 +1,28 @@
-"""Failures and slow ranks: how often to write a checkpoint, what an outage costs, who holds copies.
+"""Failures and slow ranks: checkpoint intervals, the cost of an outage, holders of copies.
 
-Checkpoints, seldom enough to work, and often enough to lose little:
+A checkpoint interval balances the time to write checkpoints against lost work:
 
     lost per second  =  write / interval  +  (interval / 2 + restart) / MTBF         to first order
                      =  1 - T / (M e^(R/M) (e^((T + W)/M) - 1))                      exactly
 
-    young   sqrt(2 W M)                                the least of the first, for W much below M
+    young   sqrt(2 W M)                                minimum of the first, for W much below M
     daly    sqrt(2 W M) (1 + sqrt(W/(2M))/3 + W/(18M)) - W      of the second, up to W = 2 M
 
 T seconds of work between checkpoints, W to write one, R to restart, M mean time between
 interruptions.
 
-An outage: every GPU is paid for, whether it computes or is idle. Seconds, GPU-hours.
+In an outage every GPU is paid for, whether it computes or is idle. Seconds, GPU-hours:
 
     lost time = until the failure is detected + until the job runs again + all since the checkpoint
 
-Unequal ranks, when all wait for the slowest, or for some of them. B samples in a rank's batch, t
-seconds that a rank needs for it; communication is free:
+Unequal ranks wait for the slowest, or for some of them. A rank needs t seconds for its batch of B
+samples; communication is free:
 
     synchronous               n B / max(t)             every rank waits for every other
     the first k of n count    k B / (k-th least t)     the others' batches are thrown away
     asynchronous              sum of B / t             no rank waits
 
-Copies of a host's state on other hosts, and how often failures take all of them:
+A host's state has copies on other hosts. Failures of all holders at once are fatal:
 
     ring(4, 2)      [[1], [2], [3], [0]]: each host, and the others that hold its state
     groups(4, 2)    [[1], [0], [3], [2]]
@@ -42,7 +42,7 @@ from labkit.calc.result import Result, number_of, total
 from labkit.calc.units import seconds_text
 
 METHODS = ("young", "daly")
-# The interval sqrt(2 W M) loses sqrt(2 W / M) of all time: from W = M/2 on, all of it.
+# The interval sqrt(2 W M) loses the share sqrt(2 W / M) of all time: everything from W = M/2 on.
 _OUT_OF_RANGE = (
     "; out of Young's range, which is W much below M: from W = M/2 on this loses all time by its "
     "own formula, and Daly's is good up to W = 2 M"
@@ -50,7 +50,7 @@ _OUT_OF_RANGE = (
 
 
 def mean_time_between_interruptions(interruptions: float, hours: float) -> Result:
-    """Return how long a job ran over how often it was interrupted.
+    """Return the mean time between interruptions: running time over their number.
 
     round(mean_time_between_interruptions(419, 54 * 24).to("h"), 2) == 3.09, of Llama 3's training
     """
@@ -73,8 +73,8 @@ def checkpoint_interval(
 ) -> Result:
     """Return the seconds of work between the end of one checkpoint and the next.
 
-    write_s: for which training is idle. mtbf_s: of the whole job, seconds. Where Young's
-    interval would lose all time, the convention says so.
+    write_s: seconds that training is idle. mtbf_s: of the whole job, in seconds. If Young's
+    interval would lose all time, the result's convention says so.
     round(checkpoint_interval(60, 3.09 * 3600).to("min"), 1) == 19.3
     """
     write_s, mtbf = number_of(write_s, "write_s", "seconds"), number_of(mtbf_s, "mtbf_s", "seconds")
@@ -108,10 +108,10 @@ def lost_share(
     restart_s: float | Result = 0.0,
     method: str = "young",
 ) -> Result:
-    """Return the share of all time that goes into writing, and into what interruptions undo.
+    """Return the share of all time that is lost to writing checkpoints and to interruptions.
 
-    method: "young", the first order; ValueError where that is more than all time, since it is for
-    times well below the MTBF. "daly": the exact mean where interruptions are exponential.
+    method: "young", the first order, for times well below the MTBF; ValueError if that is more than
+    all time. "daly": the exact mean for exponential interruptions.
     round(float(lost_share(1200, 60, 3600, 600, "daly")), 3) == 0.327
     """
     interval, mtbf = (
@@ -146,7 +146,8 @@ def lost_share(
 
 
 def _exact_share(interval: float, write_s: float, mtbf: float, restart_s: float) -> Result:
-    """A turn of work and write restarts until no interruption hits it: T over its mean time."""
+    """Return the exact lost share: a turn of work and write restarts until no interruption hits
+    it."""
     turn = mtbf * math.exp(restart_s / mtbf) * math.expm1((interval + write_s) / mtbf)
     return Result(
         1 - interval / turn,
@@ -182,7 +183,7 @@ def lost_gpu_hours(
     there to the first step. since_checkpoint_s: work that must be done again; half of the interval
     between checkpoints, on average.
 
-    ValueError for a number that no job has: negative, not finite, no GPU.
+    ValueError for negative or infinite numbers, and for num_gpus below 1.
     """
     arguments.counted("num_gpus", num_gpus)
     spans = {
@@ -205,10 +206,12 @@ _SOURCE = "Chen et al., arXiv:1604.00981"
 def synchronous_samples_per_s(
     seconds_by_rank: Sequence[float], batch: int, wait_for: int | None = None
 ) -> Result:
-    """Return samples per second of ranks that step together. wait_for: how many; None: all.
+    """Return the samples per second of ranks that step together.
+
+    wait_for: ranks that a step waits for; None: all.
 
     synchronous_samples_per_s([0.4, 0.4, 0.5], batch=32) == 192
-    ValueError for no rank, for times that are not above 0, and for more ranks than there are.
+    ValueError for no rank, for times that are not above 0, and for a wait_for above the ranks.
     """
     times = _checked_ranks(seconds_by_rank)
     count = len(times) if wait_for is None else arguments.counted("wait_for", wait_for)
@@ -227,7 +230,7 @@ def synchronous_samples_per_s(
 
 
 def asynchronous_samples_per_s(seconds_by_rank: Sequence[float], batch: int) -> Result:
-    """Return samples per second of ranks that never wait. Errors as above."""
+    """Return the samples per second of ranks that never wait. Errors as above."""
     times, batch = _checked_ranks(seconds_by_rank), arguments.counted("batch", batch)
     return Result(
         sum(batch / each for each in times),
@@ -262,7 +265,7 @@ def groups(n: int, m: int) -> Holders:
 
 
 def fatal_share(holders: Holders, k: int) -> float:
-    """Return the part of all sets of k failures that has all hosts of a state, by sets as bits."""
+    """Return the share of all sets of k failed hosts that include every holder of some state."""
     fatal = {sum(1 << each for each in {host, *its}) for host, its in enumerate(holders)}
     failed = [bits for bits in range(1 << len(holders)) if bits.bit_count() == k]
     return sum(any(bits & its == its for its in fatal) for bits in failed) / len(failed)

@@ -1,4 +1,4 @@
-"""A number that says how it came about, and does not add to one of another kind.
+"""A number with its unit, formula and parts; numbers of different units do not add.
 
 states = calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)
 states                       31.4 GB
@@ -34,7 +34,7 @@ class Result:
     formula: str = ""
     """In letters, as a paper writes it."""
     substitution: str = ""
-    """The same with this call's numbers."""
+    """The formula with this call's numbers."""
     convention: str = ""
     """Definition of the count, where tools differ."""
     source: str = ""
@@ -58,7 +58,7 @@ class Result:
         return self.value / units[unit]
 
     def __getitem__(self, part: str) -> Result:
-        """One part, by name. KeyError names the parts that there are."""
+        """Return one part, by name. KeyError lists the parts."""
         if part not in self.parts:
             raise KeyError(f"{part!r}; the parts are {', '.join(self.parts) or 'none'}")
         return self.parts[part]
@@ -98,7 +98,7 @@ class Result:
         return hash(self.value)
 
     def __eq__(self, other: object) -> bool:
-        """Against a result of the same dimension, or a number in base units."""
+        """Compare with a result of the same dimension, or a number in base units."""
         if isinstance(other, Result):
             return self.dimension == other.dimension and self.value == other.value
         return self.value == other
@@ -125,7 +125,7 @@ class Result:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Result | float) -> Result | float:
-        """By a result of the same dimension: how many times. By a number: a part of it."""
+        """Divide by a result of the same dimension, for a plain ratio, or by a number."""
         if isinstance(other, Result):
             return other._same(self, "divided by") / other.value
         return Result(self.value / other, self.dimension, f"{self.name} / {other:g}")
@@ -141,12 +141,12 @@ class Result:
         )
 
     def _like(self, other: object, verb: str) -> Result:
-        """Another result of this dimension, or a number where both are plain."""
+        """Return the other as a result of this dimension; a number if both are plain."""
         value = self._same(other, verb, numbers=False)
         return other if isinstance(other, Result) else Result(value, "", f"{value:g}")
 
     def _same(self, other: object, verb: str, *, numbers: bool = True) -> float:
-        """The other's value, if it is of this dimension. TypeError otherwise."""
+        """Return the other's value. TypeError unless it is of this dimension."""
         if isinstance(other, Result):
             if other.dimension == self.dimension:
                 return other.value
@@ -183,7 +183,7 @@ def number_of(given: float | Result, name: str, *dimensions: str) -> float:
 
 
 def total(name: str, parts: Mapping[str, Result], **how: str) -> Result:
-    """The sum of its parts, which have one dimension. `how`: formula, convention, source."""
+    """Return the sum of parts of one dimension. `how`: formula, convention, source."""
     first, *others = parts.values()
     value = first.value
     for part in others:
@@ -193,7 +193,8 @@ def total(name: str, parts: Mapping[str, Result], **how: str) -> Result:
 
 
 def total_bytes(name: str, parts: Mapping[str, tuple[float, str]], **how: str) -> Result:
-    """The same of parts in bytes, each with its substitution: {"embedding": (8.0, "2 * 4 B")}."""
+    """Return the sum of parts in bytes, each with its substitution: {"embedding": (8.0, "2 * 4
+    B")}."""
     results = {
         part: Result(nbytes, "bytes", part, substitution=made)
         for part, (nbytes, made) in parts.items()

@@ -18,12 +18,12 @@ import math
 import re
 from typing import NamedTuple
 
-_LONGEST = 100  # characters: what is longer is no number, and matching it may take minutes
+_LONGEST = 100  # characters: longer text is not a number, and matching it may take minutes
 _HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _RAISED = re.compile(r"10([⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
 _POWER = re.compile(r"(?<![\d.,_])10 ?(?:\^|\*\*) ?([+-]?\d+)")
 _TIMES_POWER = re.compile(r"(?<=\d) ?[x×*·] ?1e(?=[+-]?\d)", re.I)
-# A decimal comma has not three digits behind it, or a single 0 before it.
+# A comma is decimal if other than three digits follow it, or a single 0 precedes it.
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,_])(0(?=,\d)|\d+(?=,(?!\d{3}(?!\d)))),(\d+)(?![\d.,])")
 
 
@@ -48,7 +48,7 @@ def plain(text: str) -> str:
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 KiB, MiB, GiB, TiB = 2**10, 2**20, 2**30, 2**40
 
-# dimension -> unit -> its size in base units: what a person may type, and read a result in.
+# dimension -> unit -> its size in base units, for typing and reading.
 UNITS: dict[str, dict[str, float]] = {
     "": {"": 1, "x": 1, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12},
     "bytes": {
@@ -102,7 +102,7 @@ class Quantity(NamedTuple):
 
 
 class Typed(NamedTuple):
-    """A number as it was typed: so many of a unit of `size` base units."""
+    """A number as it was typed, with its unit of `size` base units."""
 
     number: float
     size: float
@@ -112,21 +112,21 @@ class Typed(NamedTuple):
 
     @property
     def quantity(self) -> Quantity:
-        """In base units."""
+        """The quantity in base units."""
         return Quantity(self.number * self.size, self.dimension)
 
 
 def parse_quantity(text: str) -> Quantity:
-    """The number that a person typed: `6`, `1,000`, `2/3`, `1.5 * 4e6`, `1.5 MB`, `75%`, `9 GB/s`.
+    """Parse a typed quantity: `6`, `1,000`, `2/3`, `1.5 * 4e6`, `1.5 MB`, `75%`, `9 GB/s`.
 
-    Raises ValueError, with examples of what is understood, for anything else, and TypeError for
-    what is no text.
+    Raises ValueError, with examples of what is understood, for anything else, and TypeError unless
+    it is text.
     """
     return parse_typed(text).quantity
 
 
 def parse_typed(text: str) -> Typed:
-    """Parse a number with the unit in which it was typed. Errors as of `parse_quantity`."""
+    """Parse a number with the unit in which it was typed. Errors as in `parse_quantity`."""
     match = _QUANTITY.fullmatch(plain(text))
     if match is None:
         raise ValueError(
@@ -196,7 +196,7 @@ def bytes_text(nbytes: float) -> str:
 
 
 def size_text(nbytes: float) -> str:
-    """Write bytes as their size was chosen: "64 KiB" for a whole number of those."""
+    """Write bytes with a binary prefix if that is a whole number: "64 KiB"."""
     for name, size in (("TiB", TiB), ("GiB", GiB), ("MiB", MiB), ("KiB", KiB)):
         if nbytes >= size and nbytes % size == 0:
             return f"{int(nbytes // size):,} {name}"
@@ -204,7 +204,7 @@ def size_text(nbytes: float) -> str:
 
 
 def exact_bytes_text(nbytes: float) -> str:
-    """Write every byte below 10 MB ("12,288 B"): rounding would hide that some are missing."""
+    """Write every byte below 10 MB ("12,288 B"), since rounding would hide missing ones."""
     if abs(nbytes) < 10 * MB and float(nbytes).is_integer():
         return f"{int(nbytes):,} B"
     return bytes_text(nbytes)
@@ -276,7 +276,7 @@ def exact_text(value: float, dimension: str) -> str:
     return text(value, dimension)
 
 
-# How people write large counts. Only where a count is asked for: 7B is seven bytes elsewhere.
+# Large counts as people write them, only for questions about counts: 7B is seven bytes elsewhere.
 _COUNT_LETTERS = {"K": "thousand", "M": "million", "B": "billion", "bn": "billion", "T": "trillion"}
 _LARGE_COUNTS = tuple(dict.fromkeys(_COUNT_LETTERS.values()))
 _ENDS_IN_A_LETTER = re.compile(r"(.*\d\.?\s*)(K|M|B|bn|T)\s*", re.I | re.S)
@@ -285,9 +285,9 @@ _ENDS_IN_A_LETTER = re.compile(r"(.*\d\.?\s*)(K|M|B|bn|T)\s*", re.I | re.S)
 def read(text: str, unit: str) -> Typed:
     """Read the answer to a question in `unit` ("" for counts), in which a bare number is.
 
-    A quotient is a share where percent are asked for: 7/23 are 30.4, as 30.4% is.
-    Raises ValueError for a text that is no number, for one whose unit measures something else or
-    counts where nothing is counted, and for bytes and seconds below 0.
+    If percent are asked for, a quotient is a share: 7/23 is the same as 30.4%.
+    Raises ValueError for a text that is not a number, for a unit of another dimension, for a
+    counted noun in an answer that is measured, and for bytes and seconds below 0.
     """
     asked = parse_typed(f"1 {unit}")
     text = plain(text)
@@ -309,7 +309,7 @@ def read(text: str, unit: str) -> Typed:
         )
     if typed.dimension == asked.dimension:
         return typed
-    if typed.dimension == "":  # "2 x", "3 million": what is counted was said before
+    if typed.dimension == "":  # "2 x", "3 million": the question says what is counted
         return Typed(typed.number * typed.size, asked.size, asked.dimension, "")
     wanted = (
         f"the question is in {asked.dimension or unit}"
@@ -320,10 +320,11 @@ def read(text: str, unit: str) -> Typed:
 
 
 def in_unit(number: float | str, unit: str) -> Quantity:
-    """A number as a Quantity: a bare one is in `unit` ("" for counts), a text may bring its own.
+    """Return a number as a Quantity. A bare one is in `unit` ("" for counts); text may have its
+    own.
 
     in_unit(4.9, "ms") == in_unit("4900 us", "ms"). Raises ValueError as `read` does, and for a
-    number that is infinite, not a number, or below 0 where bytes or seconds are asked for.
+    number that is infinite or not a number, and for bytes or seconds below 0.
     """
     if isinstance(number, str):
         return read(number, unit).quantity
@@ -346,7 +347,7 @@ def text_of(quantity: Quantity) -> str:
 
 
 def usual_mistake(ratio: float) -> str:
-    """Return the usual reason for a number that is off by a well-known factor, as a question."""
+    """Return the usual reason for an error by a well-known factor, as a question."""
     factor = ratio if ratio > 1 else 1 / ratio
     usual = {
         2.0: "A factor of two: one phase or both, one direction or both?",

@@ -1,4 +1,4 @@
-"""Activations that a rank keeps from forward to backward: of its layers, of the head and the loss.
+"""Activations that a rank keeps from forward to backward, for layers, head and loss.
 
 Per layer and per token of a microbatch, in bytes, for 2-byte numbers, D hidden features, t ranks of
 tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
@@ -14,9 +14,9 @@ tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
     MLP, inside                 2F + 2F, gated 4*2F / t         / t     fused: gated 3*2F
 
 For G = H and F = 4D: D (10 + 24/t + 5Hs/(Dt)), and all of it / t with sequence parallelism.
-Context parallelism cuts s. The second row is cut as the paper does it: a rank keeps its part, and
+Context parallelism shards s. The second row is sharded as in the paper: a rank keeps its shard, and
 gathers the whole tensor again in backward. recompute="selective" keeps nothing of softmax and its
-neighbours, and recompute="full" only each layer's input, 2D.
+neighbours, and recompute="full" keeps only each layer's input, 2D.
 
 The last stage holds more for its head and the loss. Per token of a microbatch, in bytes, for V
 tokens in the vocabulary, b bytes of an activation:
@@ -66,12 +66,13 @@ def activation_bytes(
     """Return the bytes that one rank keeps for one microbatch of all layers, by tensor.
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
-    an activation. dropout: whether masks are kept, one byte per number. flash: attention that never
-    writes its scores down, and keeps one float32 per row and head. fused: gate, up and their
-    product are kept of a gated MLP, and the activated gate is computed again. What comes after the
-    layers is in activations.py. ValueError for ranks that cut heads, tokens or the MLP's features
-    unevenly, for more tokens than learned positions, and for models with experts or latent
-    attention, whose tensors are others.
+    an activation. dropout: masks are kept, one byte per number. flash: attention that never
+    writes its scores down, and keeps one float32 per row and head. fused: a gated MLP keeps gate,
+    up and their product, and recomputes the activated gate.
+
+    ValueError if ranks would shard heads, tokens or the MLP's features unevenly, for more tokens
+    than learned positions, and for models with experts or latent attention, which keep other
+    tensors.
     """
     config = model(config)
     _check_layers(config, tp, sequence_parallel, recompute)
@@ -127,7 +128,7 @@ _LETTERS = {
 
 
 def _formula(kept: Iterable[_Kept]) -> str:
-    """In letters, as the parts come, and what each letter is."""
+    """Write the formula in letters, in the order of the parts, with what each letter means."""
     terms = [each.letters + (" / t" if each.ranks > 1 else "") for each in kept if each.size]
     formula = f"L T ({' + '.join(terms)})"
     said = [f"{letter} {what}" for letter, what in _LETTERS.items() if letter in formula]
@@ -175,7 +176,7 @@ def _over_all_layers(per_token: Mapping[str, _Kept], layers: int, tokens: int) -
 
 
 def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompute: str) -> None:
-    """Check that these are layers that the formula is for, cut as it cuts them."""
+    """Check that the formula covers these layers and this sharding."""
     tp = arguments.counted("tp", tp)
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute={recompute!r:.60}: give one of {', '.join(RECOMPUTE)}")
@@ -259,7 +260,7 @@ def logits_bytes(
 
     The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
     over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
-    layers hold. What backward makes of them is another function's: `loss_gradient_bytes`.
+    layers hold. `loss_gradient_bytes` has their gradients.
     ValueError for tokens that cp cuts unevenly, and for more than learned positions.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
@@ -286,10 +287,10 @@ def loss_gradient_bytes(
     sequence: int | None = None,
     loss_itemsize: int = 4,
 ) -> Result:
-    """Return gradients of the log-softmax and of the logits, alive together.
+    """Return the bytes of the gradients of log-softmax and logits, which live at the same time.
 
-    Arguments and errors as of `logits_bytes`, beside which this stands: 2 + 4 bytes of each logit
-    are kept, and 4 + 4 come for a moment.
+    They come for a moment beside `logits_bytes`: 4 + 4 bytes of each logit, beside the 2 + 4 that
+    are kept. Arguments and errors as in `logits_bytes`.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
     size = arguments.counted("loss_itemsize", loss_itemsize)
@@ -306,7 +307,7 @@ def loss_gradient_bytes(
 def _logits(
     config: ModelConfig | str, microbatch: int, tp: int, cp: int, sequence: int | None
 ) -> tuple[int, str]:
-    """Return how many this rank has, and how that comes."""
+    """Return the number of logits on this rank, and its formula."""
     config, tp = model(config), arguments.counted("tp", tp)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp)
     how = f"{tokens:,} tokens * {config.vocab:,}" + (f" / {tp}" if tp > 1 else "")

@@ -1,9 +1,9 @@
-"""The cheapest single change with which a training fits, or several changes.
+"""The cheapest change, or several changes, with which a training fits into memory.
 
-In order of what they cost, by `STEPS`: what is free first, then what costs bytes on the wire, then
-computing, then more GPUs, of which tensor parallelism needs the fastest links. The order is a
-judgement; a cluster may have another. Never proposed: another model, another recipe, shorter
-sequences: these change what is trained.
+`STEPS` orders changes by cost: free ones first, then those that send more bytes, then those that
+compute more, then more GPUs, of which tensor parallelism needs the fastest links. The order is a
+judgement; a cluster may have another. Another model, another recipe or shorter sequences are never
+proposed, because they change what is trained.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("tp", (2, 4, 8), "more GPUs, and all-reduces in every layer: fast links only"),
     ("pp", (2, 4, 8, 16, 32, 64), "more GPUs, and a bubble: many microbatches"),
 )
-"""(knob, values, what it costs), cheapest first; of its values each saves more than the last."""
+"""(knob, values, its cost), cheapest first; each value of a knob saves more than the one before."""
 
 _MOST_SHARDED = 3
 
 
 @dataclass(frozen=True)
 class Change:
-    """One knob, moved."""
+    """A change of one knob."""
 
     knob: str
     before: Any
     after: Any
     costs: str
     setup: TrainingSetup
-    """With the change."""
+    """The setup after the change."""
     footprint: Result
     """Memory of the fullest GPU after the change."""
 
@@ -63,9 +63,9 @@ class Change:
 
 
 def smallest_change(setup: TrainingSetup, capacity: float | Result) -> Change | None:
-    """The cheapest single change with which the fullest GPU has room. None: no single one.
+    """Return the cheapest single change with which the fullest GPU has room. None: there is none.
 
-    ValueError where it fits already: there is nothing to change; TypeError for what is no setup.
+    ValueError if the setup fits already; TypeError for anything but a TrainingSetup.
     """
     check_setup(setup)
     room = _capacity(capacity)
@@ -75,11 +75,11 @@ def smallest_change(setup: TrainingSetup, capacity: float | Result) -> Change | 
 
 
 def changes_that_fit(setup: TrainingSetup, capacity: float | Result) -> list[Change]:
-    """Several changes after which it fits, cheapest first; [] where not all of them are enough.
+    """Return several changes after which the setup fits, cheapest first; [] if all are not enough.
 
-    Each is taken that saves anything, until it fits, more ranks also with a higher level of ZeRO;
-    then those are taken back, the costliest first, without which it fits as well. `setup` and
-    `footprint` of each: with those before it. TypeError for what is no setup.
+    Changes that save anything are added until the setup fits; more ranks also with a higher level
+    of ZeRO. Then changes that turned out unnecessary are dropped, the costliest first. `setup` and
+    `footprint` of a change include those before it. TypeError for anything but a TrainingSetup.
     """
     check_setup(setup)
     room, current = _capacity(capacity), setup
@@ -94,7 +94,7 @@ def changes_that_fit(setup: TrainingSetup, capacity: float | Result) -> list[Cha
 
 
 def _changes(setup: TrainingSetup) -> Iterator[Change]:
-    """Every single change that can be made, cheapest first."""
+    """Yield every possible single change, cheapest first."""
     for knob, values, costs in STEPS:
         before = getattr(setup, knob)
         for value in values:
@@ -103,15 +103,15 @@ def _changes(setup: TrainingSetup) -> Iterator[Change]:
             try:
                 changed = replace(setup, **{knob: value})
                 yield Change(knob, before, value, costs, changed, footprint(changed))
-            except ValueError:  # heads that cannot be cut so, more stages than layers
+            except ValueError:  # heads that cannot be split evenly, more stages than layers
                 continue
 
 
 def _smaller(setup: TrainingSetup) -> TrainingSetup | None:
-    """After the cheapest change that saves anything. None: there is none.
+    """Return the setup after the cheapest change that saves anything. None: there is none.
 
-    Of one rank ZeRO shards nothing, and ranks alone hold no less each: so a number of ranks is
-    tried with each higher level, too, at its own place in the order.
+    On one rank ZeRO shards nothing, and more ranks without ZeRO save nothing. So a number of ranks
+    is also tried with each higher level, at the place of the ranks in the order.
     """
     held = footprint(setup)
     for change in _changes(setup):
@@ -133,7 +133,7 @@ def _is_a_step(knob: str, before: Any, value: Any) -> bool:
 def _moved_back(
     setup: TrainingSetup, current: TrainingSetup, knob: str, room: float
 ) -> TrainingSetup:
-    """The knob as little moved as still fits."""
+    """Return `current` with the knob moved as little as still fits."""
     before, now = getattr(setup, knob), getattr(current, knob)
     of_knob = [value for name, values, _ in STEPS if name == knob for value in values]
     for value in (before, *(each for each in of_knob if _is_a_step(knob, before, each))):

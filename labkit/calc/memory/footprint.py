@@ -1,24 +1,24 @@
-"""Bytes of one GPU while it trains: model states, activations, logits, and what passes through.
+"""Bytes of one GPU while it trains: model states, activations, logits, short-lived tensors.
 
     states        (K_p + K_g + K_o) N / (t p), sharded over d c as zero says        model_state.py
     activations   L/p layers, of each microbatch in flight: p on the first stage,
                   1 on the last, more where stages are virtual, fewer where there
                   are fewer microbatches                                            activations.py
     recomputed    the rest of one layer, while backward goes through it             activations.py
-    whole units   zero 2 and 3: whole before it is reduced, or gathered             here
+    whole units   zero 2 and 3: before they are reduced, or while gathered          here
     casts         16-bit copies, where the recipe keeps float32 parameters          model_state.py
     head inputs   of the last norm and the head, on the last stage                  activations.py
     logits        and the loss, and as backward begins their gradients: on the
                   last stage                                                        activations.py
 
-c ranks of context parallelism cut the tokens, and share the states as d ranks of data parallelism
-do. t ranks of tensor parallelism cut every parameter, and p stages of a pipeline have equally many:
+c ranks of context parallelism shard the tokens, and the states like d ranks of data parallelism.
+t ranks of tensor parallelism shard every parameter, and p stages of a pipeline have equally many:
 N/(t p) on every GPU. That is a convention: embeddings make the first and the last stage larger, and
-norms are not cut. Parts that are largest at different moments are added. Not in it: CUDA's own
+norms are not sharded. Parts that are largest at different moments are added. Not in it: CUDA's own
 memory, the communication library's buffers, workspaces, and what fragmentation leaves unusable.
 
-Whole units are whole for a moment where all the rest is shards. The most that one rank has of them,
-with K bytes of a parameter as it is computed with, and of a gradient, by recipe:
+ZeRO holds shards, and a unit whole only for a moment. The most that one rank has of whole units,
+with K_p bytes of a parameter in computing and K_g of a gradient, by recipe:
 
     zero 2    K_g max(layer, table)                      a gradient, before it is reduced
     zero 3    (K_p + K_g) root + 2 (K_p + K_g) layer     the root unit, and two layers in turn
@@ -26,8 +26,8 @@ with K bytes of a parameter as it is computed with, and of a gradient, by recipe
 A layer is an attention, an MLP and two norms. The root unit belongs to no layer: embedding and
 positions on the first stage, last norm and head on the last; on one stage a tied head is the
 embedding, and counts once. Zero 3 gathers it for a whole pass, gathers the next layer while one
-computes, and reduces the gradient of one while the next arises. An upper bound: not all of that is
-there at once. Tensor parallelism cuts all of it by t.
+computes, and reduces the gradient of one while the next one is computed. This is an upper bound:
+not all of it is there at once. Tensor parallelism divides all of it by t.
 
 Wire: nothing. Papers: Rajbhandari et al., arXiv:1910.02054; Korthikanti et al., arXiv:2205.05198;
 Narayanan et al., arXiv:2104.04473, for what 1F1B keeps in flight; Zhao et al., "PyTorch FSDP",
@@ -57,10 +57,10 @@ _MAY_BE_NONE = ("sequence", "num_microbatches")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """A dense model, how it is trained, and over how many GPUs it is cut which way.
+    """A dense model, its training, and the number of GPUs along each axis.
 
-    ValueError for counts that are not whole, and for stages that have no layer; for the rest when
-    it is calculated.
+    ValueError for counts that are not whole, and for stages without a layer. Other errors come
+    when the footprint is calculated.
     """
 
     model: ModelConfig | str
@@ -70,7 +70,7 @@ class TrainingSetup:
     tp: int = 1
     pp: int = 1
     microbatch: int = 1
-    """Sequences in one microbatch; a pipeline is fed as many of them as it has stages, or more."""
+    """Sequences in one microbatch; a pipeline gets at least as many microbatches as stages."""
     sequence: int | None = None
     """Tokens of each; None: the model's context."""
     recompute: str = "none"
@@ -99,17 +99,17 @@ class TrainingSetup:
 
     @property
     def config(self) -> ModelConfig:
-        """The model's sizes."""
+        """The model's configuration."""
         return model(self.model)
 
     @property
     def num_gpus(self) -> int:
-        """d t p c."""
+        """Number of GPUs: d t p c."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number in an activation, by the recipe. ValueError for a fraction of one."""
+        """Bytes of one number of an activation, by the recipe. ValueError if not whole."""
         return recipe_of(self.recipe).activation_itemsize
 
 
@@ -117,8 +117,8 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
     """Return the bytes of one GPU, by part. stage: of the pipeline; None: the fullest one.
 
     footprint(TrainingSetup(model="llama2-7b", recompute="full"))["moments"]    53.9 GB
-    ValueError for what its parts have no formula for, such as experts, for uneven cuts, and for
-    more tokens than learned positions; TypeError for what is no TrainingSetup.
+    ValueError for models without a formula, such as those with experts, for uneven shards, and for
+    more tokens than learned positions; TypeError for anything but a TrainingSetup.
     """
     check_setup(setup)
     if stage is None:
@@ -141,13 +141,13 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
 
 
 def footprints(setup: TrainingSetup) -> list[Result]:
-    """Return a footprint for each stage of the pipeline; errors as of `footprint`."""
+    """Return a footprint for each stage of the pipeline; errors as in `footprint`."""
     check_setup(setup)
     return [footprint(setup, stage) for stage in range(setup.pp)]
 
 
 def _activations_text(setup: TrainingSetup) -> str:
-    """Say how many bytes an activation takes, and why, if the recipe computes with others."""
+    """Say the bytes of an activation, and why, if the recipe computes in another size."""
     recipe = recipe_of(setup.recipe)
     text, computed = f"{setup.itemsize} B activations", recipe.cast_bytes or recipe.parameter_bytes
     if recipe.activation_bytes is not None:
@@ -158,7 +158,7 @@ def _activations_text(setup: TrainingSetup) -> str:
 
 
 def check_setup(setup: object) -> None:
-    """Raises TypeError unless it is a TrainingSetup: a model's name alone says too little."""
+    """Raise TypeError unless it is a TrainingSetup: a model's name alone is not enough."""
     if not isinstance(setup, TrainingSetup):
         raise TypeError(f"setup={setup!r:.60}: give a TrainingSetup(model=...)")
 
@@ -173,7 +173,7 @@ def _states(setup: TrainingSetup) -> dict[str, Result]:
 
 
 def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
-    """Return what is whole for a moment, where the others are shards."""
+    """Return the units that are whole for a moment while the others are shards."""
     if setup.dp * setup.cp == 1 or setup.zero < 2:
         return {}
     recipe = recipe_of(setup.recipe)
@@ -200,7 +200,7 @@ def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
 
 
 def _in_flight(setup: TrainingSetup, stage: int) -> float:
-    """Return a rank's microbatches of all its layers; virtual stages count a v-th each."""
+    """Return the microbatches in flight, in all layers of a rank: a virtual stage counts 1/v."""
     p, v = setup.pp, setup.virtual
     num = setup.num_microbatches or max(p, 2 * p * (v > 1))
     schedule = "interleaved" if v > 1 else "1f1b"
@@ -243,7 +243,7 @@ def _bytes(name: str, nbytes: float, how: str) -> Result:
 def whole_unit_bytes(
     config: ModelConfig, recipe: Recipe, zero: int, tp: int, pp: int, stage: int
 ) -> Result:
-    """Return whole units on one rank of a stage, for zero 2 and 3; 0 bytes for the levels below.
+    """Return the bytes of whole units on one rank of a stage; 0 for ZeRO levels below 2.
 
     zero: the level. tp, pp: ranks that cut every parameter, and stages. stage: from 0.
     """

@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of each token that was seen, in every layer.
+"""The KV cache: keys and values of all earlier tokens, in every layer.
 
     2 L G K b       L layers, G key-value heads of K features, b bytes each: a key and a value
     L (C + R) b     latent attention: one compressed vector, and the rotated part of the key
@@ -24,7 +24,7 @@ from labkit.calc.result import Result
 
 
 def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: int = 2) -> Result:
-    """Bytes of one token of one sequence, over all layers; itemsize: bytes of a number.
+    """Return the bytes of one token of one sequence, over all layers. itemsize: bytes of a number.
 
     kv_cache_bytes_per_token("llama3-8b") == 131_072
     """
@@ -55,7 +55,7 @@ def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: int = 2) -> Re
 def contiguous_cache_use(
     prompts: Sequence[int], answers: Sequence[int], max_new_tokens: int
 ) -> Result:
-    """The share of the held slots that is used, where each request holds its longest length.
+    """Return the used share of the slots if each request holds its longest length.
 
     prompts, answers: tokens of each request. The share is over all passes, and a request takes one
     pass for each token of its answer. The last token of an answer is never cached. The parts are
@@ -68,7 +68,7 @@ def contiguous_cache_use(
 
 
 def paged_cache_use(prompts: Sequence[int], answers: Sequence[int], page_size: int) -> Result:
-    """The same where each request holds as many pages as its tokens fill or begin to fill.
+    """Return the used share of the slots if each request holds the pages that its tokens need.
 
     Pages that requests share are counted for each.
     float(paged_cache_use([2], [3], 2)) == 9 / 10
@@ -81,7 +81,7 @@ def paged_cache_use(prompts: Sequence[int], answers: Sequence[int], page_size: i
 def _use(
     prompts: Sequence[int], answers: Sequence[int], held_by: Callable[[int, int], int], how: str
 ) -> Result:
-    """held_by: slots of a request, from the length of its prompt and its cached tokens."""
+    """Return the used share. held_by(prompt, cached): slots that a request holds then."""
     cached = reserved = internal = 0
     for prompt, answer in zip(prompts, answers, strict=True):
         final = prompt + answer - 1

@@ -1,13 +1,13 @@
-"""Model states of one rank: parameters, gradients, the optimizer's states, and recipes of them.
+"""Model states of one rank: parameters, gradients and optimizer states, by recipe and ZeRO level.
 
     zero 0   (K_p + K_g + K_o) N            every rank holds all
     zero 1   (K_p + K_g) N + K_o N/d        optimizer states sharded over d ranks
     zero 2   K_p N + (K_g + K_o) N/d        gradients too
     zero 3   (K_p + K_g + K_o) N/d          parameters too
 
-N parameters, K bytes each by kind. Not in it: activations, units that zero 3 has gathered
-(footprint.py), buckets, casts. A recipe says which copies training holds for each parameter, of how
-many bytes:
+N parameters, K bytes each by kind. Not included: activations, units that zero 3 has gathered
+(footprint.py), buckets, casts. A recipe lists the copies that training holds of each parameter, in
+bytes:
 
                     parameter  gradient  master  moments      B per parameter, sharded over d
     zero_paper          2          2        4     4 + 4       16      2 + 2 + 12/d
@@ -19,7 +19,7 @@ many bytes:
     sgd                 4          4        -     4           12      8 + 4/d
     sgd_plain           4          4        -     -            8      8
 
-Master copy and moments are the optimizer's: zero 1 shards them, zero 2 gradients too, zero 3 all.
+Master copy and moments are optimizer states: zero 1 shards them, zero 2 gradients too, zero 3 all.
 
 Traffic of a step when optimizer states are kept elsewhere. K_o = K_master + K_m; the bandwidth that
 hides it depends on the seconds of a step:
@@ -92,7 +92,7 @@ class Recipe:
 
     @property
     def activation_itemsize(self) -> int:
-        """Bytes of a number in an activation. ValueError where that would be a fraction of one."""
+        """Bytes of one number of an activation. ValueError if that would not be whole."""
         if self.activation_bytes is not None:
             return int(self.activation_bytes)
         name = "cast_bytes" if self.cast_bytes else "parameter_bytes"
@@ -152,11 +152,11 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         )
     }
 )
-"""By name; the table above."""
+"""By name, as in the table above."""
 
 
 def recipe_of(recipe: Recipe | str) -> Recipe:
-    """Return a recipe, given itself or by its name in RECIPES. ValueError names those there are."""
+    """Return a recipe, given itself or by its name in RECIPES. ValueError lists them."""
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, str) and recipe in RECIPES:
@@ -164,7 +164,7 @@ def recipe_of(recipe: Recipe | str) -> Recipe:
     raise ValueError(f"{recipe!r} is no Recipe and none of {', '.join(RECIPES)}")
 
 
-# From which level on a kind is sharded.
+# The first level that shards a kind.
 _SHARDED_FROM = {"parameters": 3, "gradients": 2, "master": 1, "moments": 1}
 _LEVELS = (0, 1, 2, 3)
 
@@ -174,10 +174,10 @@ def model_state_bytes(
 ) -> Result:
     """Return the bytes of one rank, by part: parameters, gradients, master, moments.
 
-    num_params: of the model, or of the share of it that tensor and pipeline parallelism leave here.
+    num_params: of the model, or of this rank's share of it under tensor and pipeline parallelism.
     dp: ranks over which zero shards; the largest shard counts, which has N/d rounded up.
     model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64).to("GB") == 31.40625
-    ValueError for a level that is none and for numbers that cannot be.
+    ValueError for an unknown level and for impossible numbers.
     """
     recipe, num = recipe_of(recipe), count_of(num_params)
     dp = arguments.counted("dp", dp)
@@ -213,7 +213,7 @@ _FORMULAS = (
 
 
 def _casts(recipe: Recipe) -> str:
-    """Return the casts of a step. They are there for a moment, so no sum of what stays has them."""
+    """Return the casts of a step, which no sum of lasting bytes includes."""
     size = recipe.cast_bytes
     return f", nor casts, {number_text(size)} B per parameter within a step" if size else ""
 
@@ -225,7 +225,7 @@ def _part(kind: str, size: float, num: int, ranks: int) -> Result:
 
 
 def count_of(num_params: float | Result) -> int:
-    """A number of parameters, whole. TypeError and ValueError for what is none."""
+    """Return a whole number of parameters. TypeError and ValueError for anything else."""
     num = number_of(num_params, "num_params", "parameters")
     arguments.number("num_params", num, "0 or more", least=0)
     return round(num)
@@ -242,9 +242,9 @@ def offload_traffic_bytes(
 ) -> Result:
     """Return the bytes that one rank moves in a step, both ways together, by part.
 
-    microbatches: after each of which gradients go down to the CPU, to be added up there; 1 where
-    they are added up on the GPU. To disk go states only, once in a step.
-    masters_stay: of states on disk, masters are kept in memory; without masters it is no matter.
+    microbatches: gradients go down to the CPU after each of them and are summed there; 1 if they
+    are summed on the GPU. To disk only states go, once in a step.
+    masters_stay: keep masters in memory while other states go to disk; no effect without masters.
     offload_traffic_bytes(7e9, "zero_paper", to="cpu", dp=8).to("GB") == 3.5
     ValueError for another place than "cpu" or "disk", and for masters_stay on the CPU.
     """
@@ -273,7 +273,7 @@ def offload_traffic_bytes(
 
 
 def _moved(recipe: Recipe, to: str, masters_stay: bool, microbatches: int) -> dict[str, float]:
-    """Bytes per parameter of the share, by what they are."""
+    """Return the bytes per parameter of the rank's shard, by kind."""
     if not isinstance(to, str) or to not in ("cpu", "disk"):
         raise ValueError(f'to={to!r:.60}: give "cpu" or "disk"')
     if to == "cpu":
@@ -296,9 +296,9 @@ def offload_bandwidth(
     *,
     masters_stay: bool = False,
 ) -> Result:
-    """Return bytes per second that hide a rank's traffic behind a step of `step_s` seconds.
+    """Return the bytes per second that hide a rank's traffic behind a step of `step_s` seconds.
 
-    ValueError for a time that is not above 0; arguments and other errors as of
+    ValueError for a time that is not above 0; arguments and other errors as in
     `offload_traffic_bytes`.
     """
     seconds = number_of(step_s, "step_s", "seconds")

@@ -1,12 +1,12 @@
-"""The planner: of all layouts of a job on a cluster, those that fit, ranked, and why others do not.
+"""The planner: layouts of a job on a cluster that fit, ranked, and why the others do not.
 
 Read in this order:
 
     job.py            what is asked, and what is assumed
-    layout_rules.py   layouts worth a look, combinations that do not work, and what some cost
+    layout_rules.py   layouts worth a look, combinations that do not work, costly ones
     gpu_memory.py     bytes of a GPU by part, on the fullest rank; the layers of each stage
     seconds.py        seconds of one layer, its collectives on two tiers of links, data parallelism
-    planned_step.py   the pieces of a step, and their sum in closed form
+    planned_step.py   the parts of a step, and their sum in closed form
     estimation.py     whether a layout fits, which term broke it; MFU, days and dollars
     ranking.py        all of them, ranked, and what would help the others
 """

@@ -2,16 +2,16 @@
 
     step       compute + exposed tp, cp, ep, pp, dp + bubble + optimizer      planned_step.py
     MFU        tokens/s * model FLOPs of a token / (GPUs * peak); HFU with recomputation
-    goodput    1 - what checkpoints and interruptions take (calc.lost_share, Daly's interval)
+    goodput    1 - the share lost to checkpoints, interruptions (calc.lost_share, Daly's interval)
     days       tokens / (tokens/s * goodput); dollars: GPU-hours of these days, at their price
 
 A Verdict says whether a layout fits, and if not which term broke it, by how many bytes:
 
     refused    a rule says that such a layout does not exist                 layout_rules.py
-    too large  the fullest GPU needs more than it has; the largest part of it is named, and where
-               parameters and gradients alone are too many already, they are
+    too large  the fullest GPU needs more than it has; the largest part is named, or parameters
+               and gradients if these alone are too many
 
-Against what was published. `efficiency` is fitted to the row marked *, and to no other.
+Comparison with published numbers. `efficiency` is fitted to the row marked *, and to no other.
 
     Megatron-LM, A100       GPUs   t   p    published  here     TFLOP/s of a GPU, recomputation
     1.7B                      32   1   1    137        148      +8%        counted, as there
@@ -29,16 +29,17 @@ Against what was published. `efficiency` is fitted to the row marked *, and to n
     8,192 tokens          16,384   8  16    41%        44%       +7%
     131,072 tokens, c 16  16,384   8  16    38%        44%      +16%
 
-The first ten with what Megatron-LM of 2021 did, for all of them alike: no flash attention, no
-sequence parallelism, full recomputation, nothing of dp overlapped. Microbatches and virtual stages
+The first ten rows assume what Megatron-LM did in 2021: no flash attention, no sequence
+parallelism, full recomputation, no overlap of dp. Microbatches and virtual stages
 are those of the authors' script, examples/sc21/run_table_1.sh in Megatron-LM. It has no virtual
 stages for the trillion; with two, which the paper mentions, that row would be at -2%. Llama 3 with
-zero 2 and virtual 8, nothing recomputed, keys and values gathered. Its largest residual may be that
-of attention: it is 40% of the operations at 131,072 tokens, and no kernel for it is as fast as a
-product of matrices. Stragglers, and steps that wait for the network's congestion, are in the
+zero 2 and virtual 8, nothing recomputed, keys and values gathered. Its largest residual
+may come from attention, which is 40% of the operations at 131,072 tokens: no kernel for it is as
+fast as a matrix product. Stragglers, and steps that wait for the network's congestion, are in the
 published numbers too. The rule that zero 2 reduces once a round (seconds.py) was written with
-Llama 3's rows in view, so these are no blind test of it: reduced in every microbatch, the second
-would have about a third. Papers: arXiv:2104.04473, table 1; arXiv:2407.21783, table 4.
+Llama 3's rows in view, so they are not a blind test of it. If zero 2 reduced in every microbatch,
+the second row would have about a third of the MFU. Papers: arXiv:2104.04473, table 1;
+arXiv:2407.21783, table 4.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _HOW = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of one layout that works; whether it fits says `memory`."""
+    """An estimate of one layout that works. `memory` says whether it fits."""
 
     job: Job
     layout: Layout
@@ -95,7 +96,7 @@ class Estimate:
 
     @property
     def hfu(self) -> Result:
-        """With what is recomputed."""
+        """Hardware FLOPs utilisation, which counts recomputation too."""
         of_token = self._flops()
         if self.layout.recompute == "full":
             again = self._flops("full")
@@ -119,7 +120,7 @@ class Estimate:
 
     @property
     def goodput(self) -> Result:
-        """The share of all time in which steps are done that count."""
+        """Share of all time in which steps are done that are not lost later."""
         a, mtbf_s = self.job.assumptions, self.job.machines.mtbf_s
         interval = checkpoint_interval(a.checkpoint_write_s, mtbf_s, "daly")
         try:
@@ -147,7 +148,7 @@ class Estimate:
 
     @property
     def dollars(self) -> Result:
-        """For that time. ValueError where the job has no tokens."""
+        """Dollars for `time`. ValueError if the job has no tokens."""
         price, hours = self.job.machines.dollars_per_gpu_hour, self.time.to("h")
         how = f"{self.job.num_gpus:,} * {number_text(hours)} h * {price:g}"
         return Result(
@@ -179,7 +180,7 @@ class Estimate:
         )
 
     def explain(self) -> str:
-        """Every number with its formula, its numbers, its conventions."""
+        """Explain every number: formula, substitution, conventions."""
         said = [self.step, self.memory, self.tokens_per_s, self.mfu, self.hfu, self.goodput]
         if self.job.tokens is not None:
             said += [self.time, self.dollars]
@@ -191,7 +192,9 @@ class Estimate:
 
 
 def estimate(job: Job, layout: Layout) -> Estimate:
-    """Return seconds of a step and what follows. ValueError for a layout that a rule refuses."""
+    """Return the seconds of a step and all that follows from them.
+
+    ValueError for a layout that a rule refuses."""
     require_works(job, layout)
     parts = step_parts(job, layout)
     a, num = job.assumptions, layout.num_microbatches(job.global_batch)
@@ -215,7 +218,7 @@ _OF_STATES = ("parameters", "gradients")
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict about one layout. True where it fits."""
+    """A verdict about one layout. It is true if the layout fits."""
 
     job: Job
     layout: Layout
@@ -251,7 +254,7 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """In a sentence or two."""
+        """Say why, in a sentence or two."""
         if self.refused is not None:
             return str(self.refused)
         assert self.memory is not None

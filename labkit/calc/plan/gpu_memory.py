@@ -1,7 +1,7 @@
 """Bytes of a GPU by part, on the rank of the pipeline that is fullest.
 
-As calc.footprint counts, part by part, and beyond it: experts, latent attention, stages without
-equally many layers.
+The parts of calc.footprint, and beyond it experts, latent attention, and stages with unequal
+numbers of layers.
 
     states        of the rank's parameters: over d c ranks, experts over d c / e
     activations   what is kept of a microbatch by each layer of the rank, times those in flight
@@ -9,10 +9,10 @@ equally many layers.
     whole units   as footprint.py; zero 2 with virtual stages: a whole stage, whose gradients are
                   reduced after a round of p microbatches
 
-Unlike calc.footprint, whose states are N / (t p), an average over the stages. All experts get
-equally many tokens. Ranks that can be fullest: 0 (most in flight, embedding), the first whose
-layers are no fewer (1), the first ones that have experts, and the last (head and loss). In flight
-never rises along the pipeline, and ranks between hold the same otherwise, so no other can.
+States are those of the rank's own stages, where calc.footprint takes the average N / (t p). All
+experts get equally many tokens. Ranks that can be fullest: 0 (most in flight, embedding), the first
+whose layers are no fewer (1), the first ones that have experts, and the last (head and loss). In
+flight never rises along the pipeline, and ranks between hold the same otherwise, so no other can.
 
 Layers of each stage (`layer_counts`); stage s is on rank s % pp:
 
@@ -33,17 +33,18 @@ Parameters that one GPU holds (`held_by_ranks`), of its layers and of the pipeli
 
     rank r of p     its stages r, p + r, 2 p + r ... together
 
-So the ranks at the ends hold more than those between: of llama3-8b on 8 stages 39% more than N/p.
-A t-th is rounded up. Norms are on every rank of tp, and counted as cut: 2 D of a layer.
+So the ranks at the ends hold more than those between: 39% more than N/p for llama3-8b on 8 stages.
+Shares of t ranks are rounded up. Norms are on every rank of tp, but counted as sharded: 2 D of a
+layer.
 
-A model with experts, or latent attention, counts as a dense one that keeps as many activations:
+A model with experts or latent attention counts as a dense one that keeps as many activations:
 
     experts            the MLP of a token: k + shared experts, side by side
     latent attention   all heads' keys and values, expanded; a head has the mean of the sizes of its
                        query, key and value, rounded up
 
-What the formulas for dense layers then leave out (inputs of each expert, the compressed keys) is
-added where it counts.
+The formulas for dense layers leave out inputs of each expert and the compressed keys, which are
+added.
 
 Papers: Narayanan et al., arXiv:2104.04473, section 2, for stages and tied embeddings; Llama 3,
 arXiv:2407.21783, section 3.3.2.
@@ -82,7 +83,7 @@ from labkit.calc.units import number_text
 
 
 class StageLayers(NamedTuple):
-    """The layers of one stage."""
+    """Numbers of layers of one stage."""
 
     dense: int
     experts: int
@@ -96,7 +97,7 @@ class StageLayers(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, ...] | None:
-    """Return the layers of each of num_stages stages on all ranks. None: they cannot be cut."""
+    """Return the number of layers of each stage. None: no rule divides them."""
     if layers % num_stages == 0:
         return (layers // num_stages,) * num_stages
     if num_stages > 2 and (layers + 2) % num_stages == 0:
@@ -134,7 +135,7 @@ def layers_of_rank(config: ModelConfig, pp: int, virtual: int, rank: int) -> Sta
 
 
 class Held(NamedTuple):
-    """Parameters of one GPU."""
+    """Numbers of parameters of one GPU."""
 
     others: int
     """All but routed experts: one copy on each of d c ranks."""
@@ -263,7 +264,7 @@ def _layers_of(job: Job, layout: Layout, rank: int) -> StageLayers:
 
 
 def in_flight(job: Job, layout: Layout) -> tuple[float, ...]:
-    """Return by rank of the pipeline the microbatches, of all its layers."""
+    """Return the microbatches in flight by rank of the pipeline, in all layers of a rank."""
     return _in_flight(layout.pp, layout.num_microbatches(job.global_batch), layout.virtual)
 
 
@@ -315,14 +316,14 @@ def _units(job: Job, tp: int, pp: int, ep: int, zero: int, virtual: int, place: 
 def _layer(
     job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int, recompute: str
 ) -> tuple[float, float, float]:
-    """Kept by (a dense layer, one with experts, again for a moment while one is recomputed)."""
+    """Return bytes kept by (a dense layer, one with experts, the layer being recomputed)."""
     cut = {"tp": tp, "cp": cp, "sequence_parallel": sequence_parallel, "microbatch": microbatch}
     kept, whole = (_kept(job, recompute=each, **cut) for each in (recompute, "none"))
     return *kept, max(all_of - part for all_of, part in zip(whole, kept, strict=True))
 
 
 def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
-    """By (a dense layer, one with experts; 0 where there is none)."""
+    """Return bytes kept by (a dense layer, one with experts); 0 if there is none."""
     config, a = job.config, job.assumptions
     how: dict[str, Any] = {
         "recompute": recompute,

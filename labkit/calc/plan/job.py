@@ -2,7 +2,7 @@
 
     Job("llama3-405b", "megatron_bf16", "h100", global_batch=2048, tokens=15.6e12)
 
-Nothing of a layout is in it: dp, tp, pp and the rest are what the planner looks for.
+It has nothing of a layout: the planner looks for dp, tp, pp and the other sizes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Assumptions:
     reserve_bytes: float = 4 * _GIB
     """GPU memory reserved for CUDA, the communication library and fragmentation. A guess."""
     checkpoint_write_s: float = 60.0
-    """For which training is idle, at each checkpoint."""
+    """Seconds that training is idle at each checkpoint."""
     restart_s: float = 300.0
-    """From an interruption to the first step after it."""
+    """Seconds from an interruption to the first step after it."""
     flash: bool = True
     """Attention never writes its scores down, and computes no masked half."""
     fused: bool = True
@@ -68,7 +68,7 @@ class Assumptions:
 
 
 def check_asked(job: Job, layout: Layout) -> None:
-    """TypeError for what is no Job, and no Layout: what all of the planner's functions take."""
+    """Raise TypeError unless these are a Job and a Layout, as all functions of the planner take."""
     if not isinstance(job, Job):
         raise TypeError(f"job={job!r:.60}: give a Job(model, recipe, cluster, global_batch)")
     if not isinstance(layout, Layout):
@@ -77,9 +77,9 @@ def check_asked(job: Job, layout: Layout) -> None:
 
 @dataclass(frozen=True, eq=False)  # by identity: it is the key of many caches
 class Job:
-    """One training. model, recipe, cluster: themselves, or a name in MODELS, RECIPES, CLUSTERS.
+    """A training to plan. model, recipe, cluster: objects, or names in MODELS, RECIPES, CLUSTERS.
 
-    ValueError and TypeError for what is none, and for more tokens than learned positions.
+    ValueError and TypeError for unknown ones, and for more tokens than learned positions.
     """
 
     model: ModelConfig | str
@@ -96,7 +96,7 @@ class Job:
     kept: Recipe = field(init=False, repr=False)
     machines: Cluster = field(init=False, repr=False)
     length: int = field(init=False, repr=False)
-    """Tokens of a sequence."""
+    """Tokens of one sequence."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.assumptions, Assumptions):
@@ -133,12 +133,12 @@ class Job:
 
     @property
     def tokens_per_step(self) -> int:
-        """Over all ranks."""
+        """Tokens in a step, over all ranks."""
         return self.global_batch * self.length
 
     @property
     def title(self) -> str:
-        """One line about it."""
+        """Describe the job in one line."""
         name = self.model if isinstance(self.model, str) else "a model"
         return (
             f"{name} on {self.num_gpus:,} x {self.device.name}, "

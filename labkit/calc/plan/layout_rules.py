@@ -1,4 +1,4 @@
-"""Layouts of a job: those that are worth a look, those that do not work and why, and warnings.
+"""Layouts of a job: which are worth a look, which do not work and why, and warnings.
 
     refused    heads, key-value heads, features and tokens that ranks cut unevenly
                layers that stages cut unevenly (but see gpu_memory.py), more stages than layers
@@ -8,9 +8,9 @@
     warned     tp, or ep, over slow links; zero 2 or 3 with a pipeline; fewer microbatches than
                stages
 
-A refusal has a title, by which losers are counted, and a reason with what would do.
+A refusal has a title, by which losers are counted, and a reason that says what would work.
 
-`layouts` yields in a fixed order, and leaves out nothing else:
+`layouts` yields these in a fixed order:
 
     tp          divisors of heads, key-value heads and features that are powers of 2, up to twice
                 the GPUs of a node
@@ -22,8 +22,8 @@ A refusal has a title, by which losers are counted, and a reason with what would
     zero        0 to 3
     recompute   none, full; selective where scores are kept, without flash
 
-tp * cp * pp divides the GPUs. Left out, because another layout is the same or better by rule: zero
-1 to 3 where one rank has all (dp cp = 1); virtual stages where pp = 1; tp > 1 without sequence
+tp * cp * pp divides the GPUs. Some layouts are left out, because another one is the same or better:
+zero 1 to 3 if one rank has all (dp cp = 1); virtual stages if pp = 1; tp > 1 without sequence
 parallelism, which sends as many bytes and holds more.
 """
 
@@ -74,7 +74,7 @@ def require_works(job: Job, layout: Layout) -> None:
 
 
 def warnings_of(job: Job, layout: Layout) -> list[str]:
-    """Return costs that are easily overlooked, in seconds and bytes of a step, or []."""
+    """Return warnings about costs that are easily overlooked, in seconds and bytes of a step."""
     found = []
     num = layout.num_microbatches(job.global_batch)
     if layout.tp > 1 and not (where := span_of(job, layout, "tp")).is_in_one_node:
@@ -199,7 +199,7 @@ def _of_stages(job: Job, layout: Layout) -> Refusal | None:
 
 
 def _that_divides(job: Job, layout: Layout) -> str:
-    """Return how the layout would fit this batch: fewer ranks, or smaller microbatches."""
+    """Suggest how the layout could divide this batch: fewer ranks, or smaller microbatches."""
     of_ranks, rest = divmod(job.global_batch, layout.microbatch)
     if rest:
         microbatch = math.gcd(job.global_batch, layout.microbatch)
@@ -233,7 +233,7 @@ LEAST_TOKENS = 2048
 
 
 def layouts(job: Job) -> Iterator[Layout]:
-    """Yield each layout once. A rule refuses some of them, and many do not fit."""
+    """Yield each layout once, also those that a rule refuses or that do not fit."""
     recompute = ("none", "full") if job.assumptions.flash else ("none", "selective", "full")
     microbatches = tuple(_powers(min(MOST_SEQUENCES, job.global_batch)))
     for tp, cp, pp, ep in _shapes(job):
@@ -249,7 +249,7 @@ def layouts(job: Job) -> Iterator[Layout]:
 
 
 def _shapes(job: Job) -> Iterator[tuple[int, int, int, int]]:
-    """(tp, cp, pp, ep)."""
+    """Yield each (tp, cp, pp, ep)."""
     n = job.num_gpus
     for tp, cp, pp in product(_tensor(job), _context(job), _stages(job)):
         if n % (tp * cp * pp):

@@ -1,15 +1,15 @@
-"""The pieces of a step, and how long they take together, in closed form.
+"""The parts of a step, and how long they take together, in closed form.
 
     step = m R + (sum of all ranks' R - R) / v + sends + dp + optimizer
 
-R seconds of one microbatch on the slowest of p ranks, all its v stages, forward and backward, with
-what zero 2 and 3 exchange in it; m microbatches. The second term is the bubble: for equal ranks
-(p - 1)/(v m) of m R.
+R: seconds of one microbatch on the slowest of p ranks, all its v stages, forward and backward, with
+the exchanges of zero 2 and 3. m: microbatches. The second term is the bubble: (p - 1)/(v m) of m R
+if ranks are equal.
 
     sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
                 which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
                 Both as labkit.pipeline.simulation has them, while c is small beside R
-    dp          reduce + gather, less what hides: seconds.py. Rank r is through the pipeline
+    dp          reduce + gather, less what is hidden: seconds.py. Rank r finishes the pipeline
                 earlier than rank 0, by the last backwards of the stages 0 to r - 1; the rank that
                 ends last counts
 
@@ -46,7 +46,7 @@ PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
 
 
 class Times(NamedTuple):
-    """By stage, of one microbatch, (forward, backward) each; and of the whole step."""
+    """Seconds of one microbatch by stage, as (forward, backward), and seconds of the whole step."""
 
     compute: list[Pair]
     tp: list[Pair]
@@ -55,14 +55,14 @@ class Times(NamedTuple):
     dp: list[Pair]
     """Seconds of zero 2 and 3 that are not hidden, in every microbatch."""
     once: list[Pair]
-    """By stage: seconds of (reduce, gather) once in a step, whole."""
+    """By stage: seconds of (reduce, gather) once in a step, hidden or not."""
     send_s: float
     optimizer_s: float
     num_microbatches: int
 
     @property
     def of_stages(self) -> list[Pair]:
-        """All kinds together."""
+        """Seconds of each stage, all kinds together."""
         kinds = zip(self.compute, self.tp, self.cp, self.ep, self.dp, strict=True)
         return [
             (a[0] + b[0] + c[0] + d[0] + e[0], a[1] + b[1] + c[1] + d[1] + e[1])
@@ -90,7 +90,7 @@ def pieces(job: Job, layout: Layout) -> Pieces:
 
 
 def times(job: Job, layout: Layout) -> Times:
-    """The same by kind. The layout is one that no rule refuses."""
+    """Return the parts of a step by kind, for a layout that no rule refuses."""
     stages = stage_layers(job.config, layout.pp * layout.virtual, layout.virtual)
     assert stages is not None, "a rule refuses such layouts"
     dense, experts = layer_seconds(job, layout)
@@ -150,7 +150,7 @@ def _sum(pairs: list[Pair]) -> Pair:
 
 
 def _of_layers(count: StageLayers, dense: LayerSeconds, experts: LayerSeconds) -> list[Pair]:
-    """By kind: computing, tp, cp, ep."""
+    """Return the seconds of these layers by kind: computing, tp, cp, ep."""
     return [
         (count.dense * d[0] + count.experts * e[0], count.dense * d[1] + count.experts * e[1])
         for d, e in zip(dense, experts, strict=True)
@@ -185,7 +185,7 @@ def _send(job: Job, layout: Layout) -> float:
 
 
 def _ends(job: Job, layout: Layout) -> tuple[Pair, tuple[Pair, Pair]]:
-    """tp's seconds of the embedding; computing and tp's seconds of head and loss."""
+    """Return tp's seconds of the embedding, and computing and tp's seconds of head and loss."""
     return _ends_of(job, layout.tp, layout.cp, layout.microbatch, span_of(job, layout, "tp"))
 
 

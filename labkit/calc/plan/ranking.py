@@ -3,15 +3,15 @@
     found = plan.plan(plan.Job("llama3-70b", "megatron_bf16", calc.cluster("h100", 512), 1024))
     print(found)                 a table, the fastest first, and the losers by reason
     found.best.explain()         every number of the first
-    plan.losers[0].nearest[0]    the one that missed least: its verdict
+    plan.losers[0].nearest[0]    the verdict of the one that missed least
 
 One row for each (dp, tp, pp, cp, ep): the fastest of its variants (virtual, zero, recompute,
 microbatch). Losers are counted before that, each variant for itself.
 
-`smallest_change` is the smallest change with which a layout fits: recomputed each time, never
-guessed. It orders single knobs by what they cost, as memory/fit.py, on the same GPUs and with the
-same batch: what one axis gains, dp loses. Where no single change is enough, two are tried, and then
-three, each pair in the same order; the first that no rule refuses and that fits is it.
+`smallest_change` is the smallest change with which a layout fits, recomputed each time. It orders
+single knobs by cost, like memory/fit.py, on the same GPUs and with the same batch: ranks that one
+axis gains, dp loses. If no single change is enough, it tries two and then three, in the same order,
+and takes the first that no rule refuses and that fits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Losers:
 
 @dataclass(frozen=True)
 class Plan:
-    """The feasible layouts, ranked, and the others by reason. `count`: of layouts looked at."""
+    """The feasible layouts, ranked, and the others by reason. `count`: layouts that were judged."""
 
     job: Job
     ranked: tuple[Estimate, ...]
@@ -69,7 +69,8 @@ class Plan:
 
     @property
     def best(self) -> Estimate:
-        """The fastest. ValueError where nothing fits, with the nearest miss and what would help."""
+        """The fastest layout. ValueError if nothing fits, with the nearest miss and what would
+        help."""
         if not self.ranked:
             raise ValueError(f"{self.job.title}: nothing fits\n{self.help}")
         return self.ranked[0]
@@ -91,7 +92,7 @@ class Plan:
         return f"{miss}\n    what would help: {change or 'more GPUs, or GPUs with more memory'}"
 
     def rows(self) -> list[dict[str, str]]:
-        """The table, a row for each layout, by heading."""
+        """Rows of the table, one for each layout, by heading."""
         found = []
         for place, each in enumerate(self.ranked, 1):
             step = float(each.step)
@@ -124,14 +125,14 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """Return how many there are."""
+        """Say how many layouts fit and how many do not."""
         return f"{self.count:,} layouts, {self.num_feasible:,} of them feasible"
 
 
 def plan(job: Job, top: int = 10) -> Plan:
     """Judge every layout of `layouts(job)`, and estimate the `top` fastest in full.
 
-    TypeError for what is no Job.
+    TypeError for anything but a Job.
     """
     if not isinstance(job, Job):
         raise TypeError(f"job={job!r:.60}: give a Job(model, recipe, cluster, global_batch)")
@@ -162,7 +163,7 @@ def plan(job: Job, top: int = 10) -> Plan:
 
 
 def _judged(job: Job, layout: Layout) -> tuple[str, float]:
-    """Return ("", 0) for a layout that fits; else why not, and by how many bytes."""
+    """Return ("", 0) for a layout that fits, else the reason and the bytes that it lacks."""
     refused = refusal(job, layout)
     if refused is not None:
         return refused.title, 0.0
@@ -197,23 +198,23 @@ STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("zero", (3,), "parameters are gathered for every microbatch, forward and backward"),
     ("recompute", ("full",), "a second forward pass: a third more computing"),
 )
-"""(knob, values, what it costs), cheapest first."""
+"""(knob, values, its cost), cheapest first."""
 _RECOMPUTE = ("none", "selective", "full")
 _MOST_KNOBS = 3
 
 
 @dataclass(frozen=True)
 class LayoutChange:
-    """Knobs that are moved, each with its old and new value, and what the change costs."""
+    """A change of knobs, each with its old and new value, and its cost."""
 
     moved: dict[str, tuple[Any, Any]]
     costs: tuple[str, ...]
     verdict: Verdict
-    """With the change; it fits."""
+    """Verdict after the change, which fits."""
 
     @property
     def layout(self) -> Layout:
-        """With the change."""
+        """The layout after the change."""
         return self.verdict.layout
 
     def __str__(self) -> str:
@@ -226,7 +227,7 @@ class LayoutChange:
 def smallest_change(job: Job, layout: Layout) -> LayoutChange | None:
     """Return the cheapest change on the same GPUs. None: three knobs are not enough.
 
-    ValueError where it fits already: there is nothing to change.
+    ValueError if the layout fits already.
     """
     before = verdict(job, layout)
     if before:

@@ -13,10 +13,10 @@ Computing (`layer_seconds`):
     backward     twice the FLOPs and the bytes of tokens, of attention with flash 2.5 times: scores
                  were never written down, and are computed again; recomputed: forward again
 
-Small microbatches, and cuts by tp, lower what is achieved by the second term: weights are read for
-few tokens, and what is not cut stays. Kernels' own inefficiency at small sizes is not modelled.
+Small microbatches and tp lower the efficiency by the second term: weights are read for few tokens,
+and bytes that tp does not shard stay. Kernels' own inefficiency at small sizes is not modelled.
 
-Collectives of a layer (`tensor_seconds` and so on), (forward, backward): what is exposed.
+Exposed seconds of a layer's collectives (`tensor_seconds` and so on), (forward, backward):
 
     tp           4 halves (reduce-scatter, all-gather) of B T D forward, 4 backward, exposed; the
                  two more all-gathers of sequence parallelism's backward overlap. Experts: their
@@ -38,8 +38,8 @@ A collective in a group whose ranks are on several nodes, L on each of H nodes (
     message      a + D b
 
 a: latency of a message; b: seconds of a byte, at the share of the bandwidth that collectives reach.
-L and H come from the layout: of the group of rank 0, those that are among the first G ranks share
-its node of G GPUs. Where H nodes do not have equally many of a group, L is their mean.
+L and H come from the layout: ranks of rank 0's group that are among the first G ranks share its
+node of G GPUs. If the H nodes have unequal numbers of ranks of a group, L is their mean.
 
 Data parallelism: reduces, gathers and the optimizer of the ranks that share a model's states.
 
@@ -50,8 +50,8 @@ Data parallelism: reduces, gathers and the optimizer of the ranks that share a m
     3      1 per microbatch       2 per microbatch         1 in forward, 1 in backward
 
 An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
-zero 2 may add up the gradients of that one stage. Collectives go layer by layer, experts apart.
-Exposed: less what hides, `overlap` of it, and no more than there is to hide behind.
+zero 2 may sum the gradients of that one stage. Collectives go layer by layer, experts separately.
+A share `overlap` of a collective is hidden, up to the computing beside it. The rest is exposed.
 
 Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Dao, arXiv:2307.08691, for five
 products backward where forward has two; Korthikanti et al., arXiv:2205.05198; Liu et al.,
@@ -74,10 +74,10 @@ from labkit.calc.plan.job import Job
 
 
 class Span(NamedTuple):
-    """The places of a group's ranks."""
+    """The places of a group's ranks on nodes."""
 
     inside: float
-    """On each node."""
+    """Ranks on each node."""
     nodes: int
 
     @property
@@ -87,7 +87,7 @@ class Span(NamedTuple):
 
     @property
     def is_in_one_node(self) -> bool:
-        """No slow link."""
+        """True if the group uses no slow link."""
         return self.nodes == 1
 
 
@@ -108,7 +108,7 @@ def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
 def span_of(job: Job, layout: Layout, *axes: str, every: int = 1, num: int | None = None) -> Span:
     """Return the span of the group along an axis, or along several.
 
-    every: along the first of them, one rank of so many only. num: the first so many of it only.
+    every: take only one of this many ranks along the first axis. num: take only its first ranks.
     """
     sizes = (layout.tp, layout.pp, layout.cp, layout.dp)
     return _span_of(job.machines.gpus_per_node, layout.order, sizes, axes, every, num)
@@ -132,7 +132,7 @@ def _span_of(
 
 
 def half_seconds(job: Job, nbytes: float, where: Span) -> float:
-    """Return seconds of a reduce-scatter or an all-gather of D bytes (before or after)."""
+    """Return the seconds of a reduce-scatter of nbytes, or of an all-gather to nbytes."""
     L, H = where
     fast, slow = job.machines.fast, job.machines.slow
     inside = (L - 1) * (fast.alpha + nbytes / L * _beta(job, fast)) if L > 1 else 0.0
@@ -141,7 +141,7 @@ def half_seconds(job: Job, nbytes: float, where: Span) -> float:
 
 
 def all_to_all_seconds(job: Job, nbytes: float, where: Span) -> float:
-    """Return seconds for D bytes of each rank, in equal blocks."""
+    """Return the seconds of an all-to-all of nbytes on each rank, in equal blocks."""
     L, H = where
     block = nbytes / (L * H)
     fast, slow = job.machines.fast, job.machines.slow
@@ -165,7 +165,7 @@ _FLOAT32_BYTES = 4
 def tensor_seconds(
     job: Job, tokens: int, where: Span, recompute: str, num_experts: int
 ) -> tuple[float, float]:
-    """Return tp's seconds. num_experts: that a token goes through; 0: a dense layer."""
+    """Return tp's seconds. num_experts: experts that a token goes through; 0: a dense layer."""
     if where.size == 1:
         return 0.0, 0.0
     nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
@@ -242,7 +242,7 @@ def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]
 
 
 def compute_seconds(job: Job, flops: float, nbytes: float) -> float:
-    """Return seconds on one GPU: products of matrices, and then what only moves bytes."""
+    """Return the seconds of one GPU: matrix products, and then operations that only move bytes."""
     device = job.device
     products = flops / (job.assumptions.efficiency * device.flops_per_s)
     return products + nbytes / device.memory_bytes_per_s
@@ -319,7 +319,7 @@ def _compute(
 
 
 def _score_flops(job: Job, tokens: int) -> float:
-    """Forward, of one layer, all heads: both products, and with flash the unmasked half only."""
+    """Return forward FLOPs of a layer's scores in all heads; with flash, of the unmasked half."""
     config = job.config
     features = config.features_per_head * 2
     if config.is_latent:
@@ -337,7 +337,7 @@ def _score_bytes(job: Job) -> float:
 
 
 def _bytes_of_a_token(job: Job, tp: int, sequence_parallel: bool, num_experts: int) -> float:
-    """Forward, on one rank: every tensor is written once, and read by the next operation."""
+    """Return a token's forward bytes on one rank: each tensor is written and read once."""
     config = job.config
     D, H, K = config.hidden, config.heads, config.features_per_head
     keys = config.heads if config.is_latent else config.num_kv_heads
@@ -355,18 +355,18 @@ Pair = tuple[float, float]
 
 
 def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
-    """Return how often zero 2 reduces a gradient in a step."""
+    """Return how many times zero 2 reduces a gradient in a step."""
     return num_microbatches // layout.pp if layout.virtual > 1 else num_microbatches
 
 
 def once_a_step(job: Job, layout: Layout) -> list[Pair]:
-    """Return by stage seconds of its (reduce, gather) that are done once in a step, whole."""
+    """Return the seconds of the once-a-step (reduce, gather) by stage, hidden or not."""
     times = {0: (2, 0), 1: (1, 1), 2: (0, 1), 3: (0, 0)}[layout.zero]
     return [(times[0] * r, times[1] * g) for r, g in _halves(job, layout)]
 
 
 def in_each_microbatch(job: Job, layout: Layout, computing: list[Pair]) -> list[Pair]:
-    """Return by stage exposed seconds in a microbatch's (forward, backward).
+    """Return the exposed seconds in a microbatch's (forward, backward), by stage.
 
     computing: by stage, (forward, backward) of a microbatch, behind which they may hide.
     """
@@ -395,7 +395,8 @@ def exposed_seconds(job: Job, once: Pair, computing: Pair) -> float:
 
 
 def optimizer_seconds(job: Job, layout: Layout) -> float:
-    """States are read and written, gradients read, parameters written: of the largest share."""
+    """Return the optimizer's seconds to move states, gradients and parameters of the largest
+    share."""
     shards = layout.dp * layout.cp if layout.zero else 1
     kept = job.kept
     size = 2 * kept.optimizer_bytes + kept.gradient_bytes + kept.parameter_bytes
@@ -407,13 +408,13 @@ def optimizer_seconds(job: Job, layout: Layout) -> float:
 
 
 def _halves(job: Job, layout: Layout) -> list[Pair]:
-    """Return by stage seconds of (reduce-scatter of gradients, all-gather of parameters)."""
+    """Return the seconds of (reduce-scatter of gradients, all-gather of parameters), by stage."""
     stages = held_by_stage(job.config, layout)
     if layout.dp * layout.cp == 1:
         return [(0.0, 0.0)] * len(stages)
     units = max(1, job.config.layers // len(stages))
     sizes = (job.kept.gradient_bytes, job.kept.cast_bytes or job.kept.parameter_bytes)
-    kinds = set(stages)  # few stages differ from each other
+    kinds = set(stages)  # most stages are alike
     reduces, gathers = (
         {held: _half(job, layout, held, size, units) for held in kinds} for size in sizes
     )

@@ -5,10 +5,10 @@
 
 Read in this order:
 
-    graph.py            who does what in which order, what each waits for, and when it ends
-    disturbances.py     what makes ranks unequal; ranks that are equal are simulated once
-    path.py             what follows the pipeline, and the longest path of a step
-    simulate_step.py    a step; simulated_step.py: what it shows, such as what costs most
+    graph.py            the order of work, its dependencies, and when each part ends
+    disturbances.py     stragglers, slow links and jitter; equal ranks are simulated once
+    path.py             collectives over dp at the end, and the longest path of a step
+    simulate_step.py    a step; simulated_step.py: its result, such as the costliest disturbance
     simulate_weeks.py   failures, checkpoints, restarts, and what is left
 """
 

@@ -5,7 +5,7 @@
     SlowLink(3, 4, 2)             messages between ranks 3 and 4, and collectives over dp of both
     Jitter(0.02)                  every operation of every rank: longer by 2% on average, at random
 
-Where several slow the same thing, the largest factor counts; stragglers of one rank multiply.
+If several slow the same link, the largest factor counts; stragglers of one rank multiply.
 Collectives over dp of every microbatch, with zero 2 and 3, take longer by the same factor, as far
 as they were exposed. Those of tp, cp and ep are inside an operation and keep their time: a slow
 link between two ranks that share nothing else is refused.
@@ -13,11 +13,11 @@ link between two ranks that share nothing else is refused.
 Ranks that behave the same are simulated once:
 
     cell      tp x cp x ep ranks of one stage and replica: collectives inside every operation keep
-              them in step, so one of them stands for all, and the slowest counts
+              them in step, so one of them represents all, and the slowest counts
     replica   pp cells (with ep: of ep neighbours of dp, which are in step, too)
 
-Replicas meet only where gradients are reduced. So of 12,500 replicas those without a disturbance
-are one class; each that has one is a class with those that have the same.
+Replicas meet only where gradients are reduced. So all replicas without a disturbance are one class,
+and replicas with equal disturbances are another.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SlowLink:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Its two ends."""
+        """The two ends of the link."""
         return (self.a, self.b)
 
 
@@ -87,9 +87,9 @@ class SlowLink:
 class Jitter:
     """An operation's computing takes 1 + share * X times as long, X exponential with mean 1.
 
-    A new X for each operation on each rank: it is never faster than without. Of n ranks that wait
-    for each other the slowest counts, on average 1 + share * H_n, H_n = 1 + 1/2 + ... + 1/n, which
-    is ln n + 0.58: jitter of 2% is 11% of an operation over 128 ranks.
+    X is drawn for each operation on each rank. If n ranks wait for each other, the slowest counts:
+    on average 1 + share * H_n, where H_n = 1 + 1/2 + ... + 1/n is about ln n + 0.58. Jitter of 2%
+    adds 11% to an operation over 128 ranks.
     """
 
     share: float
@@ -106,13 +106,13 @@ def _check_factor(factor: float) -> None:
 
 
 Factors = tuple[tuple[float, int], ...]
-"""(factor, how many ranks of a cell have it), the ones as fast as all others among them."""
+"""(factor, number of ranks of a cell with it), factor 1 included."""
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The differences of a replica from the others. Two that are equal take the same time."""
+    """Slowdowns of a replica. Replicas with equal ones take the same time."""
 
     slower: tuple[tuple[int, Factors], ...] = ()
     """(cell, factors of its ranks)."""
@@ -137,7 +137,7 @@ class Behaviours:
     of_replica: dict[int, Behaviour]
     """The replicas that are unlike the others, by number."""
     collectives: dict[tuple[int, int], Collective]
-    """(pp, tp) -> those that are unlike the others."""
+    """(pp, tp) -> collectives that are unlike the others."""
     jitter: float
 
     @property
@@ -151,9 +151,10 @@ class Behaviours:
         return self.layout.tp * self.layout.cp * self.layout.ep
 
     def slowed(self, pieces: Pieces) -> Pieces:
-        """With what dp exchanges in every microbatch as slow as its slowest link.
+        """Return the parts of a step with dp's exchanges in every microbatch slowed by the slowest
+        link.
 
-        All replicas wait for it alike, so it is no behaviour of one of them.
+        All replicas wait for it, so it is not the behaviour of a single one.
         """
         links = [1.0] * self.layout.pp
         for (cell, _), collective in self.collectives.items():
@@ -174,7 +175,7 @@ class Behaviours:
         )
 
     def classes(self) -> dict[Behaviour, list[int]]:
-        """Replicas by behaviour; of those without a disturbance the first only stands there."""
+        """Return the replicas by behaviour; one stands for all that have no disturbance."""
         found: dict[Behaviour, list[int]] = defaultdict(list)
         same = next((n for n in range(self.num_replicas) if n not in self.of_replica), None)
         if same is not None:
@@ -184,14 +185,14 @@ class Behaviours:
         return dict(found)
 
     def replica_of(self, rank: int) -> int:
-        """The replica that a rank belongs to."""
+        """Return the replica that a rank belongs to."""
         return self.layout.coordinates(rank)["dp"] // self.layout.ep
 
 
 def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviours:
-    """Sort disturbances by the ranks that they concern.
+    """Sort disturbances by the replicas, cells and links that they concern.
 
-    TypeError for what is no disturbance, ValueError for a rank that is not there.
+    TypeError for anything but a disturbance, ValueError for a rank outside the layout.
     """
     stragglers: dict[int, float] = {}
     nodes: dict[int, float] = {}
@@ -226,7 +227,7 @@ def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviour
 
 
 def _require_a_link_that_is_seen(layout: Layout, link: SlowLink) -> None:
-    """ValueError where its traffic is inside operations, and would keep its time."""
+    """Raise ValueError if the link's traffic is inside operations, whose time stays the same."""
     one, other = layout.coordinates(link.a), layout.coordinates(link.b)
     differ = [axis for axis in layout.order if one[axis] != other[axis]]
     if differ == ["pp"] or set(differ) <= {"dp", "cp"}:

@@ -5,8 +5,8 @@
     B of stage s, i                waits for    the work before it on its rank
                                                 B of stage s + 1, i: a message; the last stage: none
 
-The order of work on each rank of a pipeline is some forwards ahead, then one forward and one
-backward in turn, then what is left:
+Each rank of a pipeline does some forwards ahead, then one forward and one backward in turn, then
+the remaining work:
 
     schedule      ahead, on rank r of p               a rank's microbatches
     gpipe         all                                 one after the other
@@ -14,7 +14,7 @@ backward in turn, then what is left:
     interleaved   2 (p - r - 1) + (v - 1) p           p through its first stage, the same p through
                                                       its second, ...; stage s is on rank s mod p
 
-This is written from the papers. The strategies' own schedules are tested against it.
+This is written from the papers. Tests compare the strategies' own schedules with it.
 
 The same graph serves all replicas of a layout; only their seconds differ (`replica_times`):
 
@@ -114,7 +114,7 @@ def _ahead(schedule: str, rank: int, p: int, virtual: int, total: int) -> int:
 
 @dataclass(frozen=True)
 class Graph:
-    """Entry n of each tuple is of the n-th piece of work: all that it waits for comes before it.
+    """A step's work in an order that can be run. Entry n of a tuple is about the n-th work.
 
     A rank of the pipeline is called a cell here: with tp, cp and ep it stands for several ranks.
     """
@@ -139,7 +139,7 @@ class Graph:
     """By stage."""
 
     def stages_of(self, cell: int) -> range:
-        """The stages that a cell holds."""
+        """Return the stages that a cell holds."""
         return range(cell, len(self.first_forward), self.num_cells)
 
 
@@ -180,7 +180,7 @@ def _need(work: Work, num_stages: int) -> Work | None:
 
 
 def _runnable(rows: list[tuple[Work, ...]], num_stages: int) -> tuple[list[Work], list[int]]:
-    """Return all work, each after what it needs, with its cell: rows run as far as they can."""
+    """Return all work with its cells, in an order in which dependencies come first."""
     work: list[Work] = []
     cells: list[int] = []
     done: set[Work] = set()
@@ -212,13 +212,13 @@ class Times:
     ends: list[float]
     behaviour: Behaviour
     replica: int
-    """Its number; where it stands for several, the first of them."""
+    """Number of the replica; of the first one if it represents several."""
     count: int
     """Number of replicas that it represents."""
 
 
 Floors = dict[int, float]
-"""By place in the graph: a first forward, beside which parameters are gathered, ends no earlier."""
+"""Earliest ends of first forwards, beside which parameters are gathered, by place in the graph."""
 
 
 def replica_times(
@@ -232,7 +232,7 @@ def replica_times(
     replica: int = 0,
     count: int = 1,
 ) -> Times:
-    """Return the times of a replica with such a behaviour. rng: for jitter, a state of its own."""
+    """Return the times of a replica with this behaviour. rng: draws the jitter."""
     seconds = _seconds(graph, pieces, behaviour, ranks_per_cell, jitter, rng)
     factors = dict(behaviour.links)
     sends = [pieces.send_s * factors.get(pair, 1.0) for pair in graph.pairs]
@@ -272,7 +272,7 @@ def _seconds(
     jitter: float,
     rng: random.Random | None,
 ) -> list[float]:
-    """By place in the graph: how long each piece of work takes its cell."""
+    """Return the seconds of each work, by place in the graph."""
     parts = computing(pieces)
     of_cell = dict(behaviour.slower)
     same: Factors = ((1.0, ranks_per_cell),)
@@ -302,6 +302,6 @@ def slowest_of(factors: Factors, jitter: float, rng: random.Random) -> float:
 
 
 def largest_exponential(count: int, rng: random.Random) -> float:
-    """Draw the largest of so many exponential numbers of mean 1."""
+    """Draw the largest of `count` exponential numbers of mean 1."""
     uniform = rng.random() or 0.5  # 0 itself, one draw of 2**53, has no logarithm
     return -math.log(-math.expm1(math.log(uniform) / count))

@@ -1,10 +1,11 @@
-"""The longest path of a step: from its end back, always to what it had to wait for.
+"""The longest path of a step, followed from its end back through what each part waited for.
 
     end <- gather <- optimizer <- reduce <- the last backward of the slowest replica
         <- the work before it, or the message that it waited for and the work that sent it <- ...
 
-Its segments join without a gap, so their seconds add up to those of the step. Work that is not on
-it may take longer, and the step would be no longer.
+Its segments join without a gap, so their seconds add up to the step. Work outside the path has
+slack:
+it can take a little longer without changing the step.
 
 A Tail follows the pipeline: gradients reduced over dp, the update, parameters gathered.
 
@@ -15,10 +16,10 @@ A Tail follows the pipeline: gradients reduced over dp, the update, parameters g
     optimizer                              |=|
     gather, the rest                         |==|     its overlap is in the next step's forwards
 
-So (1 - overlap) of a collective is never hidden, and the rest as far as there is something to hide
-it behind. Steps are alike, so the overlapped gather of the step before is in this one's forwards:
-the first forward of a stage does not end before it. What zero 2 and 3 exchange in every microbatch
-is in its forwards and backwards.
+The share (1 - overlap) of a collective is never hidden. The other part is hidden as far as there is
+computing beside it. Steps are alike, so the overlapped gather of the step before is in this one's
+forwards: the first forward of a stage does not end before it. Exchanges of zero 2 and 3 in every
+microbatch are part of the forwards and backwards.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from labkit.calc.simulate.graph import Floors, Graph, Times, computing, slowest_
 class Tail(NamedTuple):
     """The times of a stage's slowest collective over dp; each begins where the one before ends.
 
-    cell: of the pipeline. lane: the stage whose last backward the overlapped part of the reduce has
-    followed without a pause; -1: nothing overlaps.
+    cell: rank of the pipeline. lane: the stage whose last backward starts the overlapped part of
+    the reduce, which goes on from there without a pause; -1: nothing overlaps.
     """
 
     cell: int
@@ -69,10 +70,10 @@ def tails(
     begun_s: Sequence[float],
     rng: random.Random,
 ) -> list[Tail]:
-    """Return by cell the collective that ends last.
+    """Return the collective that ends last, by cell.
 
-    ready_s: by cell, when the slowest replica is through the pipeline. begun_s: by stage, when the
-    slowest begins its last backward.
+    ready_s: by cell, when the slowest replica has finished the pipeline. begun_s: by stage, when
+    the slowest replica starts its last backward.
     """
     result = []
     for cell in range(graph.num_cells):
@@ -124,7 +125,7 @@ def _slowest(found: Behaviours, collective: Collective, count: int, rng: random.
 
 
 class Segment(NamedTuple):
-    """A part of the longest path. cell, replica: where; replica -1: of all."""
+    """A part of the longest path. cell, replica: its place; replica -1: all replicas."""
 
     what: str
     cell: int
@@ -143,7 +144,7 @@ def longest_path(
         Segment("optimizer", tail.cell, -1, tail.reduced_s, tail.updated_s),
         Segment("dp", tail.cell, -1, tail.begins_s, tail.reduced_s),
     ]
-    if tail.begins_s > tail.ready_s:  # the overlapped part of the reduce is not through
+    if tail.begins_s > tail.ready_s:  # the overlapped part of the reduce has not finished
         n = graph.last_backward[tail.lane]
         times = max(kept, key=lambda each: each.starts[n])
         backwards.append(Segment("dp", tail.cell, -1, times.starts[n], tail.begins_s))
@@ -164,7 +165,7 @@ def longest_path(
 
 
 def _cause(graph: Graph, times: Times, n: int) -> int:
-    """Return the work whose end (and message) work n had to wait for, or -1."""
+    """Return the work whose end or message work n waited for, or -1."""
     before, need = graph.before[n], graph.need[n]
     free = times.ends[before] if before >= 0 else 0.0
     return before if need < 0 or free >= times.starts[n] else need

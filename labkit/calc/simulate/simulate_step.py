@@ -3,15 +3,15 @@
     found = simulate.step(pieces, layout, [Straggler(5, 1.5)])
     found.seconds, found.bubble, found.exposed          and print(found)
 
-Pieces (what takes how long) come from the planner, or are measured. A rank runs its pipeline's
+Pieces (the seconds of each part) come from the planner, or are measured. A rank runs its pipeline's
 order; replicas meet where gradients are reduced. Ranks that behave the same are simulated once
 (disturbances.py), so that 100,000 ranks take as long as a few replicas of the pipeline.
 
-Exact, without jitter: the times are those of a simulation of all ranks. With jitter, too, as far
-as all replicas are simulated: of ranks in step the largest draw is drawn at once, by its exact
-distribution. Beyond MOST_EVENTS as many replicas are simulated as fit, and the slowest of the rest
-is drawn as of normal numbers with their mean and deviation: a replica's time is a sum of many
-draws. (Of 256 replicas with 32 of them simulated, jitter then adds 2% less than it should.)
+Without jitter the times are exactly those of a simulation of all ranks. With jitter they are exact
+as long as all replicas are simulated: the largest draw of ranks in step has a known distribution.
+Beyond MOST_EVENTS only some replicas are simulated, and the slowest of the others is drawn from a
+normal distribution with their mean and deviation, since a replica's time is a sum of many draws.
+(With 32 of 256 replicas simulated, jitter then adds 2% less than it should.)
 Left out: messages that queue for one link, and senders that wait for their receivers. With zero 2
 and 3 the exchanges of all microbatches are put into one, at the step's ends, where the planner lets
 them overlap: there a simulated step is up to a third longer than a planned one.
@@ -35,7 +35,7 @@ from labkit.calc.simulate.path import floors, tails
 from labkit.calc.simulate.simulated_step import Simulated, SimulatedStep
 
 MOST_EVENTS = 500_000
-"""Operations that are simulated with jitter before the rest of the replicas is drawn."""
+"""Most operations that are simulated with jitter; further replicas are drawn."""
 
 
 def step(
@@ -47,12 +47,12 @@ def step(
     seed: int = 0,
     most_events: int = MOST_EVENTS,
 ) -> SimulatedStep:
-    """One step of `layout.world_size` ranks.
+    """Simulate one step of `layout.world_size` ranks.
 
     schedule: "gpipe", "1f1b" or "interleaved"; None: 1f1b, or interleaved where a rank has several
     stages. seed: of jitter. most_events: with jitter, see above.
-    ValueError: pieces of another number of stages than the layout's, a schedule that does not
-    exist, a disturbed rank that is not there. TypeError for what is no disturbance.
+    ValueError for pieces of another number of stages than the layout's, for an unknown schedule,
+    and for a disturbed rank outside the layout. TypeError for anything but a disturbance.
     """
     _check_given(pieces, layout, disturbances, most_events)
     schedule = schedule or ("interleaved" if layout.virtual > 1 else "1f1b")
@@ -108,7 +108,7 @@ class _Slowest:
     num_events: int = 0
 
     def add(self, times: Times, keep: bool) -> None:
-        """keep: always, and not only where it is the slowest somewhere."""
+        """Take a replica into account. keep: also if it is nowhere the slowest."""
         ends = [times.ends[n] for n in self.graph.last]
         begun = [times.starts[n] for n in self.graph.last_backward]
         later = any(a > b for a, b in zip([*ends, *begun], [*self.ready_s, *self.begun_s]))
@@ -189,7 +189,7 @@ def _times(
 
 
 def _drawn(slowest: list[float], samples: list[list[float]], normal: float) -> list[float]:
-    """By place, the later of the slowest that was simulated and of the slowest of the rest."""
+    """Return, by place, the later of the slowest simulated replica and the slowest drawn one."""
     columns = list(zip(*samples))
     spread: Callable[[Sequence[float]], float] = statistics.stdev
     return [
@@ -199,6 +199,6 @@ def _drawn(slowest: list[float], samples: list[list[float]], normal: float) -> l
 
 
 def _largest_normal(count: int, rng: random.Random) -> float:
-    """The largest of so many standard normal numbers, in one draw."""
+    """Draw the largest of `count` standard normal numbers."""
     above = -math.expm1(math.log(rng.random() or 0.5) / count)
     return -NormalDist().inv_cdf(max(above, 1e-300))

@@ -1,17 +1,17 @@
-"""Weeks of a run that fails now and then: work, checkpoints, failures, restarts, and what is left.
+"""Weeks of a run with failures: work, checkpoints, restarts, and the goodput that is left.
 
     |  work  |W|  work  |W|  wo X  down  |  work  |W| ...
                             ----           X: a failure; the work since the last checkpoint is lost
-    down = waited for a node + detected + restarted; a failure while it restarts begins it again
+    down = waiting for a node + detecting + restarting; a failure during a restart restarts it
 
 Failures come at random (exponential), at a rate that grows with the number of GPUs, and not while
 the job waits for a node. Goodput is the share of all time in which work was done that stayed.
-Between two failures all is arithmetic, and takes no time:
+Between two failures the simulation is arithmetic, and takes no time:
 
     work_s     |blocked_s|     work_s     |blocked_s| ...
-                         |beside_s|                     the checkpoint counts from its end on
+                         |beside_s|                     the checkpoint counts from here on
 
-How far the first order holds (calc.lost_share at Young's interval sqrt(2 W M), no restart), M being
+Accuracy of the first order (calc.lost_share at Young's interval sqrt(2 W M), no restart), with M
 the mean time between failures:
 
     write W        lost by the formula      lost here
@@ -90,9 +90,9 @@ class SimulatedWeeks:
 
 @dataclass(frozen=True, kw_only=True)
 class Spares:
-    """Nodes that stand by. Without one a job waits until a broken node is repaired.
+    """Spare nodes. Without one a job waits until a broken node is repaired.
 
-    num_nodes: that stand by at the beginning. repair_s: until a broken one stands by again.
+    num_nodes: spares at the beginning. repair_s: time to repair a broken node.
     """
 
     num_nodes: int
@@ -104,10 +104,10 @@ class Spares:
 
 
 class FailingRun:
-    """The state of a run: the time, and where time has gone so far.
+    """The state of a run: the time, and its use so far.
 
-    work_s: of a turn. blocked_s, beside_s: of a checkpoint, see above. down_s: from a failure to
-    the first step after it, a node being there. mtbf_s: of the job. total_s: when it ends.
+    work_s: work between checkpoints. blocked_s, beside_s: of a checkpoint, see above. down_s: from
+    a failure to the first step after it, if a node is there. mtbf_s: of the job. total_s: its end.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class FailingRun:
         self.work_s, self.blocked_s, self.beside_s = work_s, blocked_s, beside_s
         self.down_s, self.mtbf_s, self.total_s = down_s, mtbf_s, total_s
         self.spares, self.rng = spares, rng
-        # When each of the spare nodes stands by.
+        # When each spare node is ready.
         self.repaired = [0.0] * (int(spares.num_nodes) if spares else 0)
         self.now = 0.0
         self.useful_s = self.writing_s = self.redone_s = self.down_total_s = self.waiting_s = 0.0
         self.interruptions = self.failed_restarts = self.checkpoints = 0
 
     def simulated(self, step_s: float) -> SimulatedWeeks:
-        """From a start that has nothing to lose to the end."""
+        """Simulate from a start without lost work to the end."""
         while self.now < self.total_s:
             self._work()
             if self.now < self.total_s:
@@ -156,7 +156,7 @@ class FailingRun:
         return self.now + self.rng.expovariate(1 / self.mtbf_s)
 
     def _work(self) -> None:
-        """Until the next failure, or the end."""
+        """Work until the next failure, or the end."""
         failure = self._next_failure()
         seconds = min(failure, self.total_s) - self.now
         turn = self.work_s + self.blocked_s
@@ -173,7 +173,7 @@ class FailingRun:
         self.now += seconds
 
     def _restart(self) -> bool:
-        """Return whether it works again; no: another failure, or the end.
+        """Restart. Return whether the job works again; False: another failure, or the end.
 
         Nodes that wait for another one are idle, and do not fail.
         """
@@ -187,7 +187,7 @@ class FailingRun:
         return ends == up or ends == self.total_s
 
     def _wait_for_a_node(self) -> float:
-        """A broken node goes to be repaired, and the first that stands by takes its place."""
+        """Replace the broken node by the first spare one, and send it to be repaired."""
         if self.spares is None:
             return 0.0
         heapq.heappush(self.repaired, self.now + self.spares.repair_s)
@@ -208,14 +208,14 @@ def weeks(
     blocked_share: float = 1.0,
     spares: Spares | None = None,
 ) -> SimulatedWeeks:
-    """Simulate a run of so many weeks, failure by failure.
+    """Simulate a run of `weeks` weeks, failure by failure.
 
-    interval_s: of work between checkpoints, rounded to whole steps, at least one. detect_s: from a
-    failure until somebody notices; restart_s: from there to the first step. blocked_share: of a
-    write, during which training is idle; less than 1 is an asynchronous checkpoint, whose rest is
-    written beside the work, and which counts when it is complete. spares: None: always enough.
+    interval_s: work between checkpoints, rounded to whole steps, at least one. detect_s: from a
+    failure until it is detected; restart_s: from there to the first step. blocked_share: share of
+    a write during which training is idle; below 1 the checkpoint is asynchronous, is finished
+    beside the work, and counts once it is complete. spares: None: always enough.
 
-    ValueError for what no run has, and for an interval in which no checkpoint can be completed.
+    ValueError for impossible numbers, and for an interval in which no checkpoint can be completed.
     """
     given = {
         "step_s": step_s,
@@ -241,7 +241,7 @@ def weeks(
 
 
 class Goodputs(NamedTuple):
-    """Goodputs of runs that differ in their failures only."""
+    """Goodputs of runs that differ only in their failures."""
 
     mean: float
     deviation: float

@@ -26,7 +26,8 @@ _MOST_TRIED = 16
 
 
 class StepSpan(NamedTuple):
-    """kind: "F", "B", "reduce", "optimizer" or "gather"; stage and microbatch -1 for the last."""
+    """A span of a step. kind: "F", "B", "reduce", "optimizer" or "gather" (the last three: -1,
+    -1)."""
 
     kind: str
     stage: int
@@ -39,7 +40,7 @@ class StepSpan(NamedTuple):
 class RankClass:
     """Ranks of one stage that do the same at the same time.
 
-    rank: one of them, the first. num_ranks: all of them. is_disturbed: unlike most.
+    rank: the first of them. num_ranks: their number. is_disturbed: unlike most classes.
     """
 
     name: str
@@ -53,11 +54,11 @@ class RankClass:
 
 @dataclass(frozen=True)
 class Simulated:
-    """The simulation itself, from which a SimulatedStep takes what it shows."""
+    """The simulation itself, from which a SimulatedStep takes its numbers."""
 
     graph: Graph
     pieces: Pieces
-    """With what slow links add to every microbatch."""
+    """Seconds of the step's parts, with slow links in every microbatch."""
     floors: Floors
     kept: tuple[Times, ...]
     tails: tuple[Tail, ...]
@@ -68,7 +69,7 @@ class Simulated:
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """A step; `print` it for the sentence that tells what it waits for."""
+    """A simulated step. Print it to read what it waits for."""
 
     pieces: Pieces
     layout: Layout
@@ -76,28 +77,28 @@ class SimulatedStep:
     schedule: str
     seed: int
     num_events: int
-    """Operations that were simulated: of one replica of each class."""
+    """Operations that were simulated, those of one replica of each class."""
     simulated: Simulated
     simulate: Callable[..., SimulatedStep] = field(repr=False, compare=False)
-    """`simulate.step`, which made this one: with other disturbances it says what each costs."""
+    """`simulate.step` with this step's arguments; other disturbances give the cost of each."""
 
     @cached_property
     def seconds(self) -> float:
-        """From the first forward to the end of the last rank's update."""
+        """Seconds from the first forward to the end of the last rank's update."""
         return max(tail.gathered_s for tail in self.simulated.tails)
 
     @cached_property
     def pipeline_seconds(self) -> float:
-        """From the first forward to the end of the last backward."""
+        """Seconds from the first forward to the end of the last backward."""
         return max(tail.ready_s for tail in self.simulated.tails)
 
     @cached_property
     def bubble(self) -> float:
         """Idle time of all ranks in the pipeline, as a share of all their time in it.
 
-        As labkit.pipeline's Timing.bubble(), relative to the total; waiting for messages, for a
-        straggler's stage and for the slowest replica is idle time, too. A rank that waits for
-        others inside an operation is not idle.
+        Like labkit.pipeline's Timing.bubble(), relative to the total. Waiting for messages, for a
+        straggler's stage and for the slowest replica is idle time. Waiting for others inside an
+        operation is not.
         """
         cells = self.simulated.behaviours.num_replicas * self.layout.pp
         whole = cells * self.pipeline_seconds
@@ -112,7 +113,7 @@ class SimulatedStep:
 
     @cached_property
     def on_the_path(self) -> dict[str, float]:
-        """Seconds of the longest path by what they are; they add up to the step.
+        """Seconds of the longest path by kind; they add up to the step.
 
         "computing", "optimizer", exposed communication by axis ("tp, cp, ep", "pp", "dp"), and
         "other replicas": with jitter, waiting for replicas that were drawn and not simulated.
@@ -129,7 +130,7 @@ class SimulatedStep:
 
     @cached_property
     def classes(self) -> tuple[RankClass, ...]:
-        """By replica and stage; with jitter, of the replicas that matter."""
+        """Classes by replica and stage; with jitter, of the replicas that decide the step."""
         return tuple(self._classes())
 
     def _classes(self) -> Iterator[RankClass]:
@@ -205,12 +206,12 @@ def costs(step: SimulatedStep) -> tuple[Cost, ...]:
 
 
 def waits_for(step: SimulatedStep) -> str:
-    """Whom everyone waits for, in one sentence: what a step would gain without one disturbance.
+    """Say in one sentence what costs most: the gain of a step without one disturbance.
 
         Rank 5 (pp 1, dp 0, cp 0, tp 1), slower by 1.5, costs 12% of the step.
 
-    A second simulation answers it, without the disturbance: what lies on the longest path says who
-    was waited for, and not how much sooner the next slowest would have been done.
+    A second simulation without the disturbance gives the gain. The longest path alone does not: it
+    shows who was waited for, but not how soon the next slowest rank would have finished.
     """
     if not step.disturbances:
         return "No rank is slower than others of its stage."

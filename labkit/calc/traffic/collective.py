@@ -1,4 +1,4 @@
-"""`collective`: one function for what each collective costs, by any algorithm.
+"""The cost of any collective by any algorithm, from one function.
 
     all_reduce        ring, tree, double_tree, halving_doubling, hierarchical
     reduce_scatter    ring              broadcast         binomial, tree, ring
@@ -6,7 +6,7 @@
     all_to_all        pairwise          gather, scatter   direct
 
 rings.py has ring, halving-doubling, hierarchical and all-to-all, trees.py has the others. cost.py
-has what all share, and cuts tensors into blocks.
+has the part that all share, and cuts tensors into blocks.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def collective(
     rings: int | None = None,
     splits: Sequence[Sequence[int]] | None = None,
 ) -> Collective:
-    """Return the cost of a collective: `.sent_bytes`, `.messages`, `.steps`, `.seconds(alpha,
-    beta)`.
+    """Return the cost of a collective.
+
+    It has `.sent_bytes`, `.messages`, `.steps` and `.seconds(alpha, beta)`.
 
     nbytes: size of the whole tensor. A scatter, a reduce-scatter and an all-to-all start with it,
     and a gather and an all-gather end with it. Without it, bytes are multiples of the tensor.
@@ -149,7 +150,7 @@ def _rings(rings: Any, per_host: int | None) -> int:
 
 
 def _mean_row(splits: Sequence[Sequence[int]], n: int) -> float:
-    """Elements of a rank, if these are splits."""
+    """Check the splits, and return the mean number of elements of a rank."""
     _check_list(splits, "splits", n)
     for rank, row in enumerate(splits):
         _check_list(row, f"splits[{rank}]", n)

@@ -1,4 +1,4 @@
-"""Traffic and work of attention over a sequence that is cut over n ranks.
+"""Traffic and work of attention over a sequence that is sharded over n ranks.
 
 One layer, B sequences of T tokens, of which a rank holds t; H heads of queries and G of keys, of K
 features; b bytes a number on the wire, b' a gradient of keys and values that travels a ring:
@@ -9,10 +9,10 @@ features; b bytes a number on the wire, b' a gradient of keys and values that tr
     ulysses      B K b ((n - 1) t (H + 2G)         B K b ((n - 1) t H
                         + (T - t) H) / n                  + (T - t) (H + 2G)) / n
 
-t_right is what the right neighbour holds, who has that already. For equal shards, in times a rank's
-own keys and values, 2 B G K b t, a forward pass sends n - 1 by ring and gathered, and by Ulysses
-(n-1)/n (1 + H/G), which hardly grows with n. What a causal mask leaves to compute:
-`context_score_elements`.
+t_right is the shard of the right neighbour, who has it already. With equal shards, and a rank's own
+keys and values (2 B G K b t) as the unit, a forward pass sends n - 1 by ring and gathered, and
+(n-1)/n (1 + H/G) by Ulysses, which hardly grows with n. `context_score_elements` counts the scores
+that a causal mask leaves.
 
 Papers: Liu et al., arXiv:2310.01889 (ring); Jacobs et al., arXiv:2309.14509, section 3.2 (Ulysses).
 """
@@ -32,7 +32,7 @@ _Parts = Mapping[str, tuple[int, int, int]]
 
 
 def context_shard_tokens(num_tokens: float, world_size: int, placement: str) -> list[int]:
-    """Tokens that each rank holds, by torch.tensor_split's rule, of n segments or of 2n.
+    """Return the tokens of each rank: n segments, or 2n with zigzag, by torch.tensor_split's rule.
 
     context_shard_tokens(10, 4, "zigzag") == [3, 3, 2, 2]: 2 + 1, 2 + 1, 1 + 1, 1 + 1
     """
@@ -53,11 +53,11 @@ def context_traffic_bytes(
     gradient_itemsize: int | None = None,
     placement: str = "contiguous",
 ) -> Result:
-    """Exact bytes that `rank` sends for one layer, forward and backward.
+    """Return the exact bytes that `rank` sends for one layer, forward and backward.
 
     strategy: "ring", "gathered" or "ulysses". num_kv_heads: G; None: as many as num_heads.
-    gradient_itemsize: of the gradients of keys and values on a ring; None: 4, or more where the
-    itemsize is. ValueError for ranks that do not divide the heads of Ulysses.
+    gradient_itemsize: bytes of a number in gradients of keys and values on a ring; None: itemsize,
+    but at least 4. ValueError if world_size does not divide the heads of Ulysses.
     """
     if not isinstance(strategy, str) or strategy not in _STRATEGIES:
         raise ValueError(f"strategy={strategy!r:.60}: give one of {', '.join(_STRATEGIES)}")
@@ -80,7 +80,7 @@ def context_traffic_bytes(
 
 
 def ring_attention_messages(world_size: int) -> Result:
-    """Messages that one rank sends for one layer: to its right neighbour, step by step."""
+    """Return the messages that one rank sends to its right neighbour for one layer."""
     steps = arguments.counted("world_size", world_size) - 1
     passes = ("forward, keys and values", "backward, keys and values", "backward, their gradients")
     return total("messages of ring attention", {name: Result(steps, "", name) for name in passes})
@@ -94,11 +94,12 @@ def context_score_elements(
     placement: str = "contiguous",
     tile: int | None = None,
 ) -> Result:
-    """Scores, of a head and a sequence, that `rank` computes under a causal mask.
+    """Return the scores of a head and a sequence that `rank` computes under a causal mask.
 
-    A token at position p looks at p + 1 keys. tile: blocks on the diagonal are computed whole, in
-    tiles of so many tokens; None: only what is looked at. For n dividing T, of T^2/2 in all:
-    contiguous gives rank r (2r + 1)/n^2, the last 2n - 1 times what the first has; zigzag 1/n each.
+    A token at position p attends to p + 1 keys. tile: tokens of a tile; tiles on the diagonal are
+    computed whole. None: only unmasked scores. If n divides T, of T^2/2 in all contiguous gives
+    rank r (2r + 1)/n^2, so the last rank computes 2n - 1 times as much as the first; zigzag gives
+    each rank 1/n.
     """
     rank = arguments.rank("rank", rank, world_size)
     if tile is not None:
@@ -151,7 +152,7 @@ def _check_heads(strategy: str, H: int, G: int, n: int) -> None:
 
 
 def _ring_parts(tokens: Sequence[int], rank: int, kv: int, b: int, of_gradient: int) -> _Parts:
-    """kv: numbers in the keys and values of one token."""
+    """Return the parts of a ring. kv: numbers in the keys and values of one token."""
     own, right, T = tokens[rank], tokens[(rank + 1) % len(tokens)], sum(tokens)
     return {
         "forward, keys and values": (T - right, kv, b),
@@ -161,7 +162,8 @@ def _ring_parts(tokens: Sequence[int], rank: int, kv: int, b: int, of_gradient: 
 
 
 def _gathered_parts(tokens: Sequence[int], rank: int, kv: int, b: int, _: int) -> _Parts:
-    """kv: numbers in the keys and values of one token, whose gradients travel in b bytes, too."""
+    """Return the parts of gathering. kv: numbers in a token's keys and values; gradients have b
+    bytes."""
     own = tokens[rank]
     return {
         "forward, keys and values": ((len(tokens) - 1) * own, kv, b),
@@ -172,7 +174,7 @@ def _gathered_parts(tokens: Sequence[int], rank: int, kv: int, b: int, _: int) -
 def _ulysses_parts(
     tokens: Sequence[int], rank: int, features: int, H: int, G: int, b: int
 ) -> _Parts:
-    """features: of one head, times the sequences. A rank has an n-th of all heads."""
+    """Return the parts of Ulysses. features: of one head, times the sequences."""
     n, own = len(tokens), tokens[rank]
     others = sum(tokens) - own
     q_of_rank, all_of_rank = H // n * features, (H + 2 * G) // n * features

@@ -1,4 +1,4 @@
-"""The cost of one collective, whatever its algorithm: the result of `calc.collective`.
+"""The cost of one collective by any algorithm: the result of `calc.collective`.
 
 Each algorithm has a class for each of its operations (rings.py, trees.py). The class says what one
 rank sends, in how many messages and steps, and how long they take on a link. This file has what all
@@ -92,7 +92,8 @@ class Collective:
 
     @property
     def tier_bytes(self) -> Tiers[int]:
-        """Exact bytes that the rank sends on its host, and to others; rank 0, if none is given."""
+        """Exact bytes that the rank sends within its host, and to other hosts; by default of rank
+        0."""
         fast, slow = self._tier_numel(self.rank or 0)
         return Tiers(self.itemsize * fast, self.itemsize * slow)
 
@@ -115,14 +116,14 @@ class Collective:
 
     @property
     def num_hosts(self) -> int:
-        """One without ranks_per_host."""
+        """Number of hosts; 1 without ranks_per_host."""
         return self.world_size // self.ranks_per_host if self.ranks_per_host else 1
 
     def seconds(self, alpha: Any, beta: Any, *, shared: bool = False) -> float:
         """Seconds until every rank has its result; alpha seconds per message, beta per byte.
 
-        With ranks_per_host each is a pair, (fast, slow): of links within a host, and between
-        hosts. shared: the ranks of a host send to other hosts over one link.
+        With ranks_per_host each is a pair, (fast, slow), for links within a host and between hosts.
+        shared: the ranks of a host share one link to other hosts.
         """
         if self.ranks_per_host is None:
             fast = slow = _link(alpha, beta)
@@ -131,7 +132,7 @@ class Collective:
         return self._seconds(fast, slow, shared)
 
     def _host_of(self, rank: int) -> int:
-        """Neighbouring numbers share a host."""
+        """Return the host of a rank; neighbouring ranks share one."""
         return rank % self.world_size // (self.ranks_per_host or self.world_size)
 
     def _total_bytes(self) -> float:
@@ -164,7 +165,7 @@ class Collective:
 class Blocked(Collective):
     """A collective in blocks of block_bytes; without them, messages and steps are of one block.
 
-    Seconds are then of as many equal blocks as are best for the link.
+    Seconds are then those of the best number of equal blocks for the link.
     """
 
     options = frozenset({"block_bytes"})
@@ -173,7 +174,7 @@ class Blocked(Collective):
 
     @property
     def steps(self) -> int:
-        """The rounds follow each other."""
+        """Steps of all rounds, one after the other."""
         first, every = self._first_and_every()
         return self.rounds * blocked_steps(
             first, every, self._num_blocks(-(-self.numel // self.trees))
@@ -198,7 +199,7 @@ class Blocked(Collective):
 
 
 def num_blocks(numel: int, itemsize: int, block_bytes: int) -> int:
-    """Return the blocks of at most `block_bytes` of whole elements, at least one.
+    """Return the number of blocks of whole elements and at most `block_bytes`, at least one.
 
     num_blocks(10, itemsize=4, block_bytes=15) == 4: three elements each, and the last one.
     """
@@ -207,14 +208,14 @@ def num_blocks(numel: int, itemsize: int, block_bytes: int) -> int:
 
 
 def blocked_steps(first: int, every: int, blocks: int) -> int:
-    """Return the steps until the last of so many blocks is through."""
+    """Return the steps until the last of `blocks` blocks has arrived."""
     return first + every * (blocks - 1) if first else 0
 
 
 def best_num_blocks(nbytes: float, alpha: float, beta: float, first: int, every: int) -> int:
-    """Return the k of the least seconds: near sqrt((first - every) D beta / (every alpha)).
+    """Return the fastest number of blocks, near sqrt((first - every) D beta / (every alpha)).
 
-    At least 1, at most one per byte. first and every: from 1, first the larger one.
+    At least 1, and at most one per byte. first >= every >= 1.
     """
     most = max(int(nbytes), 1)
     if alpha == 0:

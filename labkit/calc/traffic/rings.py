@@ -8,7 +8,7 @@ The tensor is cut into n chunks by torch.tensor_split's rule, so uneven sizes ha
     all-gather            (n-1)/n D       n-1                 the same
     all-reduce            2(n-1)/n D      2(n-1)              both
 
-Over H hosts of L ranks, host after host, one link of each host's ring is slow: from its last rank.
+On H hosts of L ranks each, one link of a ring is slow on each host: that from its last rank.
 K rings may share the tensor. Ring j takes the ranks of each host in the order j, j+1, ... around,
 so that the rings leave a host by K different ranks, each with its adapter:
 
@@ -17,14 +17,14 @@ so that the rings leave a host by K different ranks, each with its adapter:
     busiest fast link     2(n-1)/n D, or (K-1)/K of it where every rank is the last of a ring
     seconds               latencies of the steps + the longer of the two rows of bytes
 
-That is how NCCL estimates its rings. It is an upper bound: while a link is busy with the bytes of
-one message, the latency of another passes.
+NCCL estimates its rings in this way. It is an upper bound: the latency of one message passes while
+a link is busy with the bytes of another.
 
 Halving-doubling: n = p + r ranks, p the largest power of two in n. Of ranks 0 to 2r-1 the even ones
 hand all of their tensor to the odd ones beside them, and get the sum back. The other p are numbered
-in order. A half of an odd number of elements is one longer if it is the first, which lower numbers
-keep: so after s halvings number i has as many elements left as there are e = i mod 2**s among 0 to
-numel - 1, as if elements were dealt out like cards.
+in order. If a number of elements is odd, the first half is one longer, and lower numbers keep it.
+So after s halvings number i has as many elements left as there are numbers e = i mod 2**s among 0
+to numel - 1, as if elements were dealt out like cards.
 
     per rank              sent bytes                        messages               steps
     halving               D/2 + D/4 + ... = (p-1)/p D       log2 p, in blocks      log2 p
@@ -55,21 +55,21 @@ seconds for each of the phases within hosts and x for the phase between them, th
     k = 1       2 t + x
     k > 1       2 t + 2 max(t, x) + (k-2) max(2 t, x)
 
-A pairwise all-to-all: splits[r][s] is how many elements rank r has for rank s; the diagonal stays
-where it is. In step k of n - 1, rank r sends to r + k and receives from r - k, and goes on when
-both are done. An empty split is no message. Nothing can be combined on the way, so a rank sends the
-rest of its row, and receives the rest of its column:
+In a pairwise all-to-all, splits[r][s] is the number of elements that rank r has for rank s; the
+diagonal stays where it is. In step k of n - 1, rank r sends to r + k and receives from r - k, and
+goes on when both are done. An empty split is not sent. Nothing can be combined on the way, so a
+rank sends its row, and receives its column, except the diagonal:
 
     per rank              bytes                               messages
     sent                  sum of splits[r] but splits[r][r]   one per other split that has elements
     received              the same of column r                the same
 
 With equal splits that is (n-1)/n of a rank's tensor in n - 1 messages, which take
-(n-1) (alpha + D/n beta), and what crosses to other hosts, of L ranks each, is (n-L)/n of it: the
-larger the cluster, the more of it is slow. With uneven ones the longest split of a step holds up
-two ranks, and in the next step those hold up theirs. (Where a sender goes on before its message has
-arrived, uneven exchanges take a little less.) Where the ranks of a host share one link to the
-others, messages of one step that share it are done together.
+(n-1) (alpha + D/n beta), and (n-L)/n of it crosses to other hosts, of L ranks each: in a larger
+cluster a larger share is slow. With uneven splits the longest split of a step delays two ranks,
+which delay others in the next step. (If a sender goes on before its message has arrived, uneven
+exchanges take a little less.) If the ranks of a host share one link to other hosts, messages of one
+step on it end together.
 
 Papers: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 JPDC 69(2), 2009; NCCL, src/graph/tuning.cc; NCCL issue 530; Rabenseifner, "Optimization of
@@ -93,7 +93,7 @@ class RingReduceScatter(Collective):
 
     @property
     def steps(self) -> int:
-        """One per other chunk, in every round."""
+        """Steps: one per other chunk, in every round."""
         return self.rounds * (self.world_size - 1)
 
     @property
@@ -106,7 +106,8 @@ class RingReduceScatter(Collective):
         return self._tier_numel(rank).total
 
     def _tier_numel(self, rank: int) -> Tiers[int]:
-        """Each ring takes a share of every chunk, by tensor_split's rule again."""
+        """Return the elements by tier: each ring takes a share of every chunk, by tensor_split's
+        rule."""
         chunks = chunk_numels(self.numel, self.world_size)
         fast = slow = 0
         for ring in range(self.rings):
@@ -121,7 +122,8 @@ class RingReduceScatter(Collective):
         return Tiers(fast, slow)
 
     def _right_of(self, rank: int, ring: int) -> int:
-        """The rank to which this one sends in a ring; in the first ring the next number."""
+        """Return the rank to which this one sends in a ring; in the first ring it is the next
+        rank."""
         per_host = self.world_size // self.num_hosts
         host, place = divmod(rank, per_host)
         if (place - ring) % per_host == per_host - 1:
@@ -129,7 +131,7 @@ class RingReduceScatter(Collective):
         return host * per_host + (place + 1) % per_host
 
     def _sent_of(self, whole: int, own: int, next_one: int) -> int:
-        """Every chunk but its own, which is the one that it ends with."""
+        """Return the elements of every chunk but the rank's own, which it ends with."""
         return whole - own
 
     def _messages(self, rank: int) -> int:
@@ -154,7 +156,8 @@ class RingAllGather(RingReduceScatter):
     operation = "all_gather"
 
     def _sent_of(self, whole: int, own: int, next_one: int) -> int:
-        """Every chunk but its right neighbour's, who has that already."""
+        """Return the elements of every chunk but that of the right neighbour, who has it
+        already."""
         return whole - next_one
 
 
@@ -184,7 +187,7 @@ class HalvingDoublingAllReduce(Blocked):
 
     @property
     def steps(self) -> int:
-        """log2 p there and back, and one more each where ranks are folded."""
+        """Steps: log2 p for each direction, and one more for each if ranks are folded."""
         return 2 * self._power + 2 * (self._num_folded > 0)
 
     @property
@@ -211,17 +214,18 @@ class HalvingDoublingAllReduce(Blocked):
         return sum(map(self._num_blocks, given_away)) + len(held) - 1 + is_beside
 
     def _seconds(self, fast: Link, slow: Link, shared: bool) -> float:
-        """Two steps each of D/2, D/4 and so on, and of D where ranks are folded."""
+        """Return the seconds: two steps each of D/2, D/4 and so on, and of D if ranks are
+        folded."""
         sizes = [self.nbytes / 2**step for step in range(1, self._power + 1)]
         sizes += [self.nbytes] * (self._num_folded > 0)
         return 2 * sum(map(fast.message_seconds, sizes))
 
     def _is_folded(self, rank: int) -> bool:
-        """Into the rank beside it."""
+        """Return whether the rank is folded into the one beside it."""
         return rank < 2 * self._num_folded and rank % 2 == 0
 
     def _held(self, rank: int) -> list[int]:
-        """Elements that a working rank has left after 0, 1, ... log2 p halvings."""
+        """Return the elements that a working rank has left after 0, 1, ... log2 p halvings."""
         number = rank - min(self._num_folded, (rank + 1) // 2)  # as many are folded before it
         return [len(range(number % 2**s, self.numel, 2**s)) for s in range(self._power + 1)]
 
@@ -252,7 +256,7 @@ class HierarchicalAllReduce(Collective):
         return self._tier_numel(rank).total
 
     def _tier_numel(self, rank: int) -> Tiers[int]:
-        """All blocks but the last are equal."""
+        """Return the elements by tier; all blocks but the last are equal."""
         more = self._num_blocks() - 1
         each = max(self.block_bytes // self.itemsize, 1) if self.block_bytes and more else 0
         fast, slow = self._of_block(each, rank)
@@ -303,7 +307,7 @@ class PairwiseAllToAll(Collective):
 
     @property
     def steps(self) -> int:
-        """One for each other rank."""
+        """Steps: one for each other rank."""
         return self.world_size - 1
 
     def _total_bytes(self) -> float:
@@ -312,7 +316,7 @@ class PairwiseAllToAll(Collective):
         return self.itemsize * sum(map(self._sent_numel, range(self.world_size)))
 
     def _sent(self, rank: int) -> dict[int, int]:
-        """By receiver, the elements of each message."""
+        """Return the elements of each message, by receiver."""
         given = self.splits
         row = given[rank] if given else chunk_numels(self.numel, self.world_size)
         return {peer: numel for peer, numel in enumerate(row) if numel and peer != rank}
@@ -329,7 +333,7 @@ class PairwiseAllToAll(Collective):
         return Tiers(fast, sum(sent.values()) - fast)
 
     def _seconds(self, fast: Link, slow: Link, shared: bool) -> float:
-        """Play the steps through: a message starts when both sides have come to its step."""
+        """Simulate the steps: a message starts when both sides have come to its step."""
         n = self.world_size
         if self.splits is None and self.num_hosts == 1:
             return self.steps * fast.message_seconds(self.nbytes / n)
@@ -353,7 +357,7 @@ class PairwiseAllToAll(Collective):
 def _link_numels(
     sent: Sequence[dict[int, int]], step: int, hosts: Sequence[int], shared: bool
 ) -> list[int]:
-    """Return by rank the elements that its link carries before its message has arrived."""
+    """Return the elements that each rank's link carries before the rank's message has arrived."""
     n = len(sent)
     peers = [(rank + step) % n for rank in range(n)]
     own = [sent[rank].get(peer, 0) for rank, peer in enumerate(peers)]

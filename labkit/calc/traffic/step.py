@@ -1,6 +1,6 @@
 """Bytes that a rank sends in an optimizer step: data parallelism, a pipeline, and 3D training.
 
-Data parallelism, in times the parameters:
+Data parallelism, in multiples of the parameters:
 
                       one microbatch                       k microbatches
     ddp               all-reduce                     2     2         reduced once
@@ -10,30 +10,32 @@ Data parallelism, in times the parameters:
                       scatter                                        microbatch
 
 A ring's share is (n-1)/n of each, per rank. zero2 keeps only its shard of the gradients from one
-microbatch to the next, so it must reduce each; zero1 may add them up first.
+microbatch to the next, so it must reduce each; zero1 may sum them first.
 
-A pipeline sends outputs forward, and their gradients back, over each boundary:
+A pipeline sends outputs forward and their gradients back over each boundary:
 
     stage s --- B*T*D numbers ---> stage s + 1        over all microbatches, whatever their number
     stage s <-- B*T*D numbers ---- stage s + 1
 
-Cut finer, the same bytes go in more messages. With v virtual stages per rank, dealt round, there
-are v p - 1 boundaries instead of p - 1, and a tied embedding goes once each way between the first
-rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r: 2p - 2 boundaries, for the
-two in the middle are on one rank, and so are both ends of a tied embedding.
+More microbatches send the same bytes in more messages. With v virtual stages per rank, dealt round,
+there are v p - 1 boundaries instead of p - 1, and a tied embedding goes once each way between the
+first rank and the last. Placed as a V, rank r has the stages r and 2p - 1 - r. That makes 2p - 2
+boundaries, because the two stages in the middle are on one rank, as are both ends of a tied
+embedding.
 
-In 3D training each axis sends what it would send alone, of a smaller thing:
+In 3D training each axis sends its usual traffic for smaller tensors:
 
     axis      tensors                                                       how often
     tp        the sums of this stage's layers, over this replica's rows     each microbatch
     pp        x_BTD of this replica's rows, whole on each tp rank;          each microbatch
               and this tp rank's rows of the tied embedding                 once
     dp        this rank's parameters: a stage's share                       once: ZeRO-1
-    norm      one number, over all ranks, where gradients are clipped       once
+    norm      one number, over all ranks, if gradients are clipped          once
 
-So tp divides dp's bytes, pp divides those of dp and tp, and dp divides those of tp and pp; but tp
-does not divide pp's: its ranks hold the same x_BTD. Exact for the lab's GPT: whatever the sizes
-over dp and pp, and over tp where it divides the bytes of every sum; else a byte is rounded in each.
+So tp divides dp's bytes, pp divides those of dp and tp, and dp divides those of tp and pp. tp does
+not divide pp's bytes, because its ranks hold the same x_BTD. The bytes are exact for the lab's GPT
+at any dp and pp, and for a tp that divides the bytes of every sum; else each sum is rounded by a
+byte.
 
 Papers: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch; Narayanan et al.,
 arXiv:2104.04473, sections 2.2 and 3.
@@ -64,8 +66,8 @@ def step_traffic_bytes(
 ) -> Result:
     """Return the bytes that one rank sends in one optimizer step, by collective.
 
-    strategy: "ddp", "zero1", "zero2" or "zero3". itemsize: bytes of a parameter on the wire, and
-    of a gradient where gradient_itemsize says nothing else.
+    strategy: "ddp", "zero1", "zero2" or "zero3". itemsize: bytes of a parameter on the wire.
+    gradient_itemsize: those of a gradient; None: itemsize.
     float(step_traffic_bytes("zero3", N, n)) / (itemsize * N) == 3 (n-1)/n
     """
     microbatches = arguments.counted("microbatches", microbatches)
@@ -95,7 +97,8 @@ def step_traffic_bytes(
 
 
 def step_traffic_volume(strategy: str, microbatches: int = 1) -> Result:
-    """The same in times the parameters, for many ranks: 2, 2, 2 and 3 for one microbatch."""
+    """Return the same in multiples of the parameters, for many ranks: 2, 2, 2, 3 for one
+    microbatch."""
     strategies = _rounds(arguments.counted("microbatches", microbatches))
     if not isinstance(strategy, str) or strategy not in strategies:
         raise ValueError(f"strategy={strategy!r:.60}: give one of {', '.join(strategies)}")
@@ -112,7 +115,7 @@ def step_traffic_volume(strategy: str, microbatches: int = 1) -> Result:
 
 
 def _rounds(k: int) -> dict[str, dict[str, int]]:
-    """strategy -> collective -> how often it goes over all parameters."""
+    """Return strategy -> collective -> number of times it goes over all parameters."""
     return {
         "ddp": {"all-reduce": 1},
         "zero1": {"reduce-scatter": 1, "all-gather": 1},
@@ -141,16 +144,16 @@ def pipeline_traffic_bytes(
     "round", as interleaved deals them, or "v", two per rank. tied_vocab: the rows of an embedding
     that the first and the last stage share; 0: none.
     pipeline_traffic_bytes(1024, 512, 4, rank=1) == 2 * 1024 * 512 * 2
-    ValueError or TypeError for counts that are none.
+    ValueError or TypeError for counts that are not whole and above 0.
     """
     p, v = arguments.counted("stages", stages), arguments.counted("virtual", virtual)
     rank, size = arguments.rank("rank", rank, p), arguments.counted("itemsize", itemsize)
     for name, count in (("tokens", tokens), ("hidden", hidden), ("tied_vocab", tied_vocab)):
         arguments.counted(name, count, "0 or more", least=0 if name == "tied_vocab" else 1)
     _check_placement(placement, v)
-    if p == 1:  # its stages hand on within the rank
+    if p == 1:  # between stages of the same rank
         outputs = gradients = 0
-    elif placement == "v":  # one way down the ranks and one way up, but for both ends
+    elif placement == "v":  # once down the ranks and once up, except at both ends
         outputs = gradients = 2 - (rank in (0, p - 1))
     else:
         outputs, gradients = v - (rank == p - 1), v - (rank == 0)
@@ -178,7 +181,7 @@ def _check_placement(placement: object, virtual: int) -> None:
 
 
 _COMBINED_SOURCE = "Narayanan et al., arXiv:2104.04473, section 3"
-_NORM_ITEMSIZE = 8  # added up in float64
+_NORM_ITEMSIZE = 8  # summed in float64
 
 
 def combined_traffic_bytes(
@@ -195,14 +198,15 @@ def combined_traffic_bytes(
     itemsize: int = 2,
     clipped: bool = False,
 ) -> Result:
-    """Bytes that the rank at these coordinates sends in a step; its parts are tp, pp, dp and norm.
+    """Return the bytes that a rank of 3D training sends in a step, by part: tp, pp, dp and norm.
 
-    num_sequences: of the global batch. layers: by stage, its layers: 0 is the embedding, then the
-    blocks, and the last norm and head; stages are dealt round over pp. at: {"dp": 0, "tp": 1, ...};
-    an axis that is left out is 0. microbatches: of each replica. sequence: tokens of each; None:
+    num_sequences: of the global batch. layers: the layers of each stage, where 0 is the embedding,
+    1 and up are the blocks, and the last number is norm and head; stages are dealt round over pp.
+    at: the rank's coordinates, {"dp": 0, "tp": 1, ...}; an axis that is left out is 0.
+    microbatches: of each replica. sequence: tokens of each; None:
     the model's context. itemsize: of activations, gradients and parameters on the wire.
-    ValueError for what the lab's GPT is not (biases, gated, no learned positions, untied), for
-    layers that are not all of the model's in order, and fewer sequences than dp.
+    ValueError for models unlike the lab's GPT (biases, gated, no learned positions, untied), for
+    layers that are not all of the model's in order, and for too few sequences.
     """
     config = _supported(model(config))
     sizes = {
@@ -247,9 +251,10 @@ def combined_traffic_bytes(
 
 
 def rank_parameters(config: ModelConfig, mine: Sequence[int], tp: int, tp_rank: int) -> int:
-    """Return the parameters of a rank: its tp share of these layers. A tied weight counts once.
+    """Return a rank's number of parameters: its tp share of these layers. A tied weight counts
+    once.
 
-    Uneven shares as torch.tensor_split cuts: the first ones are a row longer.
+    Uneven shares follow torch.tensor_split: the first ones are a row longer.
     """
     D, K, last = config.hidden, config.features_per_head, config.layers + 1
     blocks = sum(0 < layer < last for layer in mine)
@@ -272,7 +277,7 @@ def _over_tp(
     itemsize: int,
     microbatches: int,
 ) -> Result:
-    """Return tp's bytes: sums grow with the tokens, however they are cut."""
+    """Return tp's bytes, which grow with the tokens, not with the number of microbatches."""
     last = config.layers + 1
     blocks = sum(0 < layer < last for layer in mine)
     alone = replace(config, layers=max(1, blocks))
@@ -292,7 +297,7 @@ def _over_tp(
 
 
 def _over_dp(numel: int, dp: int, itemsize: int) -> Result:
-    """ZeRO-1: a reduce-scatter and an all-gather of a row that is filled up to a multiple of dp."""
+    """Return dp's bytes: ZeRO-1's reduce-scatter and all-gather, padded to a multiple of dp."""
     filled = -(-numel // dp) * dp
     sent = collective("reduce_scatter", "ring", dp, filled * itemsize).sent_bytes
     how = f"{dp - 1}/{dp} * {filled:,} * {itemsize} B"

@@ -1,4 +1,5 @@
-"""Traffic of tensor parallelism for one microbatch, by rank: every sum of a layer is B*T*D numbers.
+"""Traffic of tensor parallelism for one microbatch and rank. Every sum of a layer has B*T*D
+numbers.
 
     collectives                 forward                     backward
     embedding                   1 sum                       (1 gather)
@@ -9,10 +10,10 @@
     copied key-value heads                                  1 all-reduce for each layer, among the
                                                             t/G ranks that hold a head
 
-Without sequence parallelism a sum is an all-reduce, 2(n-1)/n of its bytes, and what stands in
-brackets is nothing. With it a sum is a reduce-scatter and a gather an all-gather, (n-1)/n each: as
-many bytes forward. In backward a column layer gathers its input once more, since each rank has kept
-its tokens only; so a layer sends 10 halves where it sent 8.
+Without sequence parallelism a sum is an all-reduce, 2(n-1)/n of its bytes, and the entries in
+brackets do not exist. With it a sum is a reduce-scatter and a gather an all-gather, (n-1)/n each,
+which is as many bytes in forward. In backward a column layer gathers its input again, since each
+rank kept only its own tokens. So a layer sends 10 halves instead of 8.
 
 Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198, 4.2.2.
 """
@@ -63,10 +64,10 @@ def tensor_parallel_traffic_bytes(
     itemsize: int = 2,
     sequence_parallel: bool = False,
 ) -> Result:
-    """Bytes that one rank sends for one microbatch, forward and backward, by part.
+    """Return the bytes that one rank sends for one microbatch, forward and backward, by part.
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
-    an activation. Tokens that tp does not divide are filled up where they are sharded.
+    an activation. With sequence parallelism tokens are padded to a multiple of tp.
     ValueError for ranks that cannot share the heads evenly, and for models with experts or latent
     attention, whose layers send other sums.
     """
@@ -93,7 +94,8 @@ def tensor_parallel_traffic_bytes(
 def _sums_of_features(
     config: ModelConfig, tokens: int, n: int, b: int, sequence_parallel: bool
 ) -> dict[str, tuple[float, str]]:
-    """By halves: an all-reduce is two, a reduce-scatter or an all-gather one."""
+    """Return the bytes of sums by halves: an all-reduce is two, a reduce-scatter or all-gather
+    one."""
     L, D = config.layers, config.hidden
     rows = -(-tokens // n) * n if sequence_parallel else tokens
     halves = {
@@ -111,7 +113,7 @@ def _sums_of_features(
 def _of_parameters(
     config: ModelConfig, n: int, b: int, sequence_parallel: bool
 ) -> dict[str, tuple[float, str]]:
-    """Gradients of what several ranks hold, and use for different tokens or heads."""
+    """Return the bytes for gradients of parameters that several ranks hold and use differently."""
     L, D, parts = config.layers, config.hidden, {}
     if (copies := _kv_copies(config, n)) > 1:
         numbers = L * 2 * D * config.features_per_head  # a head of keys, and one of values
@@ -125,7 +127,8 @@ def _of_parameters(
 
 
 def _kv_copies(config: ModelConfig, n: int) -> int:
-    """Ranks that hold the same key-value heads. ValueError where heads cannot be shared evenly."""
+    """Return the ranks that hold the same key-value heads. ValueError for an uneven split of
+    heads."""
     H, G = config.heads, config.num_kv_heads
     divisors = [each for each in range(1, H + 1) if H % each == 0]
     choices = [each for each in divisors if G % each == 0 or each % G == 0]
@@ -147,7 +150,7 @@ def two_layers_traffic_bytes(
     row_first: bool = False,
     gated: bool = False,
 ) -> Result:
-    """Bytes that one rank sends for an MLP's two layers, forward and backward, in either order.
+    """Return the bytes that a rank sends for an MLP's two layers, forward and backward.
 
     The paper's order, a column layer and then a row layer: a sum of D features forward, and one
     backward. row_first: sums of the F features in between, forward and backward; and the input's

@@ -9,8 +9,8 @@ children of v are 2v+1 and 2v+2. D goes once along each edge, up or down:
     all-reduce      D for each edge of the rank           k for each edge
 
 A rank sends one message and receives one at a time, so v's first child is one step behind v and the
-second two, and the next block follows two steps later. `first` is how far the last rank is behind
-the root, 2 log2(n+1) - 2 in a full tree:
+second child two, and the next block follows two steps later. `first` is the number of steps that
+the last rank is behind the root, 2 log2(n+1) - 2 in a full tree:
 
     steps of a reduce, of a broadcast       first + 2(k-1)          2 ranks: k
     steps of an all-reduce                  twice that
@@ -21,26 +21,26 @@ and every step brings one more:
     steps       n - 1 + k - 1
     seconds     (n + k - 2) (alpha + D/k beta)          least for k = sqrt((n-2) D beta / alpha)
 
-A double-tree all-reduce: each half of the tensor, the first of an odd number longer by one, goes up
-and down a tree of its own. The tree over numbers 1 to m: its root is the largest power of two in m,
-to its left is the tree over those before it, to its right one over those behind it, made in the
-same way. In tree 0, rank r is number r + 1. Tree 1 is tree 0 moved to the left by one rank, round
-the end.
+In a double-tree all-reduce each half of the tensor goes up and down a tree of its own. (The first
+half of an odd number is longer by one.) The root of the tree over numbers 1 to m is the largest
+power of two in m. Its left subtree has the numbers before it and its right subtree those after it,
+made in the same way. In tree 0, rank r is number r + 1. Tree 1 is tree 0 shifted left by one rank,
+cyclically.
 
     per rank      sent bytes                                              messages
     all-reduce    D/2 for each edge of tree 0 + D/2 for each of tree 1    k for each edge
 
-Steps, with k blocks of each half: by the paper's schedule a rank's two edges in either direction
-take turns, so that a level costs 2 steps at most and a further block 2, up and down again:
-4 (floor(log2 n) + k - 1), or 2k for two ranks. That suffices; some n need fewer.
+Steps, with k blocks of each half: in the paper's schedule a rank's two edges in each direction take
+turns. So a level costs 2 steps at most and a further block 2, up and down again:
+4 (floor(log2 n) + k - 1), or 2k for two ranks. This is an upper bound; some n need fewer.
 
 The backend's collectives with a root:
 
     broadcast (binomial tree)   ceil(log2 n) steps     ceil(log2 n) (alpha + D beta)
     gather, scatter (direct)    n-1 steps              (n-1) (alpha + D/n beta)
 
-After step s of the tree, 2**(s+1) ranks have the tensor. Gather and scatter go straight to and from
-the root, as gloo does; the root's one link carries it all.
+After step s of the tree, 2**(s+1) ranks have the tensor. Gather and scatter go directly to and from
+the root, as in gloo; the root's one link carries all bytes.
 
 Papers: Sanders and Sibeyn, IPL 86(1), 2003; van de Geijn and Watts, "SUMMA: scalable universal
 matrix multiplication algorithm", Concurrency: Practice and Experience 9(4), 1997; Sanders, Speck
@@ -63,7 +63,7 @@ class TreeBroadcast(Blocked):
         return self._num_children(rank)
 
     def _num_children(self, rank: int) -> int:
-        """Before v's children come 2v + 1 ranks; of those after them, at most two are its own."""
+        """Return the number of children: v's first child is 2v + 1."""
         from_root = (rank - self.root) % self.world_size
         return min(max(self.world_size - 1 - 2 * from_root, 0), 2)
 
@@ -74,11 +74,11 @@ class TreeBroadcast(Blocked):
         return self._num_blocks(self.numel) * self._num_sends(rank)
 
     def _first_and_every(self) -> tuple[int, int]:
-        """Steps from the root to the last rank, and from one block to the next.
+        """Return the steps from the root to the last rank, and from one block to the next.
 
-        v + 1 in binary is a 1 and then the way from the root to v: 0 is a first child, which costs
-        a step, 1 a second one, which costs two. So it costs a step per digit and one more per 1.
-        Most of them has the last rank, or one before it whose way begins alike and ends in 1s only.
+        v + 1 in binary is a 1 followed by the path from the root to v: 0 is a first child, which
+        costs one step, 1 a second child, which costs two. The longest path is that of the last
+        rank, or of an earlier one whose path begins alike and then has only 1s.
         """
         n = self.world_size
         ways = (n, *((n >> i << i) - 1 for i in range(n.bit_length())))
@@ -132,11 +132,11 @@ class DoubleTreeAllReduce(Blocked):
     rounds = trees = 2
 
     def _sent_numel(self, rank: int) -> int:
-        """A half along each edge of its tree, up or down."""
+        """Return the elements that a rank sends: a half along each edge of its tree, up or down."""
         return sum(edges * half for edges, half in self._edges_and_halves(rank))
 
     def _messages(self, rank: int) -> int:
-        """An empty half is a block too."""
+        """Return the messages of a rank; an empty half is one block."""
         return sum(edges * self._num_blocks(half) for edges, half in self._edges_and_halves(rank))
 
     def _edges_and_halves(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -148,14 +148,15 @@ class DoubleTreeAllReduce(Blocked):
         )
 
     def _first_and_every(self) -> tuple[int, int]:
-        """Two steps per level and two per block; one where nobody has two children: two ranks."""
+        """Return two steps per level and two per block; one each for two ranks."""
         every = min(self.world_size - 1, 2)
         depth = self.world_size.bit_length() - 1
         return every * depth, every
 
 
 def _neighbours(number: int, size: int) -> int:
-    """Return parent and children of `number` in the tree over 1 to `size`, going down to it."""
+    """Return parent and children of `number` in the tree over 1 to `size`, searched from the
+    root."""
     has_parent = False
     while True:
         root = 1 << (size.bit_length() - 1)
@@ -176,14 +177,15 @@ class BinomialBroadcast(Collective):
 
     @property
     def steps(self) -> int:
-        """3 for 8 ranks."""
+        """Steps of the binomial tree: 3 for 8 ranks."""
         return (self.world_size - 1).bit_length()
 
     def _sent_numel(self, rank: int) -> int:
         return self.numel * self._messages(rank)
 
     def _messages(self, rank: int) -> int:
-        """Counted from the root, rank r has a child r + 2**s for each step s after it got D."""
+        """Return a rank's messages: counted from the root, r has a child r + 2**s for each later
+        step s."""
         from_root = (rank - self.root) % self.world_size
         later_steps = range(from_root.bit_length(), self.steps)
         return sum(from_root + 2**step < self.world_size for step in later_steps)
@@ -200,7 +202,7 @@ class DirectGather(Collective):
 
     @property
     def steps(self) -> int:
-        """One after the other, over the root's link."""
+        """Steps: one message after the other over the root's link."""
         return self.world_size - 1
 
     def _total_bytes(self) -> float:
