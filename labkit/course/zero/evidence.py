@@ -33,7 +33,6 @@ _HELD_BYTES = {"parameters": 4, "gradients": 4, "optimizer states": 8}  # per pa
 _N = 4
 _NUM_RANKS, _UNITS, _WIDTH = 4, 3, 16
 _KINDS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter"}
-_KINDS |= {"allreduce_": "all_reduce"}
 Counts = dict[tuple[str, int], float]
 """By kind, and by the ranks that hold the tensor together: calls, in times the units."""
 
@@ -207,7 +206,6 @@ class _Switches(NamedTuple):
     reshard_after_backward: bool = True
     gradient_sync: bool = True
     """In every microbatch; if not, in the last one only."""
-    has_replicas: bool = False
 
 
 _KEPT = _Switches(False)
@@ -218,7 +216,6 @@ _ASKED = {
     "kept for the step, gradients reduced once": _Switches(False, False, False),
     "gradients reduced once": _Switches(gradient_sync=False),
     "backward over pairs": _Switches(2),
-    "two replicas": _Switches(has_replicas=True),
 }
 
 
@@ -231,26 +228,18 @@ def fsdp2_sent_volume(switches: str = "default", microbatches: int = 4) -> float
     step, gradients reduced once" (and set_requires_gradient_sync(False) in all but the last) or
     "gradients reduced once" (that alone). microbatches: 1 or 4.
     """
-    counts = _counts(microbatches)[switches]
-    return sum(calls for (kind, _), calls in counts.items() if kind != "all_reduce")
+    return sum(_counts(microbatches)[switches].values())
 
 
 @real_run
 def ranks_of_gathers(switches: str) -> tuple[int, ...]:
     """Over how many ranks fully_shard gathers a unit in one microbatch: in forward, in backward.
 
-    switches: "default", "backward over pairs" (reshard_after_forward=2) or "two replicas" (a mesh
-    of two dims, 2 by 2).
+    switches: "default" or "backward over pairs" (reshard_after_forward=2).
     """
     counts = _counts(1)[switches]
     gathers = {ranks: round(calls) for (kind, ranks), calls in counts.items() if "gather" in kind}
     return tuple(sorted(Counter(gathers).elements(), reverse=True))
-
-
-@real_run
-def all_reduces_between_replicas() -> float:
-    """Of a step of one microbatch with "two replicas": calls for each unit."""
-    return _counts(1)["two replicas"].get(("all_reduce", 0), 0)
 
 
 def _counts(microbatches: int) -> dict[str, Counts]:
@@ -265,10 +254,9 @@ def _all() -> dict[tuple[str, int], Counts]:
 
 
 def _all_counted(world: Group) -> dict[tuple[str, int], Counts]:
-    one_dim = init_device_mesh("cpu", (world.size,))
-    two_dims = init_device_mesh("cpu", (2, world.size // 2), mesh_dim_names=("replica", "shard"))
+    mesh = init_device_mesh("cpu", (world.size,))
     return {
-        (name, k): _counted(switches, two_dims if switches.has_replicas else one_dim, k)
+        (name, k): _counted(switches, mesh, k)
         for name, switches in _ASKED.items()
         for k in (1, 4)
     }
@@ -302,9 +290,9 @@ class _Collectives(TorchDispatchMode):
         self.calls: Counter[tuple[str, int]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """A gathered tensor is so many shards; an all-reduce passes lists, and counts as 0."""
+        """Count a collective under its kind and its number of shards."""
         kind = _KINDS.get(func.overloadpacket.__name__) if func.namespace == "c10d" else None
         if kind is not None:
             sizes = [each.numel() for each in args if isinstance(each, torch.Tensor)]
-            self.calls[kind, max(sizes) // min(sizes) if sizes else 0] += 1
+            self.calls[kind, max(sizes) // min(sizes)] += 1
         return func(*args, **(kwargs or {}))
