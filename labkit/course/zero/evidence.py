@@ -256,9 +256,7 @@ def _all() -> dict[tuple[str, int], Counts]:
 def _all_counted(world: Group) -> dict[tuple[str, int], Counts]:
     mesh = init_device_mesh("cpu", (world.size,))
     return {
-        (name, k): _counted(switches, mesh, k)
-        for name, switches in _ASKED.items()
-        for k in (1, 4)
+        (name, k): _counted(switches, mesh, k) for name, switches in _ASKED.items() for k in (1, 4)
     }
 
 
