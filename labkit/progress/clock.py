@@ -102,7 +102,6 @@ class NewerStore(Exception):
         )
 
 
-_NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
 TROUBLE = (OSError, sqlite3.Error, DamagedStore, NewerStore)
 
 
@@ -114,7 +113,7 @@ def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> 
     try:
         return call()
     except TROUBLE as error:
-        warn(f"{store_name()} {consequence}: {_in_words(error)}", stacklevel=4)
+        warn(f"{store_name()} {consequence}: {error}", stacklevel=4)
         return otherwise
 
 
@@ -123,21 +122,11 @@ def warn(message: str, stacklevel: int = 3) -> None:
     warnings.warn(printable(message), ProgressWarning, stacklevel=stacklevel)
 
 
-def _in_words(error: BaseException) -> str:
-    """The error; SQLite calls a disk without room an I/O error, at times."""
-    if _primary_code(error) in _NO_ROOM:
-        return f"{error}; the disk may be full: make room, or set LABKIT_HOME to another one"
-    return str(error)
-
-
 def is_damage(error: BaseException) -> bool:
     """Return whether the file itself is to blame, and no other try could succeed."""
-    return isinstance(error, DamagedStore) or _primary_code(error) in (
+    # The low byte names the kind; the rest, where it is set, the circumstances.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, DamagedStore) or code in (
         sqlite3.SQLITE_CORRUPT,
         sqlite3.SQLITE_NOTADB,
     )
-
-
-def _primary_code(error: BaseException) -> int:
-    # The low byte names the kind; the rest, where it is set, the circumstances.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF

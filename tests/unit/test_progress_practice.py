@@ -79,18 +79,15 @@ def test_recall_fades_by_the_stability_that_fsrs_gives():
     assert just_under < 0.9 < just_over
 
 
-def test_the_next_intervals_are_those_that_an_answer_gets():
-    for minute, rating in enumerate([None, "again", "good"]):
-        if rating:
-            practice.answer("card/x", rating, at_s=START_S + 60 * minute)
-        told = practice.next_intervals("card/x", START_S + DAY_S)
-        for number, following in enumerate(practice.RATINGS):
-            copy = f"card/x-{rating}-{number}"
-            if rating:
-                for earlier in events("card/x", "answer"):
-                    practice.answer(copy, earlier.detail["rating"], at_s=earlier.at_s)
-            state = practice.answer(copy, following, at_s=START_S + DAY_S)
-            assert told[following] == practice.in_words(state.due_s - START_S - DAY_S)
+@pytest.mark.parametrize("before", [(), ("again",), ("again", "good")])
+def test_the_next_intervals_are_those_that_an_answer_gets(before):
+    for name in ("x", *practice.RATINGS):
+        for minute, rating in enumerate(before):
+            practice.answer(f"card/{name}", rating, at_s=START_S + 60 * minute)
+    told = practice.next_intervals("card/x", START_S + DAY_S)
+    for rating in practice.RATINGS:
+        state = practice.answer(f"card/{rating}", rating, at_s=START_S + DAY_S)
+        assert told[rating] == practice.in_words(state.due_s - START_S - DAY_S)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +95,11 @@ def test_the_next_intervals_are_those_that_an_answer_gets():
     [
         (0, "0 minutes"),
         (60, "1 minute"),
-        (600, "10 minutes"),
         (3599, "1 hour"),
         (23.6 * 3600, "1 day"),
         (59 * DAY_S, "59 days"),
         (61 * DAY_S, "2 months"),
         (364 * DAY_S, "1 year"),
-        (730 * DAY_S, "2 years"),
     ],
 )
 def test_a_time_to_wait_in_words(seconds, words):
@@ -113,48 +108,31 @@ def test_a_time_to_wait_in_words(seconds, words):
 
 @pytest.mark.parametrize("subject", ["co-8", "card/", "cards/co-8", "", "/"])
 def test_another_subject_is_refused(subject):
-    with pytest.raises(ValueError, match="write card/<name>, drill/<name>"):
-        practice.answer(subject, "good")
-    with pytest.raises(ValueError, match="is not one that is practised"):
-        practice.state(subject)
+    for refused in (lambda: practice.answer(subject, "good"), lambda: practice.state(subject)):
+        with pytest.raises(ValueError, match=f"'{subject}'"):
+            refused()
 
 
 def test_another_rating_time_or_detail_is_refused():
-    with pytest.raises(ValueError, match="rating 'fine': it is one of again, hard, good, easy"):
-        practice.answer("card/co-8", "fine")
-    for at_s in (math.nan, math.inf, -1.0, 1e15):
-        with pytest.raises(ValueError, match="is no time of an event"):
-            practice.answer("card/co-8", "good", at_s=at_s)
-    with pytest.raises(ValueError, match="'scheduler' is the store's own"):
-        practice.answer("card/co-8", "good", scheduler="mine")
+    bad = [("fine", {}), *(("good", {"at_s": at_s}) for at_s in (math.nan, -1.0, 1e15))]
+    for rating, detail in [*bad, ("good", {"scheduler": "mine"})]:
+        with pytest.raises(ValueError, match="fine|at_s|scheduler"):
+            practice.answer("card/co-8", rating, **detail)
     assert events() == []
 
 
 def test_an_answer_that_cannot_be_stored_is_a_warning_and_no_state(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "file").touch()
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "file"))
-    with pytest.warns(ProgressWarning, match="not remembered"):
+    with pytest.warns(ProgressWarning):
         assert practice.answer("card/co-8", "good") is None
-    with pytest.warns(ProgressWarning, match="does not show"):
+    with pytest.warns(ProgressWarning):
         assert practice.due() == []
 
 
-@given(ANSWERS)
-@settings(max_examples=20)
-def test_states_are_those_that_the_events_give_whatever_the_order_of_times(answers):
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_HOME", folder)
-        for subject, rating, at_s in answers:
-            returned = practice.answer(subject, rating, at_s=at_s)
-            assert practice.state(subject) == returned
-        stored = practice.all_states()
-        assert stored == scheduling.rebuilt(events())
-        assert sum(state.num_answers for state in stored.values()) == len(answers)
-
-
 @given(ANSWERS, st.randoms(use_true_random=False))
-@settings(max_examples=12)
-def test_a_state_does_not_depend_on_the_order_in_which_answers_came_in(answers, random):
+@settings(max_examples=15)
+def test_states_follow_from_the_set_of_answers_in_whatever_order_they_came_in(answers, random):
     named = [
         practice.Event(at_s, "answer", subject, {"rating": rating}, f"uid-{number}")
         for number, (subject, rating, at_s) in enumerate(answers)
@@ -165,9 +143,11 @@ def test_a_state_does_not_depend_on_the_order_in_which_answers_came_in(answers, 
             patch.setenv("LABKIT_HOME", folder)
             for event in named:
                 store.writing(lambda opened, event=event: scheduling.add_answer(opened, event))
+            assert practice.all_states() == scheduling.rebuilt(events())
             found.append(practice.all_states())
         random.shuffle(named)
     assert found[0] == found[1]
+    assert sum(state.num_answers for state in found[0].values()) == len(answers)
 
 
 def test_states_are_stored_and_not_made_anew_by_each_answer(monkeypatch):

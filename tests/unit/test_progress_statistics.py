@@ -2,11 +2,9 @@
 
 import os
 import time
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from labkit.progress import Event, clock, practice, record, statistics
 from labkit.progress.practice import record_check
@@ -79,22 +77,6 @@ def test_a_day_of_23_hours_and_one_of_25_are_days(zone):
     assert per_day == {date(2026, 10, 23): 0, date(2026, 10, 24): 0, date(2026, 10, 25): 2}
 
 
-@given(st.sets(st.integers(0, 30)), st.integers(0, 30))
-def test_a_streak_is_the_longest_run_that_ends_now(offsets, today):
-    base_s = datetime(2026, 3, 10, 12).timestamp()  # local noon, over the change of clocks
-    noons = {n: (datetime(2026, 3, 10, 12) + timedelta(days=n)).timestamp() for n in range(31)}
-    past = {offset for offset in offsets if offset <= today}
-    lengths = [
-        length
-        for last in (today, today - 1)
-        for length in range(1, 33)
-        if {last - back for back in range(length)} <= past
-    ]
-    found = statistics.streak(noons[today], answered(*(noons[offset] for offset in past)))
-    assert found == max(lengths, default=0)
-    assert base_s == noons[0]
-
-
 def test_reading_a_hint_or_checking_a_stub_is_no_practice():
     record("hint", "scan", number=1)
     record_check("scan", attempted=False, passed=False, outcome="not attempted")
@@ -106,14 +88,8 @@ def test_reading_a_hint_or_checking_a_stub_is_no_practice():
 def test_due_counts_name_every_kind():
     for name in ("card/a", "card/b", "exercise/scan"):
         practice.answer(name, "again", at_s=1.8e9)
-    assert statistics.due_counts(1.8e9 + 601) == {
-        "card": 2,
-        "drill": 0,
-        "case": 0,
-        "exercise": 0,
-        "prediction": 0,
-        "claim": 0,
-    }
+    kinds = ("card", "drill", "case", "exercise", "prediction", "claim")
+    assert statistics.due_counts(1.8e9 + 601) == dict.fromkeys(kinds, 0) | {"card": 2}
     assert statistics.due_counts(1.8e9 + DAY_S)["exercise"] == 1
 
 
@@ -138,26 +114,19 @@ def test_what_was_just_answered_wrongly_is_not_mastered(subject):
     assert statistics.mastery({"one": [subject]}, 1.8e9 + DAY_S + 60)["one"].value > 0.9
 
 
-def test_a_stub_that_was_checked_is_not_begun():
-    record_check("scan", attempted=False, passed=False, outcome="not attempted")
-    (row,) = statistics.exercise_table(["scan"])
-    assert row.last_s is not None and not row.is_begun
-    record("hint", "scan", number=1)
-    (row,) = statistics.exercise_table(["scan"])
-    assert row.is_begun
-
-
 def test_the_table_of_exercises():
+    record_check("scan", attempted=False, passed=False, outcome="not attempted")
+    (stub,) = statistics.exercise_table(["scan"])
+    assert stub.last_s is not None and not stub.is_begun
     record("hint", "scan", number=1)
     record("hint", "scan", number=1)
     record("hint", "scan", number=2)
-    for outcome in ("not attempted", "wrong", "passed", "passed"):
-        passed, attempted = outcome == "passed", outcome != "not attempted"
-        record_check("scan", attempted=attempted, passed=passed, outcome=outcome)
+    for outcome in ("wrong", "passed", "passed"):
+        record_check("scan", attempted=True, passed=outcome == "passed", outcome=outcome)
     record("solution", "scan")
     record("solution", "ring")
     scan, ring, new = statistics.exercise_table(["scan", "ring", "new"])
     assert (scan.num_tries, scan.num_hints, scan.solution_shown) == (3, 2, False)
-    assert scan.passed_s == pytest.approx(clock.now_s(), abs=60)
+    assert scan.is_begun and scan.passed_s == pytest.approx(clock.now_s(), abs=60)
     assert (ring.num_tries, ring.solution_shown, ring.passed_s) == (0, True, None)
     assert new == statistics.ExerciseRow("new", 0, 0, False, None)
