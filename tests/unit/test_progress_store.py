@@ -51,7 +51,7 @@ def test_an_error_within_a_transaction_undoes_all_of_it():
 
 
 def write_many(ready, number):
-    ready.wait()
+    ready.wait(60)
     for _ in range(25):
         record("check", f"writer-{number}")
 
