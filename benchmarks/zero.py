@@ -31,8 +31,8 @@ from labkit.model import GPT, GPTConfig
 from labkit.zero import (
     SHARED_MEMORY,
     FullyShardedModule,
-    ShardedGradients,
-    ShardedOptimizer,
+    Zero1Optimizer,
+    Zero2Optimizer,
 )
 
 CONFIG = GPTConfig(context=64, num_layers=5, hidden=416, num_heads=8)
@@ -76,9 +76,9 @@ def candidates(world: labkit.Group | None) -> dict[str, Callable[[GPT], Trained]
 
     return {
         "torch, ZeroRedundancyOptimizer": torchs_zero,
-        "zero1": states(ShardedOptimizer),
-        "zero2": states(ShardedGradients),
-        "zero1, shared memory": states(ShardedOptimizer, wire=SHARED_MEMORY),
+        "zero1": states(Zero1Optimizer),
+        "zero2": states(Zero2Optimizer),
+        "zero1, shared memory": states(Zero1Optimizer, wire=SHARED_MEMORY),
         "torch, fully_shard": torchs_fully_shard,
         "zero3": zero3,
         "zero3, shared memory": lambda m: zero3(m, wire=SHARED_MEMORY),

@@ -24,7 +24,7 @@ from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
 from labkit.recompute import recompute
-from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer, on_disk
+from labkit.zero import FullyShardedModule, Zero1Optimizer, Zero2Optimizer, on_disk
 
 # Sizes that 4 divides: padding is in no formula.
 CONFIG = GPTConfig(vocab=256, context=64, num_layers=4, hidden=96, num_heads=4)
@@ -42,13 +42,13 @@ def ddp(world, module, folder):
 
 def zero1(world, module, folder):
     """Optimizer states sharded."""
-    return module, ShardedOptimizer(module.parameters(), AdamW, world, learning_rate=RATE)
+    return module, Zero1Optimizer(module.parameters(), AdamW, world, learning_rate=RATE)
 
 
 def zero1_bf16(world, module, folder):
     """As zero1, in bfloat16 with float32 masters and moments: the recipe of the paper."""
     module = module.bfloat16()
-    optimizer = ShardedOptimizer(
+    optimizer = Zero1Optimizer(
         module.parameters(), AdamW, world, master_dtype=torch.float32, learning_rate=RATE
     )
     return module, optimizer
@@ -57,12 +57,12 @@ def zero1_bf16(world, module, folder):
 def zero1_on_disk(world, module, folder):
     """As zero1, with the states in files."""
     optimizer_class = on_disk(AdamW, f"{folder}/{world.rank}")
-    return module, ShardedOptimizer(module.parameters(), optimizer_class, world, learning_rate=RATE)
+    return module, Zero1Optimizer(module.parameters(), optimizer_class, world, learning_rate=RATE)
 
 
 def zero2(world, module, folder):
     """Gradients sharded, too."""
-    return module, ShardedGradients(
+    return module, Zero2Optimizer(
         module.parameters(), AdamW, world, bucket_bytes=2**18, learning_rate=RATE
     )
 

@@ -61,7 +61,7 @@ from labkit.pipeline import train_step as pipeline_step
 from labkit.tensor_parallel import parallelize
 from labkit.tensor_parallel.gpt_tp import train_step as tensor_parallel_step
 from labkit.train import TrainConfig, loss
-from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
+from labkit.zero import FullyShardedModule, Zero1Optimizer, Zero2Optimizer
 
 NOTHING, MIXED = 0, None
 run = partial(labkit.run, device="cpu")  # also on a machine with a GPU
@@ -152,8 +152,8 @@ def gpt(seed):
 
 DENSE = {
     "data parallel": (data_parallel, (1, 2, 3)),
-    "zero1": (partial(sharded_states, ShardedOptimizer), (2,)),
-    "zero2": (partial(sharded_states, ShardedGradients), (4,)),
+    "zero1": (partial(sharded_states, Zero1Optimizer), (2,)),
+    "zero2": (partial(sharded_states, Zero2Optimizer), (4,)),
     "zero3": (zero3, (3, 4)),
     "tensor parallel": (tensor_parallel, (2, 4)),
     "pipeline": (pipelined, (3,)),

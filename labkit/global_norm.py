@@ -80,7 +80,7 @@ _NO_SCALER = (
 _NO_CLIPPING = (
     "torch's clip_grad_norm_ computes a norm from this rank's part of the gradient alone, so each "
     "rank would scale its part by a different factor. Call model.clip_gradients(max_norm) of the "
-    "sharded module, or optimizer.clip_gradients(max_norm) of a ShardedOptimizer, on every rank. "
+    "sharded module, or optimizer.clip_gradients(max_norm) of a Zero1Optimizer, on every rank. "
     "Without either, call clip_gradients of labkit.tensor_parallel, labkit.moe or "
     "labkit.combined, or labkit.global_norm.clip"
 )

@@ -31,7 +31,7 @@ from labkit.comm import Group
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
 from labkit.tensor_parallel import parallelize
-from labkit.zero import FullyShardedModule, ShardedOptimizer
+from labkit.zero import FullyShardedModule, Zero1Optimizer
 
 CONFIG = GPTConfig(vocab=16, context=8, num_layers=1, hidden=16, num_heads=2)
 LAYOUTS = ("replicated", "zero1", "zero3", "tensor parallel")
@@ -54,7 +54,7 @@ def _made(layout: str, world: Group) -> tuple[Any, Any]:
     if layout == "zero3" and world.size > 1:
         model = FullyShardedModule(model, world)
     if layout == "zero1" and world.size > 1:
-        return model, ShardedOptimizer(model.parameters(), torch.optim.AdamW, world)
+        return model, Zero1Optimizer(model.parameters(), torch.optim.AdamW, world)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 

@@ -210,7 +210,7 @@ def shards_of(model: nn.Module) -> Iterator[TensorShard]:
             raise TypeError(
                 "a FullyShardedModule of a tensor-parallel model: its shards are ranges of a "
                 "rank's own rows, which no other layout has. Save from CombinedGPT, or shard the "
-                "optimizer's states with ShardedOptimizer instead"
+                "optimizer's states with Zero1Optimizer instead"
             )
         for name, shard, form, start in model.named_shards():
             _require_rows(name, form)

@@ -37,7 +37,7 @@ from labkit.pipeline import Pipeline, Row, WeightedLoss, one_f_one_b, plan
 from labkit.pipeline.gpt_pp import losses_everywhere, num_counted
 from labkit.tensor_parallel import vocab_cross_entropy
 from labkit.train import TrainConfig, Trained, fit, require_configs
-from labkit.zero import ShardedOptimizer
+from labkit.zero import Zero1Optimizer
 
 ORDER = ("dp", "pp", "tp")
 """Of the axes, slowest first: tp ranks are neighbours, and dp replicas far apart."""
@@ -87,7 +87,7 @@ class CombinedTraining:
         )
         optimizer_class, options = settings.optimizer_class()
         named = self.model.gpt_parameters().items()
-        self.optimizer = ShardedOptimizer(named, optimizer_class, mesh.dp, **options)
+        self.optimizer = Zero1Optimizer(named, optimizer_class, mesh.dp, **options)
         self._weight = 1.0
 
     def step(self, batch: Batch) -> tuple[float | None, float | None]:
@@ -181,7 +181,7 @@ def weight_of(share: Batch, batch: Batch, mesh: Mesh) -> float:
     return share.num_targets * mesh.dp.size / max(1, batch.num_targets)
 
 
-def clip_gradients(model: CombinedGPT, optimizer: ShardedOptimizer, max_norm: float) -> Tensor:
+def clip_gradients(model: CombinedGPT, optimizer: Zero1Optimizer, max_norm: float) -> Tensor:
     """Scale the gradients so that their norm, over all parameters once, is at most `max_norm`.
 
     Fragments of ZeRO-1 are on one rank of dp; model.num_copies() says how many ranks along pp and

@@ -2,8 +2,8 @@
 
 Each class shards one thing more. Read in this order:
 
-    ShardedOptimizer     optimizer states     zero1.py, on states.py (shards) and flat.py
-    ShardedGradients     and gradients        zero2.py
+    Zero1Optimizer       optimizer states     zero1.py, on states.py (shards) and flat.py
+    Zero2Optimizer       and gradients        zero2.py
     FullyShardedModule   and parameters       zero3.py, passes.py, unit.py
 
 The idea of each in the fewest lines: solutions/zero1_step.py, zero2_gradients.py, zero3_unit.py.
@@ -18,7 +18,7 @@ One step of ZeRO-3 takes five files:
 
 Beside these, for a second reading:
 
-    optimizer_within.py   ShardedOptimizer as a torch optimizer; the optimizer within it
+    optimizer_within.py   Zero1Optimizer as a torch optimizer; the optimizer within it
     state_dict.py         states in shards or whole
     states_on_disk.py     states elsewhere: on the CPU and on disk
 
@@ -28,8 +28,8 @@ collectives/wire.py has the collectives: by the backend, a ring, or shared memor
 from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
 from labkit.zero.state_dict import merged
 from labkit.zero.states_on_disk import on_disk
-from labkit.zero.zero1 import ShardedOptimizer
-from labkit.zero.zero2 import ShardedGradients
+from labkit.zero.zero1 import Zero1Optimizer
+from labkit.zero.zero2 import Zero2Optimizer
 from labkit.zero.zero3 import FullyShardedModule
 
 __all__ = [
@@ -37,9 +37,9 @@ __all__ = [
     "LIBRARY",
     "RING",
     "SHARED_MEMORY",
-    "ShardedGradients",
-    "ShardedOptimizer",
     "Wire",
+    "Zero1Optimizer",
+    "Zero2Optimizer",
     "merged",
     "on_disk",
 ]

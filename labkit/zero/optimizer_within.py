@@ -1,4 +1,4 @@
-"""ShardedOptimizer as torch sees it, and the optimizer within it.
+"""Zero1Optimizer as torch sees it, and the optimizer within it.
 
 Groups is a torch.optim.Optimizer with parameters in groups that have settings. (A class of its own:
 torch's `add_param_group` loads its compiler, over a second in every fresh process.)

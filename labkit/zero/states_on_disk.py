@@ -7,7 +7,7 @@
     disk, ZeRO-Infinity   masters too, in and out: not here          2 * (4 + 4 + 4) B for Adam
 
 On the CPU the step is made where the states are, so they never move: the optimizer of a
-`ShardedOptimizer(..., masters_on="cpu")` updates copies there. On disk each fragment's states are
+`Zero1Optimizer(..., masters_on="cpu")` updates copies there. On disk each fragment's states are
 mapped for as long as its step takes, and their pages are handed back: memory holds one fragment's.
 
 Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840; Rajbhandari et al., "ZeRO-Infinity",
@@ -30,9 +30,9 @@ _ALIGNMENT = 64  # bytes: a multiple of every dtype's size
 
 
 def on_disk(optimizer_class: Any, folder: str | Path) -> OnDisk:
-    """`optimizer_class`, whose states are files in `folder`: for ShardedOptimizer, or by itself.
+    """`optimizer_class`, whose states are files in `folder`: for Zero1Optimizer, or by itself.
 
-    optimizer = ShardedOptimizer(params, on_disk(torch.optim.AdamW, "/fast/disk"), world, lr=3e-4)
+    optimizer = Zero1Optimizer(params, on_disk(torch.optim.AdamW, "/fast/disk"), world, lr=3e-4)
     folder: of this host, not on a network; it is made if need be. Files are removed with the
     optimizer. OSError where it cannot be written to.
     """
@@ -105,7 +105,7 @@ class OffloadedOptimizer:
         if any(p.device.type != "cpu" for p in parameters):
             raise TypeError(
                 "states on disk are mapped into the host's memory, and these parameters are on a "
-                'GPU; step on the host: ShardedOptimizer(..., masters_on="cpu")'
+                'GPU; step on the host: Zero1Optimizer(..., masters_on="cpu")'
             )
         self._parts = [
             _Part(optimizer_class([p], **defaults), Path(self._folder.name) / str(number))

@@ -36,10 +36,10 @@ from labkit.zero.flat import is_divided_before, require_floating
 from labkit.zero.states import Masters, Shard, ShardedStates
 
 
-class ShardedOptimizer(ShardedStates):
+class Zero1Optimizer(ShardedStates):
     """Any optimizer of torch's or the lab's, with its states sharded over the ranks.
 
-        optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, world, lr=3e-4)
+        optimizer = Zero1Optimizer(model.parameters(), torch.optim.AdamW, world, lr=3e-4)
         loss(model, share).backward()
         optimizer.step()
 

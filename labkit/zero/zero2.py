@@ -35,13 +35,13 @@ from labkit.memory import announce
 from labkit.zero.flat import is_divided_before
 from labkit.zero.optimizer_within import Member, takes_fragments
 from labkit.zero.states import Shard
-from labkit.zero.zero1 import ShardedOptimizer
+from labkit.zero.zero1 import Zero1Optimizer
 
 
-class ShardedGradients(ShardedOptimizer):
-    """zero1's ShardedOptimizer, whose gradients are reduced and freed during backward.
+class Zero2Optimizer(Zero1Optimizer):
+    """A Zero1Optimizer whose gradients are reduced and freed during backward.
 
-        optimizer = ShardedGradients(model.parameters(), torch.optim.AdamW, world, lr=3e-4)
+        optimizer = Zero2Optimizer(model.parameters(), torch.optim.AdamW, world, lr=3e-4)
         loss(model, share).backward()      every `.grad` is None again
         optimizer.step()
 
@@ -63,7 +63,7 @@ class ShardedGradients(ShardedOptimizer):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        """bucket_bytes: see `make_buckets`; the other arguments are ShardedOptimizer's.
+        """bucket_bytes: see `make_buckets`; the other arguments are Zero1Optimizer's.
 
         TypeError, besides, for an optimizer that must see whole parameters: in a bucket of few
         parameters some ranks would own all, and others nothing.
@@ -71,7 +71,7 @@ class ShardedGradients(ShardedOptimizer):
         if not takes_fragments(optimizer_class):
             raise TypeError(
                 f"{optimizer_class!r:.60} looks at whole parameters, and buckets are cut by "
-                "elements; use ShardedOptimizer, or an optimizer such as torch.optim.AdamW"
+                "elements; use Zero1Optimizer, or an optimizer such as torch.optim.AdamW"
             )
         self._bucket_bytes = bucket_bytes
         super().__init__(
@@ -155,7 +155,7 @@ class ShardedGradients(ShardedOptimizer):
         if by_hand:
             raise RuntimeError(
                 f"{', '.join(by_hand)}: a gradient was set by hand, and here they are used as "
-                "backward brings them; use ShardedOptimizer for that"
+                "backward brings them; use Zero1Optimizer for that"
             )
         sums = [bucket.total for bucket in self._buckets]
         if any(total is None for total in sums):

@@ -19,7 +19,7 @@ from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.tensor_parallel import parallelize
-from labkit.zero import FullyShardedModule, ShardedOptimizer
+from labkit.zero import FullyShardedModule, Zero1Optimizer
 from tests.an_example import load_example
 
 recovery = load_example("recovery")
@@ -433,7 +433,7 @@ def test_a_second_save_of_a_step_takes_the_place_of_the_first(tmp_path):
 def other_optimizers(world, folder):
     """torch's optimizer of another class, and one without the masters that were saved."""
     module = nn.Linear(7, 5).bfloat16()
-    with_masters = ShardedOptimizer(
+    with_masters = Zero1Optimizer(
         module.parameters(), torch.optim.AdamW, world, master_dtype=torch.float32
     )
     module(torch.ones(2, 7).bfloat16()).sum().backward()

@@ -24,7 +24,7 @@ from labkit.checkpoint.extent import Extent
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
 from labkit.tensor_parallel import parallelize
-from labkit.zero import FullyShardedModule, ShardedOptimizer
+from labkit.zero import FullyShardedModule, Zero1Optimizer
 
 CONFIG = GPTConfig(vocab=31, context=6, num_layers=1, hidden=18, num_heads=3, ffn=22)
 
@@ -158,7 +158,7 @@ def torchs(tmp_path_factory):
 
 def sharded(world, seed, groups):
     model = net(seed)
-    return model, ShardedOptimizer(adam(model, groups).param_groups, torch.optim.AdamW, world)
+    return model, Zero1Optimizer(adam(model, groups).param_groups, torch.optim.AdamW, world)
 
 
 def zero3_in_groups(world, seed, groups):

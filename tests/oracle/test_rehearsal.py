@@ -30,7 +30,7 @@ from labkit.data_parallel.overlapped import OverlappedDDP
 from labkit.model import GPT, GPTConfig
 from labkit.pipeline import gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, train_serial
-from labkit.zero import RING, FullyShardedModule, ShardedGradients, ShardedOptimizer
+from labkit.zero import RING, FullyShardedModule, Zero1Optimizer, Zero2Optimizer
 
 CONFIG = GPTConfig(vocab=256, context=9, num_layers=2, hidden=16, num_heads=4, ffn=22)
 SETTINGS = TrainConfig(
@@ -83,7 +83,7 @@ def all_strategies(world):
         return lambda module: (module, sharded(module.parameters(), kind, world, **options, **how))
 
     found = {
-        "zero2, ring": zero(world, optimizer_of(ShardedGradients, wire=RING)),
+        "zero2, ring": zero(world, optimizer_of(Zero2Optimizer, wire=RING)),
         "zero3, ring": zero(world, partial(fully_sharded, wire=RING)),
         "tp, ring": tensor_parallel.train(*on, sequence_parallel=True, wire=RING),
         "cp, ring": context_parallel.train(*on, attention=ring_attention),
@@ -95,8 +95,8 @@ def all_strategies(world):
             "overlapped": data_parallel.train(*on, strategy=OverlappedDDP),
             "ddp": data_parallel.train(*on, strategy=DDP),
             "ddp, ring": data_parallel.train(*on, all_reduce=ring_all_reduce, strategy=DDP),
-            "zero1": zero(world, optimizer_of(ShardedOptimizer)),
-            "zero2": zero(world, optimizer_of(ShardedGradients)),
+            "zero1": zero(world, optimizer_of(Zero1Optimizer)),
+            "zero2": zero(world, optimizer_of(Zero2Optimizer)),
             "zero3": zero(world, fully_sharded),
             "tp": tensor_parallel.train(*on),
             "tp, sequence": tensor_parallel.train(*on, sequence_parallel=True),

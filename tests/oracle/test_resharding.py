@@ -16,7 +16,7 @@ from labkit.data_parallel import DDP
 from labkit.mesh import Mesh
 from labkit.precision import MasterWeights
 from labkit.tensor_parallel import parallelize
-from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer
+from labkit.zero import FullyShardedModule, Zero1Optimizer, Zero2Optimizer
 from tests.an_example import load_example
 
 recovery = load_example("recovery")
@@ -78,7 +78,7 @@ def odd_data_parallel(group, seed):
 def odd_zero1(group, seed):
     module = Odd(seed)
     groups = in_two_groups(module.named_parameters())
-    optimizer = ShardedOptimizer(groups, torch.optim.AdamW, group, lr=0.01)
+    optimizer = Zero1Optimizer(groups, torch.optim.AdamW, group, lr=0.01)
     return odd_job(module, optimizer, group)
 
 
@@ -96,7 +96,7 @@ def odd_hybrid(group, seed):
 def odd_bfloat16_zero2(group, seed):
     module = Odd(seed, torch.bfloat16)
     groups = in_two_groups(module.named_parameters())
-    optimizer = ShardedGradients(
+    optimizer = Zero2Optimizer(
         groups, torch.optim.AdamW, group, lr=0.01, master_dtype=torch.float32
     )
     return odd_job(module, optimizer, group)

@@ -19,7 +19,7 @@ from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
 from labkit.recompute import recompute
-from labkit.zero import LIBRARY, RING, SHARED_MEMORY, FullyShardedModule, ShardedOptimizer, Wire
+from labkit.zero import LIBRARY, RING, SHARED_MEMORY, FullyShardedModule, Wire, Zero1Optimizer
 
 CONFIG = GPTConfig(vocab=31, context=6, num_layers=3, hidden=12, num_heads=3, ffn=22)
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -763,7 +763,7 @@ OF_TORCH = {
         lambda given, _: torch.optim.SGD(given, 0.1), lambda model: model.module.parameters()
     ),
     "zero1 before": stepped_on(
-        lambda given, world: ShardedOptimizer(given, torch.optim.SGD, world, lr=0.1), None
+        lambda given, world: Zero1Optimizer(given, torch.optim.SGD, world, lr=0.1), None
     ),
     "whole parameters": stepped_on(
         lambda given, _: torch.optim.Adafactor(given), lambda model: model.parameters()
@@ -856,7 +856,7 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             DDP(FullyShardedModule(linear, world), world)
         if misuse == "sharded optimizer":
             shards = FullyShardedModule(linear, world).parameters()
-            ShardedOptimizer(shards, torch.optim.SGD, world)
+            Zero1Optimizer(shards, torch.optim.SGD, world)
         if misuse == "replicas":
             FullyShardedModule(linear, world, replicas=world)
         if misuse == "crossed replicas":

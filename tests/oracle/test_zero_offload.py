@@ -10,7 +10,7 @@ from torch import nn
 from labkit import calc, optimizer, run
 from labkit.large_batch import LARS
 from labkit.memory import Meter
-from labkit.zero import ShardedGradients, ShardedOptimizer, on_disk
+from labkit.zero import Zero1Optimizer, Zero2Optimizer, on_disk
 
 SIZES = [(40, 30), (30, 20), (20,)]
 CLASSES = {
@@ -133,7 +133,7 @@ def test_on_disk_masters_stay_in_memory_and_only_moments_move(tmp_path):
             return made[-1]
 
         given = [nn.Parameter(torch.zeros(1600, dtype=torch.bfloat16)) for _ in range(2)]
-        optimizer = ShardedOptimizer(given, disk, world, master_dtype=torch.float32, lr=1e-2)
+        optimizer = Zero1Optimizer(given, disk, world, master_dtype=torch.float32, lr=1e-2)
         for _ in range(2):  # in the first step states are only written
             before = made[-1].num_bytes_moved
             for parameter in given:
@@ -160,7 +160,7 @@ def test_sharded_optimizers_take_states_on_disk_and_masters_on_the_cpu(world_siz
     def trains(world, folder):
         disk = on_disk(torch.optim.AdamW, Path(folder) / str(world.rank))
         found = []
-        for make in (ShardedOptimizer, ShardedGradients):
+        for make in (Zero1Optimizer, Zero2Optimizer):
             for optimizer_class, options in (
                 (disk, {}),
                 (torch.optim.AdamW, {"masters_on": "cpu"}),
@@ -184,7 +184,7 @@ def test_a_state_dict_holds_what_is_on_disk_and_can_be_loaded_back(tmp_path):
         disk = on_disk(torch.optim.AdamW, Path(folder) / str(world.rank))
 
         def make(given):
-            return ShardedOptimizer(given, disk, world, lr=1e-2)
+            return Zero1Optimizer(given, disk, world, lr=1e-2)
 
         given = parameters()
         _, first = stepped(make, given, 2)

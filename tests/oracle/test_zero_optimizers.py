@@ -22,8 +22,8 @@ from labkit.zero import (
     RING,
     SHARED_MEMORY,
     FullyShardedModule,
-    ShardedGradients,
-    ShardedOptimizer,
+    Zero1Optimizer,
+    Zero2Optimizer,
     merged,
 )
 from labkit.zero.flat import by_parameters
@@ -91,9 +91,9 @@ ALL = TORCH | LABS
 # Of those that treat each number by itself: zero2 takes no other.
 BY_ELEMENT = ["SGD", "AdamW", "lab's AdamW"]
 LADDER = {
-    "zero1": ShardedOptimizer,
-    "zero2": partial(ShardedGradients, bucket_bytes=200),
-    "zero2, one bucket": ShardedGradients,
+    "zero1": Zero1Optimizer,
+    "zero2": partial(Zero2Optimizer, bucket_bytes=200),
+    "zero2, one bucket": Zero2Optimizer,
 }
 
 
@@ -186,7 +186,7 @@ def test_a_parameter_that_no_rank_uses_is_left_alone_and_one_that_some_use_is_no
 def test_a_parameter_that_one_microbatch_of_several_uses_counts():
     def trains(world):
         found = []
-        for make in (ShardedOptimizer, ShardedGradients):
+        for make in (Zero1Optimizer, Zero2Optimizer):
             a, b = (nn.Parameter(torch.zeros(2)) for _ in range(2))
             each = make([a, b], torch.optim.SGD, world, lr=1.0, find_unused_parameters=True)
             (a + b).sum().backward()
@@ -216,7 +216,7 @@ def test_more_ranks_than_numbers_leave_some_ranks_without_states():
         w = nn.Parameter(torch.arange(3.0, dtype=torch.float64))
         numels = []
         for adam, settings in ((torch.optim.AdamW, {"lr": 0.1}), (optimizer.AdamW, LAB)):
-            one = ShardedOptimizer([w], adam, world, **settings)
+            one = Zero1Optimizer([w], adam, world, **settings)
             (w**2).sum().backward()
             one.step()
             numels.append(sum(t.numel() for t in one.state_tensors()))
@@ -238,7 +238,7 @@ def test_more_ranks_than_numbers_leave_some_ranks_without_states():
 def test_a_parameter_without_numbers_is_no_obstacle():
     def trains(world):
         w, empty = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(0, 4))
-        for make in (ShardedOptimizer, ShardedGradients):
+        for make in (Zero1Optimizer, Zero2Optimizer):
             each = make([empty, w], torch.optim.SGD, world, lr=0.5)
             (w.sum() + empty.sum()).backward()
             each.step()
@@ -291,7 +291,7 @@ def test_what_is_sharded_is_an_nth_to_the_byte(level):
 
     def measures(world):
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
-        make = ShardedOptimizer if level == 1 else partial(ShardedGradients, bucket_bytes=1)
+        make = Zero1Optimizer if level == 1 else partial(Zero2Optimizer, bucket_bytes=1)
         each = make(model.parameters(), torch.optim.Adam, world, lr=0.1)
         with Meter(model, each) as meter:
             for _ in range(2):
@@ -317,7 +317,7 @@ def test_a_step_needs_a_segment_of_room_and_no_copy_of_everything():
 
     def steps(world):
         w = nn.Parameter(torch.zeros(numel))
-        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=0.1)
+        each = Zero1Optimizer([w], torch.optim.SGD, world, lr=0.1)
         w.sum().backward()
         with Meter() as meter:
             meter.mark([w, w.grad], "parameters")
@@ -331,7 +331,7 @@ def saves_and_goes_on(world, name, parts, whole):
     """A step, then one more from a state: `parts` by rank, or whole, or what is saved here."""
     optimizer_class, settings = ALL[name]
     model = Module()
-    each = ShardedOptimizer(model.parameters(), optimizer_class, world, **settings)
+    each = Zero1Optimizer(model.parameters(), optimizer_class, world, **settings)
 
     def steps(numbers):
         for step in numbers:
@@ -381,12 +381,12 @@ def test_parts_are_merged_in_any_order_and_only_if_all_are_there():
 def test_settings_are_saved_as_they_are_now_and_go_on_where_they_were():
     def goes_on(world):
         w, v = (nn.Parameter(torch.ones(3)) for _ in range(2))
-        first = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        first = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
         scheduler = torch.optim.lr_scheduler.StepLR(first, 1, gamma=0.5)
         w.sum().backward()
         first.step()
         scheduler.step()
-        second = ShardedOptimizer([v], torch.optim.SGD, world, lr=1.0)
+        second = Zero1Optimizer([v], torch.optim.SGD, world, lr=1.0)
         state = first.state_dict()
         second.load_state_dict(state)
         v.sum().backward()
@@ -399,9 +399,7 @@ def test_settings_are_saved_as_they_are_now_and_go_on_where_they_were():
 def test_a_state_that_was_loaded_is_not_changed_by_the_steps_after():
     def goes_on(world):
         first, second = (
-            ShardedOptimizer(
-                [nn.Parameter(torch.ones(4))], torch.optim.SGD, world, lr=1, momentum=1
-            )
+            Zero1Optimizer([nn.Parameter(torch.ones(4))], torch.optim.SGD, world, lr=1, momentum=1)
             for _ in range(2)
         )
         for each in (first, second):
@@ -419,7 +417,7 @@ def test_parameters_are_numbered_over_all_groups_and_frozen_ones_count():
     def numbers(world):
         a, frozen, b = (nn.Parameter(torch.ones(3)) for _ in range(3))
         groups = [{"params": [a, frozen.requires_grad_(False)]}, {"params": [b]}]
-        each = ShardedOptimizer(groups, torch.optim.Adam, world)
+        each = Zero1Optimizer(groups, torch.optim.Adam, world)
         (a + b).sum().backward()
         each.step()
         whole = each.full_state_dict()
@@ -446,7 +444,7 @@ def test_the_whole_state_is_that_of_torchs_own_optimizer_and_can_be_taken_over_b
 def test_a_part_of_another_rank_or_of_another_number_of_ranks_is_refused_with_the_cure():
     def loads_the_others(world):
         w = nn.Parameter(torch.zeros(5))
-        each = ShardedOptimizer([w], torch.optim.Adam, world)
+        each = Zero1Optimizer([w], torch.optim.Adam, world)
         mine = each.state_dict()
         each.load_state_dict({**mine, "rank": 1 - world.rank})
 
@@ -456,7 +454,7 @@ def test_a_part_of_another_rank_or_of_another_number_of_ranks_is_refused_with_th
 
 def loads_what_fits_one_rank_only(world):
     w = nn.Parameter(torch.zeros(6))
-    each = ShardedOptimizer([w], torch.optim.Adam, world, lr=0.1)
+    each = Zero1Optimizer([w], torch.optim.Adam, world, lr=0.1)
     w.sum().backward()
     each.step()
     before = copy.deepcopy(each.state_dict())
@@ -477,7 +475,7 @@ def test_a_state_that_does_not_fit_on_one_rank_is_loaded_on_none():
 
 def states_after(world, num_steps, lr):
     w = nn.Parameter(torch.zeros(5))
-    each = ShardedOptimizer([w], torch.optim.Adam, world, lr=lr)
+    each = Zero1Optimizer([w], torch.optim.Adam, world, lr=lr)
     for _ in range(num_steps):
         w.sum().backward()
         each.step()
@@ -501,7 +499,7 @@ def test_parts_of_several_runs_are_not_merged():
 
 def means_near_the_end_of_float16(world):
     found = []
-    for make in (ShardedOptimizer, ShardedGradients):
+    for make in (Zero1Optimizer, Zero2Optimizer):
         w = nn.Parameter(torch.ones(5, dtype=torch.float16))
         each = make([w], torch.optim.SGD, world, master_dtype=torch.float32, lr=1.0)
         (w * 40_000).sum().backward()
@@ -519,7 +517,7 @@ def test_a_mean_that_float16_can_hold_does_not_overflow_on_its_way():
 
 def clips_in_little_room(world):
     w = nn.Parameter(torch.zeros(10_000))
-    each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+    each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
     w.sum().backward()
     gradients = each.reduce_gradients()
     with Meter() as meter:
@@ -535,7 +533,7 @@ def test_clipping_takes_no_room_besides_the_gradients():
 def test_gradients_are_clipped_by_their_norm_over_all_ranks():
     def clips(world):
         model = Module()
-        each = ShardedOptimizer(model.parameters(), torch.optim.SGD, world, lr=1e-2)
+        each = Zero1Optimizer(model.parameters(), torch.optim.SGD, world, lr=1e-2)
         loss(model, batch(0).tensor_split(world.size)[world.rank], world.size).backward()
         norm = each.clip_gradients(0.5)
         each.step()
@@ -566,7 +564,7 @@ def test_the_norm_is_right_of_complex_gradients_and_of_those_whose_squares_float
 def test_all_ranks_skip_a_step_where_one_of_them_overflows():
     def overflows(world):
         w = nn.Parameter(torch.ones(5))
-        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
         scaler = LossScaler(2.0, group=world)
         made = []
         for rank_with_inf in (1, None):
@@ -584,7 +582,7 @@ def test_all_ranks_skip_a_step_where_one_of_them_overflows():
 def test_gradients_that_are_small_stay_as_they_are_where_they_are_clipped():
     def clips(world):
         w = nn.Parameter(torch.zeros(5))
-        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
         (w * 2).sum().backward()
         each.clip_gradients(100.0)
         each.step()
@@ -596,7 +594,7 @@ def test_gradients_that_are_small_stay_as_they_are_where_they_are_clipped():
 def test_a_gradient_that_is_set_or_changed_by_hand_counts():
     def sets(world):
         w = nn.Parameter(torch.zeros(5))
-        each = ShardedOptimizer([w], torch.optim.SGD, world, lr=1.0)
+        each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
         w.grad = torch.full((5,), float(world.rank))
         each.step()
         (w * 2).sum().backward()
@@ -633,7 +631,7 @@ def test_masters_are_made_of_rank_0s_weights_and_again_where_a_state_has_none():
     def loads(world):
         w = nn.Parameter(torch.full((5,), 2.0 + world.rank, dtype=torch.bfloat16))
         settings = {"master_dtype": torch.float32, "lr": 0.5, "momentum": 0.0}
-        each = ShardedOptimizer([w], torch.optim.SGD, world, **settings)
+        each = Zero1Optimizer([w], torch.optim.SGD, world, **settings)
         w.sum().backward()
         each.step()
         first = w.tolist()
@@ -653,7 +651,7 @@ def test_masters_of_whole_parameters_keep_their_order_in_memory():
 
     def trains(world):
         w = nn.Parameter(start.clone())
-        each = ShardedOptimizer([w], LAMB, world, master_dtype=torch.float32, learning_rate=1e-2)
+        each = Zero1Optimizer([w], LAMB, world, master_dtype=torch.float32, learning_rate=1e-2)
         (w**2).sum().backward()
         each.step()
         return w.detach()
@@ -669,12 +667,12 @@ def test_masters_are_saved_and_loaded_also_of_whole_parameters():
     def goes_on(world, optimizer_class, settings):
         w = nn.Parameter(torch.ones(3, 5, dtype=torch.bfloat16))
         options = {"master_dtype": torch.float32, **settings}
-        first = ShardedOptimizer([w], optimizer_class, world, **options)
+        first = Zero1Optimizer([w], optimizer_class, world, **options)
         for _ in range(5):
             w.sum().backward()
             first.step()
         again = nn.Parameter(w.detach().clone())
-        second = ShardedOptimizer([again], optimizer_class, world, **options)
+        second = Zero1Optimizer([again], optimizer_class, world, **options)
         second.load_state_dict(first.state_dict())
         for _ in range(5):
             for each, of in ((first, w), (second, again)):
@@ -695,7 +693,7 @@ def test_zero2_holds_two_buckets_at_a_time_and_schedulers_find_the_usual_setting
 
     def measures(world):
         model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(num_layers)))
-        each = ShardedGradients(model.parameters(), torch.optim.AdamW, world, bucket_bytes=1)
+        each = Zero2Optimizer(model.parameters(), torch.optim.AdamW, world, bucket_bytes=1)
         torch.optim.lr_scheduler.OneCycleLR(each, 0.1, total_steps=4)
         with Meter(model, each) as meter:
             model(torch.ones(1, width)).sum().backward()
@@ -709,7 +707,7 @@ def test_schedulers_and_groups_change_the_settings_of_the_optimizer_within():
     def schedules(world):
         a, b = (nn.Parameter(torch.ones(3)) for _ in range(2))
         groups = [{"params": [a]}, {"params": [b], "lr": 0.5}]
-        each = ShardedOptimizer(groups, torch.optim.SGD, world, lr=1.0)
+        each = Zero1Optimizer(groups, torch.optim.SGD, world, lr=1.0)
         scheduler = torch.optim.lr_scheduler.StepLR(each, 1, gamma=0.1)
         for _ in range(2):
             (a + b).sum().backward()
@@ -725,7 +723,7 @@ def test_schedulers_and_groups_change_the_settings_of_the_optimizer_within():
 def test_the_labs_optimizers_follow_the_settings_too_and_a_closure_is_called_with_gradients():
     def steps(world):
         w = nn.Parameter(torch.zeros(3))
-        each = ShardedOptimizer([w], optimizer.SGD, world, learning_rate=1.0)
+        each = Zero1Optimizer([w], optimizer.SGD, world, learning_rate=1.0)
 
         def closure():
             loss = w.sum()
@@ -744,7 +742,7 @@ def test_the_labs_optimizers_follow_the_settings_too_and_a_closure_is_called_wit
 def test_masters_keep_updates_that_16_bits_would_lose():
     def trains(world, master_dtype):
         w = nn.Parameter(torch.ones(5, dtype=torch.bfloat16))
-        each = ShardedOptimizer([w], torch.optim.SGD, world, master_dtype=master_dtype, lr=1e-3)
+        each = Zero1Optimizer([w], torch.optim.SGD, world, master_dtype=master_dtype, lr=1e-3)
         for _ in range(20):
             w.sum().backward()
             each.step()
@@ -773,7 +771,7 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("after DDP", "belongs to a module that is wrapped in DDP, whose hooks average"),
         ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
         ("unscaled by torch", "torch.amp.GradScaler looks for inf on each rank alone"),
-        ("clipping of means", "optimizer.clip_gradients.max_norm. of a ShardedOptimizer"),
+        ("clipping of means", "optimizer.clip_gradients.max_norm. of a Zero1Optimizer"),
         ("copied", "cannot be copied or pickled; save state_dict"),
         ("frozen later", "parameter 0: frozen or unfrozen after the optimizer was made"),
         ("frozen later, by bucket", "parameter 0: frozen or unfrozen after the optimizer was made"),
@@ -797,23 +795,23 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
         adam = torch.optim.AdamW
         if misuse == "after DDP":
             wrapped = DDP(nn.Linear(2, 2), world)
-            ShardedOptimizer(wrapped.parameters(), adam, world)
+            Zero1Optimizer(wrapped.parameters(), adam, world)
         if misuse == "lbfgs":
-            ShardedOptimizer([w], torch.optim.LBFGS, world)
+            Zero1Optimizer([w], torch.optim.LBFGS, world)
         if misuse == "an instance":
-            ShardedOptimizer([w], adam([w]), world)
+            Zero1Optimizer([w], adam([w]), world)
         if misuse == "twice":
-            ShardedOptimizer([{"params": w}, {"params": w}], adam, world)
+            Zero1Optimizer([{"params": w}, {"params": w}], adam, world)
         if misuse == "other strides":
             matrix = torch.ones(3, 2).t() if world.rank else torch.ones(2, 3)
-            ShardedOptimizer([nn.Parameter(matrix)], adam, world)
+            Zero1Optimizer([nn.Parameter(matrix)], adam, world)
         if misuse == "whole by bucket":
-            ShardedGradients([w], LAMB, world, learning_rate=1e-3)
+            Zero2Optimizer([w], LAMB, world, learning_rate=1e-3)
         if misuse == "no backward":
-            ShardedGradients([w], adam, world).step()
+            Zero2Optimizer([w], adam, world).step()
         if misuse == "failed backward":
             first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
-            by_bucket = ShardedGradients([first, second], adam, world)
+            by_bucket = Zero2Optimizer([first, second], adam, world)
             handle = second.register_hook(lambda _: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 (first + second.sin()).sum().backward()
@@ -821,16 +819,16 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             (first + second).sum().backward()
         if misuse.startswith("sparse"):
             table = nn.Embedding(4, 2, sparse=True)
-            make = ShardedGradients if "bucket" in misuse else ShardedOptimizer
+            make = Zero2Optimizer if "bucket" in misuse else Zero1Optimizer
             sharded = make(table.parameters(), torch.optim.SGD, world, lr=1.0)
             table(torch.tensor([1])).sum().backward()
             sharded.step()
         if misuse == "twice in a group":
-            ShardedOptimizer([w, w], adam, world)
+            Zero1Optimizer([w, w], adam, world)
         if misuse == "groups of the lab":
             groups = [{"params": w}, {"params": nn.Parameter(torch.ones(2))}]
-            ShardedOptimizer(groups, optimizer.AdamW, world, learning_rate=1e-3)
-        each = ShardedOptimizer([w.requires_grad_(misuse != "frozen")], adam, world)
+            Zero1Optimizer(groups, optimizer.AdamW, world, learning_rate=1e-3)
+        each = Zero1Optimizer([w.requires_grad_(misuse != "frozen")], adam, world)
         w.sum().backward()
         if misuse == "moved":
             w.data = w.data.double().float()
@@ -859,7 +857,7 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             each.step()
         if misuse == "frozen later, by bucket":
             first, second = (nn.Parameter(torch.ones(2)) for _ in range(2))
-            by_bucket = ShardedGradients([first, second], adam, world)
+            by_bucket = Zero2Optimizer([first, second], adam, world)
             first.requires_grad_(False)
             (first + second).sum().backward()
         if misuse == "another model":
@@ -869,15 +867,15 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
             groups = [{"params": [0]}]
             each.load_state_dict({"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": groups})
         if misuse == "part of another model":
-            others = ShardedOptimizer([nn.Parameter(torch.ones(9))], adam, world)
+            others = Zero1Optimizer([nn.Parameter(torch.ones(9))], adam, world)
             each.load_state_dict(others.state_dict())
         if misuse == "by hand":
             other = nn.Parameter(torch.ones(2))
-            by_bucket = ShardedGradients([other], adam, world)
+            by_bucket = Zero2Optimizer([other], adam, world)
             other.grad = torch.ones(2)
             by_bucket.step()
         if misuse == "master dtype":
-            ShardedOptimizer([w], adam, world, master_dtype="float32")
+            Zero1Optimizer([w], adam, world, master_dtype="float32")
         if misuse == "no state":
             each.load_state_dict([w])
 

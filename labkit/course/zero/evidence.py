@@ -25,7 +25,7 @@ from labkit.interview.real_run import real_run, run
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
-from labkit.zero import FullyShardedModule, ShardedGradients, ShardedOptimizer, on_disk
+from labkit.zero import FullyShardedModule, Zero1Optimizer, Zero2Optimizer, on_disk
 
 # Multiples of four: nothing is padded.
 _CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2)
@@ -42,11 +42,11 @@ def _ddp(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
 
 
 def _zero1(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
-    return module, ShardedOptimizer(module.parameters(), optimizer, world, **how)
+    return module, Zero1Optimizer(module.parameters(), optimizer, world, **how)
 
 
 def _zero2(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
-    sharded = ShardedGradients(module.parameters(), optimizer, world, bucket_bytes=2**14, **how)
+    sharded = Zero2Optimizer(module.parameters(), optimizer, world, bucket_bytes=2**14, **how)
     return module, sharded
 
 
