@@ -34,7 +34,7 @@ from labkit.collectives.wire import Handle
 from labkit.comm import Group
 from labkit.data_parallel.naive import Replica, gradients_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
-from labkit.data_parallel.replica import require_as_wrapped, trained_of
+from labkit.data_parallel.replica import require_as_wrapped, trainable_parameters
 
 MIB = 2**20
 BUCKET_BYTES = 25 * MIB
@@ -99,7 +99,7 @@ class BucketedDDP(Replica):
         """bucket_bytes: see `make_buckets`. See `Replica` for the other arguments."""
         # First, so that what is refused is refused before anything is sent.
         reduction = reduction_of(all_reduce)
-        buckets = make_buckets(trained_of(module), bucket_bytes)
+        buckets = make_buckets(trainable_parameters(module), bucket_bytes)
         reductions = [reduction.of(bucket) for bucket in buckets]
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
         self._reduction, self._reductions = reduction, reductions

@@ -27,7 +27,7 @@ from labkit.data_parallel.replica import (
     require_as_wrapped,
     require_equal_layouts,
     require_plain,
-    trained_of,
+    trainable_parameters,
     unhook,
 )
 
@@ -85,9 +85,9 @@ class Replica(nn.Module):
         raise NotImplementedError
 
     @property
-    def trained(self) -> dict[str, nn.Parameter]:
+    def trainable_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are not frozen, by name; a tied one once."""
-        return trained_of(self.module)
+        return trainable_parameters(self.module)
 
     def label_of(self, what: str) -> str:
         """What a message is for; it tells apart modules that are wrapped side by side."""
@@ -163,7 +163,7 @@ def gradients_of(model: Replica) -> dict[str, Tensor]:
 
     RuntimeError that names those without one, TypeError that names those with a sparse one.
     """
-    gradients = {name: p.grad for name, p in model.trained.items()}
+    gradients = {name: p.grad for name, p in model.trainable_parameters.items()}
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
         raise RuntimeError(
             f"rank {model.group.rank} has no gradient for {', '.join(missing)}: its loss did not "

@@ -38,7 +38,7 @@ def require_plain(module: object) -> None:
         )
 
 
-def trained_of(module: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the unfrozen parameters by name, a tied one once. TypeError for no module."""
     require_plain(module)
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -79,7 +79,7 @@ def _order(x: Tensor) -> list[int]:
 class Kind(NamedTuple):
     """The properties of a parameter on which a bucket relies."""
 
-    is_trained: bool
+    is_trainable: bool
     dtype: torch.dtype
     device: torch.device
 
@@ -105,14 +105,14 @@ def require_as_wrapped(
     if now == known:
         return
     both = [name for name in now if name in known]
-    trained, was_trained = ({n for n in both if kind[n].is_trained} for kind in (now, known))
+    trainable, was_trainable = ({n for n in both if kind[n].is_trainable} for kind in (now, known))
     changes = {
         "added after the module was wrapped": [n for n in now if n not in known],
         "frozen when the module was wrapped, and trained now": [
-            n for n in both if n in trained - was_trained
+            n for n in both if n in trainable - was_trainable
         ],
         "frozen after the module was wrapped": [
-            n for n in both if n in was_trained - trained and not may_be_frozen
+            n for n in both if n in was_trainable - trainable and not may_be_frozen
         ],
         "converted or moved after the module was wrapped": [
             n for n in both if now[n][1:] != known[n][1:] and not may_be_converted
@@ -121,8 +121,8 @@ def require_as_wrapped(
     for what, names in changes.items():
         if names:
             raise RuntimeError(
-                f"{', '.join(names)} {verb(names, 'was')} {what}: ranks would part there. Make "
-                "such changes first, and wrap the module anew"
+                f"{', '.join(names)} {verb(names, 'was')} {what}: replicas would diverge. Make "
+                "such changes first, and wrap the module again"
             )
 
 

@@ -31,7 +31,7 @@ class Member(NamedTuple):
 class Groups(torch.optim.Optimizer):
     """A torch.optim.Optimizer, so that schedulers take it, with nothing but its groups."""
 
-    _trained_names: set[str]
+    _trainable_names: set[str]
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -91,9 +91,9 @@ class Groups(torch.optim.Optimizer):
 
     def require_same_trained(self) -> None:
         """RuntimeError that names what was frozen or unfrozen since the optimizer was made."""
-        now = {member.name for members in self.trained for member in members}
-        if now != self._trained_names:
-            names = ", ".join(sorted(now ^ self._trained_names))
+        now = {member.name for members in self.trainable_members for member in members}
+        if now != self._trainable_names:
+            names = ", ".join(sorted(now ^ self._trainable_names))
             raise RuntimeError(
                 f"{names}: frozen or unfrozen after the optimizer was made, which has cut its "
                 "parameters into shards by then; do so first, and make the optimizer after"
@@ -108,7 +108,7 @@ class Groups(torch.optim.Optimizer):
         ]
 
     @property
-    def trained(self) -> list[list[Member]]:
+    def trainable_members(self) -> list[list[Member]]:
         """By group: the parameters that are not frozen."""
         found, number = [], 0
         for group in self.param_groups:

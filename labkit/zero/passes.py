@@ -69,7 +69,7 @@ class Passes:
                 unit.release()
             return
         tensors = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.requires_grad]
-        if torch.is_grad_enabled() and not tensors and unit.is_trained:
+        if torch.is_grad_enabled() and not tensors and unit.is_trainable:
             # Without a hook on an output nothing would gather the unit for backward.
             raise TypeError(
                 f"{unit.name} returned {outputs!r:.80}, in which there is no tensor with a "

@@ -158,7 +158,7 @@ class ShardedStates(Groups):
         self._require_equal_layouts()
         by_group = [
             [self._shard(cut, keeps_whole, masters) for cut in self._cuts(members)]
-            for members in self.trained
+            for members in self.trainable_members
         ]
         self.shards = [shard for shards in by_group for shard in shards]
         if not self.shards:
@@ -178,7 +178,9 @@ class ShardedStates(Groups):
         """The class of the optimizer within, with its module; None for a function that makes it."""
         if isinstance(made, type):
             self.optimizer_name = f"{made.__module__}.{made.__qualname__}"
-        self._trained_names = {member.name for members in self.trained for member in members}
+        self._trainable_names = {
+            member.name for members in self.trainable_members for member in members
+        }
         for ours, theirs in zip(self.param_groups, self._inner.settings, strict=False):
             for name, value in theirs.items():
                 ours.setdefault(name, value)  # schedulers look there for defaults too
@@ -338,7 +340,7 @@ class ShardedStates(Groups):
         """
         layout = [
             [(m.number, tuple(m.parameter.shape), m.parameter.stride(), str(m.parameter.dtype))]
-            for members in self.trained
+            for members in self.trainable_members
             for m in members
         ]
         mine = torch.tensor([zlib.crc32(repr(layout).encode())], device=self.group.device)

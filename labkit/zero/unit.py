@@ -74,7 +74,7 @@ class Unit:
         self._reducing: list[Callable[[], None]] = []
 
     @property
-    def is_trained(self) -> bool:
+    def is_trainable(self) -> bool:
         """Return whether a parameter in it has a gradient."""
         return any(p.requires_grad for flat in self.flats for p in flat.parameters)
 
@@ -123,7 +123,7 @@ class Unit:
         """
         self.is_reached = False
         for flat in self.flats:
-            if flat.is_trained:
+            if flat.is_trainable:
                 gradients, arrived = flat.take_gradients()
                 reduce = partial(_reduce, gradients, self.name, self._how.wire)
                 handle = self._how.thread.start(reduce)
@@ -163,12 +163,12 @@ class FlatParameter:
         """(k,)"""
         places = {f.number: f.place for f in self._flat.fragments(how.group.rank)}
         self._places = [places.get(number, slice(0)) for number in range(len(named))]
-        is_trained = self.parameters[0].requires_grad
-        self.shards = [nn.Parameter(self.shard[place], is_trained) for place in self._places]
+        is_trainable = self.parameters[0].requires_grad
+        self.shards = [nn.Parameter(self.shard[place], is_trainable) for place in self._places]
         """This rank's part of each parameter, a view of `shard`; of some there is none."""
-        self.has_hooks = is_trained
+        self.has_hooks = is_trainable
         """Whether the parameters have hooks that bring their gradients: see zero3."""
-        self._trained = [is_trained] * len(self.parameters)
+        self._trainable = [is_trainable] * len(self.parameters)
         mark_sharded([*self.shards, *self.parameters])
         mark_replaced(self.parameters)
         is_cast = how.compute_dtype is not None and weights.is_floating_point()
@@ -220,9 +220,9 @@ class FlatParameter:
         self._arrived.add(index)
 
     @property
-    def is_trained(self) -> bool:
+    def is_trainable(self) -> bool:
         """Return whether a parameter has a gradient, now that some may be frozen."""
-        return any(self._trained)
+        return any(self._trainable)
 
     def take_gradients(self) -> tuple[Tensor, set[int]]:
         """The gradients, which the caller owns from now on; which parameters have brought one."""
@@ -271,10 +271,10 @@ class FlatParameter:
         now = [shard.requires_grad for shard in self.shards]
         changed = [
             name
-            for name, parameter, before, is_trained in zip(
-                self.names, self.parameters, self._trained, now, strict=True
+            for name, parameter, before, is_trainable in zip(
+                self.names, self.parameters, self._trainable, now, strict=True
             )
-            if parameter.requires_grad != before or (is_trained and not self.has_hooks)
+            if parameter.requires_grad != before or (is_trainable and not self.has_hooks)
         ]
         if changed:
             raise RuntimeError(
@@ -282,9 +282,9 @@ class FlatParameter:
                 "name among named_parameters() of the sharded module, and unfreeze only what was "
                 "trained when it was sharded"
             )
-        self._trained = now
-        for parameter, is_trained in zip(self.parameters, now, strict=True):
-            parameter.requires_grad_(is_trained)
+        self._trainable = now
+        for parameter, is_trainable in zip(self.parameters, now, strict=True):
+            parameter.requires_grad_(is_trainable)
 
     def places(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
         """Each parameter's name, this rank's part, its form, and where the part begins."""

@@ -112,7 +112,7 @@ def test_a_parameter_that_is_unfrozen_after_wrapping_is_named(rung):
         model(torch.ones(1, 1)).sum().backward()
         model.reduce_gradients()
 
-    with pytest.raises(RankError, match="0.weight was frozen when .* and wrap the module anew"):
+    with pytest.raises(RankError, match="0.weight was frozen when .* and wrap the module again"):
         run(unfreezes, 2)
 
 
