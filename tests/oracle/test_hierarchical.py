@@ -104,9 +104,6 @@ def misused(world):
     fast, slow = two_tiers(world, 2)
     messages = []
     for call in (
-        lambda: two_tiers(world, 3),
-        lambda: two_tiers(world, 0),
-        lambda: two_tiers(world, 2.0),
         lambda: hierarchical_all_reduce(torch.ones(3), fast, fast),
         lambda: hierarchical_all_reduce(torch.ones(3), world, slow),
         lambda: hierarchical_all_reduce(torch.ones(3).bool(), fast, slow),
@@ -120,10 +117,7 @@ def misused(world):
 
 
 def test_wrong_calls_are_refused(on_two_hosts):
-    _, _, (thirds, none, half, twice, whole, boolean, out) = on_two_hosts[1]
-    assert "ranks_per_host=3" in thirds and "1, 2, 4" in thirds
-    assert "ranks_per_host=0" in none
-    assert "2.0" in half
+    _, _, (twice, whole, boolean, out) = on_two_hosts[1]
     assert "[0, 1]" in twice
     assert "two_tiers(world, ranks_per_host)" in whole
     assert "boolean" in boolean

@@ -179,9 +179,17 @@ def test_out_may_be_a_view_of_x_itself():
 
 def test_wrong_calls_are_refused():
     x = torch.ones(3)
+
+    def shared_memory(world):
+        shared_memory_all_reduce(x, world)
+
     assert_refused(
         (lambda w: shared_memory_all_reduce(x.bool(), w), TypeError, "booleans"),
-        (lambda w: shared_memory_all_reduce(x, w, out=torch.ones(4)), ValueError, r"out .*\(4,\)"),
+        (
+            lambda w: shared_memory_all_reduce(x, w, out=torch.ones(4)),
+            ValueError,
+            r"out .*\(4,\)",
+        ),
         (lambda w: shared_memory_all_reduce(3.0, w), TypeError, "got 3.0"),
         (
             lambda w: shared_memory_reduce_scatter(x.to(torch.float8_e4m3fn), w),
@@ -189,6 +197,7 @@ def test_wrong_calls_are_refused():
             "float8_e4m3fn",
         ),
         (lambda w: shared_memory_all_gather(torch.ones(9), 3, w), ValueError, "chunk has 9"),
+        make=shared_memory,
     )
     with pytest.raises(RankError, match="capacity_bytes=100: .* at least 512"):
         run(SharedMemory, 2, (100,))
