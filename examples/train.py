@@ -16,7 +16,7 @@ import torch
 
 import labkit
 from labkit import arguments
-from labkit.checkpoint import AnnouncedEnd, Checkpointer
+from labkit.checkpoint import Checkpointer, PreemptionNotice
 from labkit.data_parallel import DDP, train_step
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig
@@ -36,17 +36,17 @@ def main(world):
     first = loaded.step if loaded else 0
     batches = settings.batches(None, config.context)
     losses = []
-    with AnnouncedEnd(world) as end:
+    with PreemptionNotice(world) as notice:
         for step in range(first, options.steps):
             part = train_step(model, optimizer, batches.at(step))
             losses.append(float(world.all_reduce(torch.tensor(part, device=world.device))))
-            is_end = end.is_announced()
+            is_end = notice.received()
             if (step + 1) % options.every == 0 or is_end:
                 checkpointer.save(step + 1, wait=is_end)
                 if world.rank == 0:
                     print(f"attempt {labkit.attempt()}, step {step + 1}: loss {losses[-1]:.3f}")
             if is_end:
-                end.requeue()
+                notice.requeue()
                 break
     checkpointer.wait()
     return {"first_step": first, "losses": losses}

@@ -18,26 +18,26 @@ Read in this order:
 
 Beside these:
 
-    announced_end.py   SIGTERM and Slurm's signal: save in time
-    sample_cursor.py   each sample once per epoch, and the proof of it
-    loss_guard.py      NaN: return to a good step, and skip the batches that led there
-    rollout_bank.py    rollouts that are used exactly once
-    power_cut.py       what a power cut leaves of recorded operations
+    preemption_notice.py   SIGTERM and Slurm's signal: save in time
+    sample_cursor.py       each sample once per epoch, and the proof of it
+    loss_guard.py          NaN: return to a good step, and skip the batches that led there
+    rollout_bank.py        rollouts that are used exactly once
+    power_cut.py           what a power cut leaves of recorded operations
 """
 
-from labkit.checkpoint.announced_end import AnnouncedEnd
 from labkit.checkpoint.checkpointer import Checkpointer
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.loading import Loaded
 from labkit.checkpoint.loss_guard import Diverged, LossGuard
 from labkit.checkpoint.manifest import Damaged, DoesNotFit
+from labkit.checkpoint.preemption_notice import PreemptionNotice
 from labkit.checkpoint.rollout_bank import Rollout, RolloutBank
 from labkit.checkpoint.sample_cursor import Audit, SampleCursor, SampleLog, audit
 from labkit.checkpoint.saving import SaveFailed
 from labkit.checkpoint.whole_tensors import load_plain, read_gpt, read_tensors
 
 __all__ = [
-    "AnnouncedEnd",
+    "PreemptionNotice",
     "Audit",
     "Checkpointer",
     "Damaged",

@@ -178,8 +178,8 @@ class Checkpointer:
         world_size = manifest.world_size
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
 
-    def own_later_steps(self) -> None:
-        """Let the next save remove later checkpoints, as after a load: they are of this run.
+    def allow_overwriting_later_steps(self) -> None:
+        """Let the next save remove later checkpoints, as after a load, because this run wrote them.
 
         For a state that was loaded from elsewhere, such as from the memory of another host.
         """

@@ -126,7 +126,7 @@ class PartnerMemory:
         except Damaged as error:
             if self._group.rank == 0:
                 print(f"the hosts' memories have no checkpoint: {error}", flush=True)
-            self._checkpointer.own_later_steps()
+            self._checkpointer.allow_overwriting_later_steps()
             return None
 
     def _keep(self, paths: Sequence[Path], files: Sequence[Tensor]) -> None:
@@ -154,7 +154,7 @@ def load_newest(memory: PartnerMemory, checkpointer: Checkpointer) -> Loaded | N
     if loaded is None:
         loaded = checkpointer.load()
     for each in (memory._checkpointer, checkpointer):
-        each.own_later_steps()
+        each.allow_overwriting_later_steps()
     return loaded
 
 

@@ -160,7 +160,7 @@ def _is_planned_change(result: Run) -> bool:
     if any(raised) and not all(raised):
         raise RuntimeError(
             f"rank {raised.index(True)} raised elastic.Restart and rank {raised.index(False)} "
-            "returned: all ranks must raise it, in the same step; AnnouncedEnd.is_announced() lets "
+            "returned: all ranks must raise it, in the same step; PreemptionNotice.received() lets "
             "them agree on one"
         )
     return all(raised)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from labkit import RankError
-from labkit.checkpoint import AnnouncedEnd, Checkpointer, Damaged, Disk, DoesNotFit, SaveFailed
+from labkit.checkpoint import Checkpointer, Damaged, Disk, DoesNotFit, PreemptionNotice, SaveFailed
 from labkit.checkpoint.manifest import finished_saves
 from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.mesh import Mesh
@@ -314,14 +314,14 @@ def ends_in_time(world, folder):
     """Rank 1 gets SIGTERM in step 3; when all have stopped, and what was before it."""
     before = signal.getsignal(signal.SIGTERM)
     _, step, checkpointer = job(world, folder)
-    with AnnouncedEnd(world) as end:
+    with PreemptionNotice(world) as notice:
         for number in range(1, 10):
             if world.rank == 1 and number == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
             step()
-            if end.is_announced():
+            if notice.received():
                 checkpointer.save(number)
-                asked = end.requeue()
+                asked = notice.requeue()
                 break
     return number, asked, signal.getsignal(signal.SIGTERM) is before
 

@@ -46,7 +46,7 @@ def test_buckets_wait_for_no_parameter_that_was_frozen_later(rung):
         model.module.bias.requires_grad_(False)
         passed(model)
 
-    with pytest.raises(RankError, match="bias was frozen after the module was wrapped.* anew"):
+    with pytest.raises(RankError, match="bias was frozen after the module was wrapped.* again"):
         run(program, 2, timeout=120)
 
 

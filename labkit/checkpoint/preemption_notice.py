@@ -1,4 +1,4 @@
-"""An end that is announced: a signal some seconds before the job is killed.
+"""PreemptionNotice: save after the signal that comes some seconds before a job is killed.
 
     Slurm, before the time limit      what #SBATCH --signal=USR1@90 asks for, here 90 s before
     Slurm, preemption                 SIGTERM, and SIGKILL after GraceTime
@@ -25,15 +25,15 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 
 
-class AnnouncedEnd:
-    """Report on every rank that a signal has announced the end of the job.
+class PreemptionNotice:
+    """Report on every rank that a signal has announced the end of the job, on whichever it arrived.
 
-    with AnnouncedEnd(world) as end:
+    with PreemptionNotice(world) as notice:
         for step in range(first, num_steps):
             train(...)
-            if end.is_announced():
+            if notice.received():
                 checkpointer.save(step + 1)
-                end.requeue()
+                notice.requeue()
                 break
     """
 
@@ -50,7 +50,7 @@ class AnnouncedEnd:
         self._was_signalled = False
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> AnnouncedEnd:
+    def __enter__(self) -> PreemptionNotice:
         self._before = {each: signal.signal(each, self._note) for each in self._signals}
         return self
 
@@ -61,13 +61,13 @@ class AnnouncedEnd:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._was_signalled = True
 
-    def is_announced(self) -> bool:
-        """Return whether any rank has had a signal. Every rank calls it after each step.
+    def received(self) -> bool:
+        """Return True if any rank has received a signal. Every rank calls it after each step.
 
         Wire: one number in an all-reduce.
         """
         here = torch.tensor([self._was_signalled], dtype=torch.int64, device=self._group.device)
-        with self._group.label("whether the end is announced"):
+        with self._group.label("preemption notice"):
             return bool(self._group.all_reduce(here, "max").item())
 
     def requeue(self) -> bool:
