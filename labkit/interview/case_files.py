@@ -29,12 +29,12 @@ class CaseFiles(Kind):
 
     @property
     def subject(self) -> str:
-        """What answers are remembered as."""
+        """Name under which answers are stored."""
         return f"case/{self.difficulty}"
 
     @property
     def command(self) -> str:
-        """That opens another one."""
+        """Command that opens another case."""
         return f"labkit case --difficulty {self.difficulty}"
 
     def question(self, seed: int) -> Question:

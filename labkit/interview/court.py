@@ -30,11 +30,14 @@ TIMES = COURSE / "times.json"
 
 
 class Verdict(NamedTuple):
-    """What a verdict means, and what the exhibits must then show."""
+    """Meaning of a verdict, and the outcomes of exhibits that it allows."""
 
     meaning: str
     stands: frozenset[bool]
-    """Whether exhibits bear the claim out: all of them, none, or some and some not."""
+    """Allowed outcomes of the exhibits, as to whether they support the claim.
+
+    Of several exhibits all, none, or some may.
+    """
 
 
 _ALL, _NONE, _SOME = frozenset({True}), frozenset({False}), frozenset({True, False})
@@ -58,13 +61,13 @@ class Evidence:
     """One number of a text. Exactly one of proof, source and pending is given."""
 
     says: str = ""
-    """As it stands in the text."""
+    """The number as it stands in the text."""
     proof: str = ""
     """An expression of calc and runs that gives it."""
     source: str = ""
-    """Where it was published, if nothing here can derive it."""
+    """Publication of the number, if labkit cannot derive it."""
     pending: str = ""
-    """What labkit would need to derive it."""
+    """The feature that labkit would need to derive it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +79,11 @@ class Exhibit:
     """
 
     shows: str
-    """What is counted, and when."""
+    """The quantity that is counted, and the time at which it is counted."""
     claimed: str
-    """What the claim says of it: "53%", "the same"."""
+    """The quantity by the claim: "53%", "the same"."""
     stands: bool
-    """Whether it bears the claim out. Tested against the proof."""
+    """True if it supports the claim. A test compares this with the proof."""
     proof: str = ""
     """An expression of calc, or of runs where calc has no formula. Or else:"""
     published: str = ""
@@ -106,21 +109,21 @@ class Claim:
     group: str
     """Claims of a group are tried together."""
     claim: str
-    """As it is said."""
+    """The claim as people say it."""
     verdict: str
     """One of VERDICTS."""
     truth: str
-    """What is right."""
+    """The correct statement."""
     confusion: str
-    """What was confused with what."""
+    """The two things that the claim confuses."""
     evidence: tuple[Evidence, ...]
-    """Of the numbers in `truth` and `confusion`."""
+    """Evidence for the numbers in `truth` and `confusion`."""
     exhibits: tuple[Exhibit, ...]
     topics: tuple[str, ...]
-    """Of the question bank."""
+    """Topics of the question bank."""
     sources: tuple[str, ...]
     notebook: str = ""
-    """Which shows it at length; "" where there is none yet."""
+    """The notebook that shows it at length; "" if there is none yet."""
     given: tuple[str, ...] = ()
     """Numbers of the text that are assumptions."""
 
@@ -237,7 +240,8 @@ class Finding:
 
     @property
     def agrees(self) -> bool:
-        """Whether the run measured what the proof predicts, within the exhibit's tolerance."""
+        """True if the run measured the value that the proof predicts, within the exhibit's
+        tolerance."""
         if self.measured is None:
             return True
         return abs(self.measured - self.found) <= (self.exhibit.within + 1e-9) * abs(self.found)
@@ -249,14 +253,14 @@ class Finding:
 
     @property
     def found_text(self) -> str:
-        """What calc says, or a paper, as the claim would write it; "" where only a run can tell."""
+        """The value by calc or a paper, written like the claim; "" if only a run can give it."""
         if self.exhibit.published:
             return f"{self.exhibit.published}, published"
         return "" if self.only_measured else shown(self.found, self.exhibit)
 
     @property
     def measured_text(self) -> str:
-        """What was measured; marked with ~ where a clock has part in it."""
+        """The measured value; marked with ~ if it depends on a clock."""
         if self.only_measured:
             return shown(self.found, self.exhibit)
         if self.measured is None:
@@ -266,15 +270,15 @@ class Finding:
 
 
 class Record(NamedTuple):
-    """What clocks read in the runs of exhibits that allow a tolerance: starts and ends, in seconds.
+    """Times of the runs of exhibits that allow a tolerance: starts and ends, in seconds.
 
-    `python -m scripts.court_times --write` makes it anew.
+    `python -m scripts.court_times --write` measures it again.
     """
 
     machine: str
     date: str
     times: dict[str, Any]
-    """By run, with its arguments."""
+    """Times by run, with its arguments."""
 
 
 @cache

@@ -49,7 +49,7 @@ class BadProof(ValueError):
 
 
 def value(proof: str) -> Any:
-    """What the expression gives. BadProof says how it failed."""
+    """Evaluate the expression. BadProof says how it failed."""
     try:
         return eval(proof.strip(), {**_NAMES, "__builtins__": {}})
     except Exception as error:  # it may call anything in calc and runs
@@ -121,7 +121,7 @@ class Number:
     """One number of a text."""
 
     text: str
-    """As it stands there, unit included."""
+    """The number as it stands in the text, with its unit."""
     start: int
     end: int
     value: float
@@ -186,15 +186,15 @@ _ROUNDING = 1e-9  # of the number: floating point, and a 5 that was meant to go 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What became of one piece of evidence."""
+    """Result of checking one piece of evidence."""
 
     says: str
     proof: str
     value: Any
-    """What the expression gives, in base units; None if it gives nothing."""
+    """Value of the expression, in base units; None if it gives nothing."""
     holds: bool
     reason: str = ""
-    """Why it does not hold, and what would."""
+    """Reason why it does not hold, and the value that would."""
 
 
 def prove(says: str, proof: str) -> Proved:
@@ -250,7 +250,7 @@ def _miss(says: str, number: Number, value: Any) -> str:
 
 
 def _range(before: str, number: Number) -> tuple[float, float]:
-    """What rounds to the number, in its unit; `before` are the words in front of it."""
+    """Return the range that rounds to the number, in its unit. before: the words in front of it."""
     half = number.step / 2 + _ROUNDING * abs(number.value)
     low, high = number.value - half, number.value + half
     words = _ABOUT.findall(before.lower())

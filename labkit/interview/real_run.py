@@ -37,11 +37,11 @@ def region_of(timeline: Timeline, name: str) -> tuple[float, float]:
 
 
 def operations_in(timeline: Timeline, name: str) -> list[Operation]:
-    """The operations that were begun in it."""
+    """Return the operations that were posted in the region."""
     start_s, end_s = region_of(timeline, name)
     return [each for each in timeline.operations if start_s <= each.posted_s <= end_s]
 
 
 def sent_bytes_in(timeline: Timeline, name: str) -> int:
-    """What they put on the wire, in all."""
+    """Return the bytes that these operations sent, in all."""
     return sum(each.sent_bytes for each in operations_in(timeline, name))

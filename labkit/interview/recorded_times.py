@@ -38,7 +38,7 @@ def timed_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
 
 @contextmanager
 def times_of(record: dict[str, Any], *, fills: bool = False) -> Iterator[None]:
-    """What timed runs return in here: the record's. fills: those that it lacks are measured."""
+    """Let timed runs return the record's times inside. fills: measure those that it lacks."""
     token = _record.set((record, fills))
     try:
         yield

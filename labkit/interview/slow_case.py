@@ -37,7 +37,7 @@ SHARES = {1: 0.4, 2: 0.4, 3: 0.2, 4: 0.12, 5: 0.4}
 """By difficulty: the seconds of a fault, as a share of a healthy step."""
 SECOND, UNEVEN = 0.15, 0.05
 TOLERANCE = 0.05
-"""How far a gain may be off: 5 points."""
+"""Largest allowed error of a predicted gain: 5 points."""
 _RUNS = 3
 """A case that is not clear is run again."""
 _BUSY = "This machine was busy: the trace shows the fault less clearly than it should."
@@ -78,7 +78,7 @@ SUSPECTS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a case is about. Faults: the one that costs most, then what stays when it is gone."""
+    """A drawn case. Its first fault costs most; the second remains when the first is gone."""
 
     difficulty: int
     seed: int
@@ -94,7 +94,7 @@ class Case(Question):
     drawn: Drawn
     findings: list[Finding]
     gains: tuple[float, float]
-    """As shares of a step: the smaller and the larger of what is predicted and what is measured."""
+    """Gains as shares of a step: the smaller and the larger of predicted and measured."""
 
     @property
     def answer_text(self) -> str:
@@ -140,7 +140,7 @@ class Case(Question):
         return Ruling(Outcome.WRONG, " ".join([words, *filter(None, hints.values())]))
 
     def _about(self, cause: str) -> str:
-        """What the trace says of a cause that is not the one."""
+        """Say what the trace shows of a cause that is not the right answer."""
         if cause in [each.cause for each in self.drawn.faults[1:]]:
             return f"There is {cause} too, but another fault costs more."
         found = next((each for each in self.findings if each.cause == cause), None)

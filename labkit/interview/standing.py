@@ -45,12 +45,12 @@ def subjects_by_group() -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many of some judged answers were right."""
+    """Numbers of judged and of right answers."""
 
     num_judged: int
     num_right: int
     num_at_once: int = 0
-    """Right at the first try; of drills, which have two."""
+    """Answers that were right at the first try; drills have two tries."""
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,18 @@ class Standing:
 
 
 def standing() -> Standing:
-    """Of the store, now. One that cannot be read is a ProgressWarning, and looks like a new one;
-    an event of which it holds nonsense is one as well, and left out.
+    """Return the learner's standing by the store, now.
 
-    Where fsrs is missing there is no mastery, and nothing is known to be due.
+    A store that cannot be read gives a ProgressWarning and counts as new. An event with invalid
+    numbers gives one too, and is left out. Without fsrs there is no mastery, and no due time is
+    known.
     """
     known = practice.all_states() if scheduling.is_installed() else {}
     return _standing(statistics.usable(progress.events()), known, clock.now_s())
 
 
 def standing_of(events: Sequence[Event], now_s: float) -> Standing:
-    """Of these events: what is due is made out of them anew, and the store is not touched."""
+    """Return the standing by these events. Due times are computed from them, not from the store."""
     found = statistics.usable(events)
     known = scheduling.rebuilt(found) if scheduling.is_installed() else {}
     return _standing(found, known, now_s)

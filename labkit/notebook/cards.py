@@ -207,7 +207,7 @@ class CardQuestion:
         return self._hidden.layout.display != "none"
 
     def focus(self) -> None:
-        """Where to write."""
+        """Move the cursor to the text field."""
         self._entry.focus()
 
     def reveal(self) -> None:
@@ -277,7 +277,7 @@ class CardQuestion:
         return f"{len(self.said)} of {len(self._points)} points"
 
     def _outcome_html(self) -> str:
-        """What became of the grade, and where to look."""
+        """Return the HTML for the grade and for where to read more."""
         graded = f"Graded <b>{self.rating}</b>, {self._points_text}"
         if not self.is_stored:
             return f"<p>{graded}. This grade is <b>not stored</b>: press it again to try again.</p>"

@@ -127,7 +127,7 @@ def record_verdict(claim: Claim) -> None:
 
 
 def claim_of(key: str) -> Claim:
-    """Return the claim of this key. KeyError names those that there are."""
+    """Return the claim of this key. KeyError lists the keys."""
     claims = load_claims()
     if key not in claims:
         raise KeyError(f"{key!r} is not on trial; the claims are {', '.join(claims)}")

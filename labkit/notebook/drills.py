@@ -63,7 +63,7 @@ class DrillRound:
 
     @property
     def summary(self) -> str:
-        """How the round goes, in a line."""
+        """The state of the round, in one line."""
         return self._round.summary
 
     def _ask(self) -> None:
@@ -151,7 +151,7 @@ class DrillQuestion:
         return self.asked.rating is not None
 
     def focus(self) -> None:
-        """Where to write."""
+        """Move the cursor to the text field."""
         self._entry.focus()
 
     def submit(self, text: str) -> Ruling | None:

@@ -23,8 +23,11 @@ from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
 
 DEVICES = {"24 GB": 24e9, "40 GB": 40e9, "80 GB": 80e9, "141 GB": 141e9}
-"""As data sheets name them, a GB being 1e9 bytes. Such a device has some 5% more, and needs it, for
-CUDA itself and for what its allocator has in unusable pieces."""
+"""Memory of GPUs as data sheets name it, where a GB is 1e9 bytes.
+
+A real device has some 5% more, and needs it, for CUDA itself and for blocks too small for its
+allocator to use.
+"""
 
 _MOST_STAGES = 4
 
@@ -201,7 +204,7 @@ class MemoryCalculator:
         self._refresh()
 
     def make_the_change(self) -> None:
-        """What the button does: move the knobs as the verdict says, if it says so."""
+        """Move the knobs as the verdict suggests. This is the action of the button."""
         if self.setup is None:
             return
         self._is_moving_several = True  # one redrawing

@@ -105,7 +105,7 @@ class MeshExplorer:
     """Knobs for the axes of a mesh, and its ranks as a grid. `sizes`: what is shown."""
 
     def __init__(self, sizes: dict[str, int], gpus_per_node: int, rank: int) -> None:
-        """Where the knobs stand at first, and what the static form shows."""
+        """Take the knobs' first positions, which the static form shows."""
         self._start = (sizes, gpus_per_node, rank)
         self._axes = {axis: _knob(axis, _SIZES, size) for axis, size in sizes.items()}
         self._node = _knob("GPUs per node", _NODES, gpus_per_node)
@@ -150,7 +150,7 @@ def mesh_explorer(*, gpus_per_node: int = 8, rank: int = 0, **sizes: int) -> Mes
     """Show the ranks of Mesh(world, **sizes) by node, as the last line of a cell. Point at one.
 
     sizes: by axis, slowest first, as for Mesh; up to 64 ranks. rank: chosen at first. TypeError,
-    ValueError: an axis that is none, too many ranks, a rank or a node that cannot be.
+    ValueError for an unknown axis, too many ranks, and an impossible rank or node.
     """
     checked = checked_sizes(sizes or {"dp": 2, "pp": 2, "tp": 2}, MOST_RANKS, _MOST_COORDINATES)
     node = arguments.whole("gpus_per_node", gpus_per_node, "1 to 16", most=16)

@@ -62,7 +62,7 @@ class _Question:
         self.widget, self.focus = self._question.widget, self._question.focus
 
     def skip(self) -> None:
-        """As if none of the points had been said, whatever is ticked."""
+        """Give up the question: no point counts as said, whatever is ticked."""
         self._question.give_up()
 
 

@@ -91,7 +91,8 @@ class PipelineAnswer:
 
     @cached_property
     def setup(self) -> PipelineSetup:
-        """What is computed: an interleaved schedule has a multiple of the ranks in microbatches."""
+        """The schedule to compute. An interleaved one has a multiple of the ranks in
+        microbatches."""
         p, m = self.asked.ranks, self.asked.microbatches
         if not self.asked.has_virtual_stages:
             is_v = SCHEDULES[self.asked.schedule] is zero_bubble_v
@@ -108,7 +109,8 @@ class PipelineAnswer:
 
     @property
     def num_operations(self) -> int:
-        """Of the schedule, counted without it, so that a huge one can be refused."""
+        """Operations of the schedule, counted without making it, so that a huge one can be
+        refused."""
         kinds = 3 if self.setup.is_split else 2
         return kinds * self.setup.ranks * self.setup.virtual * self.setup.microbatches
 
@@ -143,7 +145,7 @@ class PipelineAnswer:
 
     @property
     def note(self) -> str:
-        """What differs from what was asked, and why; nothing where it could be had."""
+        """Say how the schedule differs from the one asked for, and why; "" if it does not."""
         asked, used = self.asked, self.setup
         if used.microbatches != asked.microbatches:
             return (
@@ -235,7 +237,7 @@ class PipelineCalculator:
 
     @property
     def says(self) -> str:
-        """What differs from what the knobs say, if anything does, and the bubble and the memory."""
+        """Text below the picture: differences from the knobs, the bubble and the memory."""
         return " ".join(filter(None, [self.answer.note, self.answer.headline]))
 
     def _refresh(self, _: Any = None) -> None:

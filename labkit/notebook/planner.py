@@ -141,7 +141,7 @@ class PlannerSetup:
     """Tokens of each; 0: the model's context."""
     recipe: str = "megatron_bf16"
     tokens: float = 1e12
-    """Of the whole training."""
+    """Tokens of the whole training."""
     top: int = 8
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class PlannerSetup:
         self.job()  # names that are not known, batches that cannot be
 
     def job(self) -> Job:
-        """What the planner is asked."""
+        """The job that the knobs describe."""
         return Job(
             self.model,
             self.recipe,

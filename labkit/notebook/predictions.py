@@ -171,7 +171,7 @@ class PredictBox:
         return self._say(f"{committed}. It is {answer}. {words}", ink(colour))
 
     def _with_unit(self, text: str) -> str:
-        """What was typed; a bare number with the unit that it was read in."""
+        """Return the typed text; a bare number gets the unit in which it was read."""
         is_bare = text[-1] in ".0123456789"
         is_share = self._unit == "%" and "/" in text  # a third, not a third of a percent
         return f"{text} {self._unit}" if self._unit and is_bare and not is_share else text

@@ -74,7 +74,7 @@ class RingCost:
 
     @property
     def sent_bytes(self) -> float:
-        """What each rank puts on the wire."""
+        """Bytes that each rank sends."""
         return self._ring.sent_bytes
 
     @property

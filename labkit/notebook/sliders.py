@@ -67,7 +67,7 @@ class Knobs:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Where the sliders stand, by argument."""
+        """Values of the sliders, by argument."""
         return {name: slider.value for name, slider in self._sliders.items()}
 
     def _refresh(self, _: Any = None) -> None:

@@ -119,7 +119,7 @@ def _event(entry: Any, place: str) -> Event:
 
 
 def _check_detail(event: Event) -> None:
-    """What labkit reads of it must be right; the rest is for those who wrote it."""
+    """Check the fields of an event that labkit reads; other fields are for those who wrote them."""
     statistics.require(event)
     if event.kind == scheduling.SCHEDULER:
         if scheduling.name_of(event.detail) != event.subject:
@@ -160,11 +160,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import has done."""
+    """Result of an import."""
 
     num_added: int
     num_known: int
-    """Events of the file that were there already."""
+    """Events of the file that the store had already."""
 
 
 def export_json(path: Path) -> int:

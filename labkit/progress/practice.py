@@ -186,7 +186,7 @@ def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> 
 
 
 def _rating_of_check(earlier: list[Event], passed: bool) -> str | None:
-    """What a check says, after the exercise's earlier events; None if it says nothing new.
+    """Rate a check, given the exercise's earlier events; None if it says nothing new.
 
     An exercise is practised in attempts. One begins with the stub (the first time, and after each
     `reset`) and ends with a pass. Within it

@@ -51,9 +51,9 @@ class State:
     subject: str
     num_answers: int
     last_uid: str
-    """Of the latest answer."""
+    """Id of the latest answer."""
     last_s: float
-    """When that was, in seconds since 1970; so is `due_s`."""
+    """Time of the latest answer, in seconds since 1970, like `due_s`."""
     due_s: float
     stability: float
     """Days until the chance of recall is down to 90 %."""
@@ -62,7 +62,7 @@ class State:
     phase: int
     """1: learning, 2: review, 3: relearning."""
     step: int | None
-    """Of learning or relearning; None in review."""
+    """Step of learning or relearning; None in review."""
 
 
 def is_installed() -> bool:
@@ -122,7 +122,7 @@ def retrievability(state: State, at_s: float) -> float:
 
 
 def is_learnt(state: State) -> bool:
-    """Whether it is past its first steps, and would be recalled tomorrow, as likely as desired."""
+    """Return whether it is past its first steps, and likely enough to be recalled tomorrow."""
     return state.phase == _REVIEW and state.stability >= 1
 
 
@@ -233,7 +233,7 @@ def load_all(opened: sqlite3.Connection) -> dict[str, State]:
 
 
 def _follows(opened: sqlite3.Connection, answer: Event, earlier: State) -> bool:
-    """Whether `earlier` is the state of all other answers, and they all come before this one."""
+    """Return whether `earlier` is the state after all other answers, all older than this one."""
     count = "SELECT COUNT(*) FROM events WHERE subject = ? AND kind = ?"
     num_answers: int = opened.execute(count, (answer.subject, ANSWER)).fetchone()[0]
     is_later = (earlier.last_s, earlier.last_uid) < (answer.at_s, answer.uid)

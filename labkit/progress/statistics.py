@@ -50,9 +50,9 @@ class ExerciseRow:
     solution_shown: bool
     """Before the first pass. Afterwards it is there to compare."""
     passed_s: float | None
-    """When it passed first, in seconds since 1970; None if it never has."""
+    """Time of the first pass, in seconds since 1970; None if there was none."""
     last_s: float | None = None
-    """When it was last checked, a stub that was checked included."""
+    """Time of the last check, a check of the unchanged stub included."""
 
     @property
     def is_begun(self) -> bool:

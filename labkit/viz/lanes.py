@@ -33,7 +33,7 @@ class Scale:
     end_s: float
     width_points: float
     zero_s: float = 0.0
-    """What the axis calls 0, on the run's clock."""
+    """Time on the run's clock that the axis shows as 0."""
 
     def x(self, time_s: float) -> float:
         """Position on the axis, in the axis' unit."""
@@ -49,7 +49,7 @@ class Scale:
 
     @property
     def x_per_point(self) -> float:
-        """How much of the axis' unit one point is."""
+        """Units of the axis per point."""
         return (self.x(self.end_s) - self.x(self.start_s)) / self.width_points
 
 
@@ -136,7 +136,7 @@ class LanePainter:
             )
 
     def ending(self, word: str, last: Span, lane: float) -> None:
-        """How the rank ended, right of the last thing that it did."""
+        """Write how the rank ended, to the right of its last span."""
         x = self.scale.x(last.end_s) + 4 * self.scale.x_per_point
         self.axes.text(x, lane + MAIN_MIDDLE, word, **style.SMALL)
 

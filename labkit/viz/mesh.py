@@ -64,7 +64,7 @@ class _Form(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Of a rank, with the gap after it."""
+        """Width of a rank, with the gap after it."""
         return (self.node_width - _LABEL - _NODE_GAP) / self.gpus_per_node
 
     @property

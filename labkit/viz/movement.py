@@ -126,7 +126,7 @@ class _Writer:
         return number_text(value).replace(",", "")
 
     def text(self, value: float, *, is_tagged: bool) -> str:
-        """What stands in the cell of `value`; nothing where it neither fits nor is a tag."""
+        """Return the text for the cell of `value`; "" if it neither fits nor is a tag."""
         if not self._is_short:
             return self._number(value)
         return "".join(sorted(set(self._number(value)) - {"0"})) if is_tagged else ""

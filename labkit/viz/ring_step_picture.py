@@ -45,7 +45,7 @@ class _Layout(NamedTuple):
 
     @property
     def height(self) -> float:
-        """Of the whole picture."""
+        """Height of the whole picture."""
         return self.top(self.num_ranks) + _FOOTER - _GAP / 2
 
     def left(self, chunk: int) -> float:

@@ -57,7 +57,7 @@ class RingWalk:
     """Before the first step, then after each: what each rank holds, in the order of `ranks`."""
 
     def phase(self, step: int) -> str:
-        """Which half of the all-reduce a step, from 1, belongs to."""
+        """Return the half of the all-reduce that a step, from 1, belongs to."""
         return "reduce-scatter" if step <= len(self.steps) // 2 else "all-gather"
 
     def states_of_ranks(self) -> list[list[Holding]]:

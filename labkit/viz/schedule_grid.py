@@ -41,17 +41,17 @@ class Panel(NamedTuple):
 
 
 def schedule(timing: Any, measured: Any = None, *, title: str | None = None) -> Picture:
-    """Who computes what, when: a box per operation with the number of its microbatch.
+    """Draw a pipeline schedule: a box per operation, with the number of its microbatch.
 
     timing: a Timing, or a Schedule, whose operations then cost 1 each (B 2) and messages nothing.
     measured: a Timing of the same schedule in seconds, drawn below on its own axis.
-    Above each grid is its bubble by both conventions, beside each row how many microbatches the
-    rank holds at most: 11/2 are 11 that each count on one of the rank's two stages. Numbers that
-    do not fit are left out, and so are more than 60 messages.
+    Above each grid is its bubble by both conventions. Beside each row is the most microbatches that
+    the rank holds: 11/2 means 11 that each count on one of the rank's two stages. Numbers that do
+    not fit are left out, and so are more than 60 messages.
 
-    Returns a Picture. TypeError for what is no Timing or Schedule. ValueError for a measurement of
-    another schedule, for one that takes no time, and for more than 32 ranks or 8,192 operations;
-    ScheduleError for what is no step.
+    Returns a Picture. TypeError for anything but a Timing or a Schedule. ValueError for a
+    measurement of another schedule, for one that takes no time, and for more than 32 ranks or 8,192
+    operations; ScheduleError if the schedule is not a whole step.
     """
     timing = timing_of(timing)
     require_some_time(timing, "timing")
@@ -114,7 +114,7 @@ def _draw_panel(picture: Picture, panel: Panel) -> bool:
 
 
 def _draw_panel_header(picture: Picture, panel: Panel) -> None:
-    """Which grid it is, its bubble, and what stands in the column at the right."""
+    """Write the grid's name, its bubble, and the heading of the column at the right."""
     x, y = LEFT / WIDTH, 1 - (panel.top + 0.16) / picture.get_size_inches()[1]
     if panel.name:
         look = style.SMALL | {"fontweight": "bold"}

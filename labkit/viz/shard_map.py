@@ -78,7 +78,7 @@ class Parts:
 
     @property
     def nothing(self) -> str:
-        """Which ranks hold nothing, such as "nothing: ranks 2, 3"; "" where each has a part."""
+        """Name the ranks that hold nothing, such as "nothing: ranks 2, 3"; "" if there are none."""
         idle = tuple(rank for rank, held in enumerate(self.held_by_rank) if not held)
         return f"nothing: {ranks_text(idle)}" if idle else ""
 

@@ -88,7 +88,7 @@ _RANK_COLOURS = (
 
 
 class Series(NamedTuple):
-    """How one of several curves looks: colour, marker and line tell the same thing thrice."""
+    """Look of one of several curves, which differ in colour, marker and line at once."""
 
     colour: str
     marker: str
@@ -342,7 +342,7 @@ def text_inches(text: str, points: float, weight: str = "normal") -> tuple[float
 
 
 def require_names(argument: str, given: object, form: str) -> None:
-    """Raise TypeError for what is no mapping, and for a name that is no text."""
+    """Raise TypeError for anything but a mapping, and for a name that is not text."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{argument}={given!r:.60}: give {form}")
     for name in given:

@@ -54,7 +54,7 @@ class Lane(NamedTuple):
     main: list[Span]
     flight: list[Span]
     ending: str
-    """What stands at its end: `returned`; empty where it ends with the picture."""
+    """Word at the lane's end: `returned`; "" if the lane ends with the picture."""
 
 
 def timeline(

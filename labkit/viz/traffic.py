@@ -159,7 +159,7 @@ class Grid(NamedTuple):
     """[source][destination]."""
     unit: str
     text: Callable[[int], str]
-    """How a number is written: all of them in one unit."""
+    """Writes a number; all numbers are in one unit."""
     cell_width: float
     cell_height: float
 

@@ -36,7 +36,7 @@ class Topic:
     section: str = ""
     """The heading in the notebook under which it is shown."""
     contradicts: bool = False
-    """Whether tools and papers count differently here: its card says which counts which."""
+    """True if tools and papers count differently; the card says which counts which way."""
 
 
 def load_topics() -> dict[str, Topic]:
@@ -60,13 +60,13 @@ class Evidence:
     """One number or statement of a card, and what stands behind it: exactly one of the three."""
 
     says: str = ""
-    """As it stands in the text; "" for a pending item that is about no single number."""
+    """The number as in the text; "" for a pending item that is about no single number."""
     proof: str = ""
     """An expression of calc and runs."""
     source: str = ""
-    """Where a figure was published that nothing here can derive."""
+    """Publication of a figure that labkit cannot derive."""
     pending: str = ""
-    """What labkit does not have yet."""
+    """The feature that labkit would need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Card:
     """1 for everyone, 2 senior, 3 expert."""
     prompt: str
     minute: str
-    """What to say aloud in a minute; Markdown, as the other texts."""
+    """The spoken answer of a minute, in Markdown like the other texts."""
     deeper: str
     mistake: str
     evidence: tuple[Evidence, ...]
     rubric: tuple[str, ...]
-    """What an interviewer listens for."""
+    """Points that an interviewer listens for."""
     follow_ups: tuple[str, ...]
     sources: tuple[str, ...]
     given: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Card:
     exercise: str = ""
     file: str = ""
     line: int = 0
-    """Where the card begins in the file."""
+    """Line of the file at which the card begins."""
 
     @property
     def topic(self) -> str:

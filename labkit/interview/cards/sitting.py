@@ -74,7 +74,8 @@ def next_cards(cards: Sequence[Card], count: int, now_s: float | None = None) ->
 
 
 def next_due_s(cards: Iterable[Card]) -> float | None:
-    """When the next of them is due, in seconds since 1970; None where none was ever asked."""
+    """Return when the next of the cards is due, in seconds since 1970; None if none was ever
+    asked."""
     states = practice.all_states()
     known = [states[subject(card)].due_s for card in cards if subject(card) in states]
     return min(known, default=None)
@@ -144,7 +145,7 @@ def standing(card: Card, now_s: float | None = None) -> str:
 
 
 def nothing_due(cards: Iterable[Card], now_s: float | None = None) -> str:
-    """What is said where `next_cards` finds none."""
+    """Return the message for the case that `next_cards` finds none."""
     due_s = next_due_s(cards)
     now_s = clock.now_s() if now_s is None else now_s
     wait = "" if due_s is None else f" The next in {practice.in_words(due_s - now_s)}."

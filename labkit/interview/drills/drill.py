@@ -52,7 +52,7 @@ class Kind:
 
     name: str
     topic: str
-    """Of the question bank: "pp-2"."""
+    """Topic of the question bank, such as "pp-2"."""
     title: str
     difficulty: int
     notebook: str | None
@@ -64,12 +64,12 @@ class Kind:
 
     @property
     def subject(self) -> str:
-        """What its answers are remembered as."""
+        """Name under which its answers are stored."""
         return f"drill/{self.name}"
 
     @property
     def command(self) -> str:
-        """That asks another one."""
+        """Command that asks another one."""
         return f"labkit drill {self.name}"
 
     def question(self, seed: int) -> Question:

@@ -59,7 +59,7 @@ def may_be_confused(one: float, other: float, digits: int | None) -> bool:
 
 
 def rounded_text(value: float, digits: int | None) -> str:
-    """As a person writes it: "7.5", "0.030", "1,120", to so many digits; None: a whole number."""
+    """Write a number as a person does: "7.5", "0.030", "1,120". digits: None for a whole number."""
     if digits is None:
         return f"{round(value):,}"
     if abs(value) >= _TOO_LONG:
@@ -75,12 +75,12 @@ class Trap:
     name: str
     value: float | Result
     why: str
-    """What was confused, and what is right: a sentence or two, without the answer's number."""
+    """The confusion, and the correct way: a sentence or two, without the answer's number."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What a drill makes of its numbers. Steps and traps come from calc as the answer does."""
+    """A drill's answer for its numbers. Steps and traps come from calc like the answer."""
 
     answer: float | Result
     steps: Sequence[str]
@@ -88,7 +88,7 @@ class Solution:
 
 
 class Exhibit(NamedTuple):
-    """What is shown with a question: as text in a terminal, as a page of HTML in a notebook."""
+    """An exhibit shown with a question: text for a terminal, a page of HTML for a notebook."""
 
     text: str = ""
     page: str = ""
@@ -159,7 +159,7 @@ def _confused(value: float, other: float, answer: Quantity, digits: int | None) 
 
 @cache
 def _sizes(dimension: str) -> tuple[float, ...]:
-    """Of the units of a dimension, one of those that differ by a power of ten: equal digits."""
+    """Return one size for each set of the dimension's units that differ by a power of ten."""
     sizes = UNITS[dimension.removesuffix("/s")].values()
     return tuple({f"{size:.12e}".partition("e")[0]: float(size) for size in sizes}.values())
 
@@ -178,7 +178,7 @@ _LARGE_COUNTS = ("thousand", "million", "billion", "trillion")
 
 
 class Outcome(enum.Enum):
-    """How an answer was."""
+    """The ruling on an answer."""
 
     RIGHT = "right"
     TRAPPED = "a known trap"
@@ -223,9 +223,9 @@ def judge(question: Question, text: str) -> Ruling:
 
 
 def _doubt(question: Question, typed: Typed, is_known: bool) -> str:
-    """How a wrong bare number was read, where something else may be meant; "" if not.
+    """Say how a wrong bare number was read, if another reading is likely; "" if not.
 
-    is_known: in base units it is the answer or a trap. Which, the next answer shows.
+    is_known: read in base units, the number is the answer or a trap. The text does not say which.
     """
     if typed.unit or typed.size != question.unit_size:
         return ""
@@ -282,7 +282,8 @@ def _examples(question: Question) -> str:
 
 
 def _read(question: Question, text: str) -> Typed:
-    """What was typed. ValueError as of `read`, and where something is counted that is not asked."""
+    """Read a typed answer. ValueError as in `read`, and for a noun that the question does not
+    count."""
     amount = text.strip().removeprefix("$").removesuffix("dollars").removesuffix("USD").strip()
     asked = question.prompt.lower()
     if amount != text.strip() and "dollar" not in asked:

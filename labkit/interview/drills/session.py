@@ -27,7 +27,7 @@ _TRIES = 2
 _QUICK_S = 30.0
 _SEEDS = 10**6
 SAME_AGAIN = "The same answer again: change it, or show the answer."
-"""What is said where `is_same_again`."""
+"""Message for an answer that `is_same_again`."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Asked:
         return self.is_right or self.tries >= _TRIES
 
     def is_same_again(self, text: str) -> bool:
-        """Whether this very text was ruled on last: an impatient Enter, and no second thought."""
+        """Return whether this very text was judged last, which an impatient Enter repeats."""
         return bool(self._last_text) and text.strip() == self._last_text
 
     def answer(self, text: str) -> Ruling:
@@ -124,12 +124,12 @@ class Round:
 
     @property
     def finished(self) -> list[Asked]:
-        """Those that were rated."""
+        """Drills that were rated."""
         return [each for each in self.asked if each.rating is not None]
 
     @property
     def summary(self) -> str:
-        """How it went, in a line."""
+        """Result of the session, in one line."""
         done = self.finished
         if not done:
             return "Nothing answered."

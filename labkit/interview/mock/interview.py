@@ -59,7 +59,7 @@ class Interview:
 
     @property
     def next_item(self) -> Item | None:
-        """What to ask now; None at the end."""
+        """The item to ask now; None at the end."""
         if len(self.taken) == len(self.plan.items) or self.left_s <= 0:
             return None
         return self.plan.items[len(self.taken)]
@@ -87,7 +87,8 @@ class Interview:
             self.take(self.plan.items[len(self.taken)], 0, [GIVEN_UP])
 
     def report(self) -> Report:
-        """Of what was taken; the first call remembers it with the learner's progress."""
+        """Return the report on all items taken; the first call stores it with the learner's
+        progress."""
         found = Report(self.plan, tuple(self.taken), self.clock() - self._began_s)
         if not self._is_recorded and self.taken:
             self._is_recorded = True
@@ -178,14 +179,14 @@ class GivenExercise:
 
     @property
     def refusal(self) -> str:
-        """What is said to a pass that is not new."""
+        """Message for a solution that passes but is not new."""
         return (
             "It passes, and was in the file before it was asked for: this does not count. "
             f"`labkit reset {self.name}`, write it again, and check; or skip it."
         )
 
     def is_new(self) -> bool:
-        """Whether the code is another than it was, or was reset since; comments are no code."""
+        """Return whether the code changed, apart from comments, or was reset since the question."""
         if self._before is None or self._count_resets() > self._num_resets:
             return True
         return _code_of(self.name) != self._before

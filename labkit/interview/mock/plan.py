@@ -55,12 +55,12 @@ class Item:
 
     @property
     def minutes(self) -> int:
-        """That are meant for it."""
+        """Minutes that are meant for it."""
         return MINUTES[self.kind]
 
 
 def kind_of(item: Item) -> Kind:
-    """What asks a drill or a case."""
+    """Return the kind of drill or case that an item asks."""
     return CASES[item.name] if item.kind == CASE else DRILLS[item.name]
 
 
@@ -84,7 +84,7 @@ def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = 
     """An interview of so many minutes. seed: the same one gives the same plan, but for an exercise
     that was passed since; None: another.
 
-    Raises ValueError for a level that is none and for fewer than 6 or more than 240 minutes;
+    Raises ValueError for an unknown level and for fewer than 6 or more than 240 minutes;
     TypeError for minutes or a seed that are no whole numbers.
     """
     allowed = f"{SHORTEST} to {LONGEST} minutes"
@@ -163,7 +163,8 @@ class _Turns:
         """Groups that have not had their turn."""
 
     def draw(self, kinds: Sequence[str]) -> Item | None:
-        """Of the first of these kinds that a group has whose turn it is; None: none has any."""
+        """Draw an item of the first of these kinds that a group in turn has; None: no group has
+        any."""
         if not self._round:
             waiting = sorted(group for group, items in self._left.items() if items)
             self._round = self._rng.sample(waiting, len(waiting))

@@ -24,7 +24,7 @@ _VERDICTS = (
     (0.0, "Too early at this level. Begin with the topics below."),
 )
 GIVEN_UP = "given up: the interview was ended here"
-"""What is missing of an item that was shown and not finished."""
+"""Missing part of an item that was shown and not finished."""
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:46em;margin:2em auto;padding:0 1em;"
     "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:4px 12px;"
@@ -35,7 +35,7 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How one item went."""
+    """Result of one item."""
 
     item: Item
     score: float
@@ -46,7 +46,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Report:
-    """Of an interview that is over, or was ended."""
+    """Report on an interview that is over, or was ended."""
 
     plan: Plan
     taken: tuple[Taken, ...]
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def score(self) -> float:
-        """Of all that was taken, 0 to 1; 0 where nothing was."""
+        """Score of all items taken, 0 to 1; 0 if there are none."""
         return _mean(self.taken)
 
     @property
@@ -68,12 +68,12 @@ class Report:
 
     @property
     def done(self) -> tuple[Taken, ...]:
-        """What was not given up by ending the interview."""
+        """Items that were not given up by ending the interview."""
         return tuple(each for each in self.taken if each.missed != (GIVEN_UP,))
 
     @property
     def done_minutes(self) -> int:
-        """That were meant for these."""
+        """Minutes that were meant for these items."""
         return sum(each.item.minutes for each in self.done)
 
     @property
@@ -145,7 +145,7 @@ def _title(item: Item) -> str:
 
 
 def _again(item: Item) -> str:
-    """Where to see it, and how to be asked again."""
+    """Say where to read about an item, and how to be asked again."""
     if item.kind == QUESTION:
         card = load_bank()[item.name]
         where = f"`notebooks/{card.notebook}.ipynb`, then " if card.notebook else ""
