@@ -155,15 +155,15 @@ def ranks_that_left_the_barrier_early(world_size: int) -> int:
 
 
 def faster_on_slow_links(one: str, other: str, world_size: int, num_bytes: int) -> str:
-    """Which of two all-reduces of `num_bytes` takes less time, on links of 20 ms and 10 MB/s.
+    """Return the faster of two all-reduces of `num_bytes` on links of 20 ms and 10 MB/s.
 
-    Real ranks perform both. labkit.replay gives the time of what they did: that of the links alone.
+    Real ranks perform both, and labkit.replay gives the time that their messages take on the links.
     """
     return min((one, other), key=lambda name: seconds_on_slow_links(name, world_size, num_bytes))
 
 
 def seconds_on_slow_links(algorithm: str, world_size: int, num_bytes: int) -> float:
-    """Of an all-reduce of `num_bytes` of float32 there, by the order of its real messages."""
+    """Return the seconds of an all-reduce of float32 on those links, by its real messages."""
     link = Link(bandwidth_bytes_per_s=10e6, latency_s=20e-3)
     topology = Topology(hosts=1, ranks_per_host=world_size, fast=link)
     timelines = _all_reduced(algorithm, world_size, num_bytes, 1).timeline
@@ -285,7 +285,7 @@ def spans_of_tensors(num_tensors: int) -> list[list[list[float]]]:
 
 
 def sent_bytes_of_tensors(num_tensors: int) -> int:
-    """What rank 0 sends to do so, by its journal."""
+    """Return the bytes that rank 0 sends for it, by its journal."""
     return sent_bytes_in(_run().timeline[0], f"{_checked(num_tensors)} tensors, 0")
 
 
@@ -329,18 +329,18 @@ def reached(num_gpus: int, tree: str = "degraded") -> float:
 
 
 def gpus_at_full_speed() -> int:
-    """How many GPUs below this leaf can send at once without being slower than one alone."""
+    """Return how many GPUs below this leaf can send at once as fast as one alone."""
     counts = range(1, len(DEGRADED.ranks_below(LEAF)) + 1)
     return max(count for count in counts if math.isclose(reached(count), reached(1)))
 
 
 def measurements(num_leaves: int) -> int:
-    """How many measurements `measure.bisect_uplinks` takes at most, whichever leaf it is."""
+    """Return the most measurements that `measure.bisect_uplinks` takes for any leaf."""
     return max(_measurements(num_leaves, leaf) for leaf in range(num_leaves))
 
 
 def pairs_of_nodes() -> tuple[int, int]:
-    """How many pairs of nodes there are, and the rounds of pairs that share no node."""
+    """Return the number of pairs of nodes, and of rounds of pairs that share no node."""
     rounds = rounds_of_pairs(HEALTHY.hosts)
     return sum(map(len, rounds)), len(rounds)
 

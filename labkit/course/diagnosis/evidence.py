@@ -20,7 +20,8 @@ from labkit.profile import Terms, Trace
 
 @real_run
 def blocked() -> tuple[int, int]:
-    """How many ranks of how many are idle in an operation, where one has a batch too few."""
+    """Return how many ranks are idle in an operation, and of how many, if one has a batch too
+    few."""
     return sum(map(_is_blocked, _hang())), len(_hang())
 
 
@@ -99,12 +100,12 @@ def share_of_a_trace(name: str, term: str) -> float:
 
 
 def cause(name: str) -> str:
-    """What the diagnosis of the same trace names first: "compute", "launch", "input"."""
+    """Return the first cause in the diagnosis of this trace: "compute", "launch", "input"."""
     return profile.diagnose(profile.h200(name))[0].cause
 
 
 def of_128_gpus(what: str) -> float:
-    """Of the first step of rank 0 of 128.
+    """Return a number of the first step of rank 0 of 128 GPUs.
 
     what: "step" and "communication", in seconds; "exposed": communication while nothing is
     computed, in seconds; "overlap": the share of the communication that is hidden, 0 to 1.

@@ -226,7 +226,7 @@ def _routers() -> list[tuple[int, int, float, Shown]]:
     between=("2", "3000"),
 )
 def dropped_choices(tokens: int, k: int, factor: float, loads: tuple[int, ...]) -> Solution:
-    """What each expert has above its capacity."""
+    """Return the sum of each expert's choices above its capacity."""
     capacity = int(calc.expert_capacity(tokens, len(loads), k, factor))
     dropped = int(calc.dropped_choices(loads, capacity))
     over = [max(load - capacity, 0) for load in loads]

@@ -34,7 +34,8 @@ _ATTENTION: dict[str, Callable[..., Tensor]] = {
 
 @real_run
 def own_keys_sent(strategy: str, phase: str = "forward") -> float:
-    """How many times its own keys and values a rank sends for attention over a cut sequence.
+    """Return how many times its own keys and values a rank sends for attention over a sharded
+    sequence.
 
     strategy: "ring", "gathered" or "ulysses"; as many heads of keys as of queries, float32.
     """
@@ -43,7 +44,7 @@ def own_keys_sent(strategy: str, phase: str = "forward") -> float:
 
 
 def _of_phase(result: Run, phase: str) -> list[Operation]:
-    """What rank 0 has posted in its region of this name."""
+    """Return the operations that rank 0 posted in its region of this name."""
     timeline = result.timeline[0]
     (region,) = [each for each in timeline.regions if each.name == phase]
     assert region.end_s is not None

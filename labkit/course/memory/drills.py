@@ -56,7 +56,7 @@ def without_master(recipe: str) -> calc.Recipe:
 
 
 def as_gib(nbytes: float) -> float:
-    """What somebody means who writes the number of GiB and calls it GB."""
+    """Return the bytes that a number of GiB means if it is called GB."""
     return nbytes / calc.units.GiB * calc.units.GB
 
 

@@ -75,7 +75,7 @@ class _Again(nn.Module):
 
 
 def recomputed(what: str) -> float:
-    """Of a GPT of 4 layers whose blocks are all computed again, over the same model plainly.
+    """Return a number of a GPT with all blocks recomputed, over that of the same GPT without.
 
     what: "operations", counted; "activations", kept when forward has finished.
     """
@@ -209,7 +209,7 @@ class _Moments32(AdamW):
 
 
 def _made(recipe: str, model: nn.Module) -> tuple[Any, Any]:
-    """What steps, and what has the states."""
+    """Return the object that steps, and the optimizer that has the states."""
     if recipe == "masters":
         masters = MasterWeights(model.parameters(), lambda each: AdamW(each, 1e-3))
         return masters, masters.optimizer

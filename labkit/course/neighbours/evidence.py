@@ -1,4 +1,4 @@
-"""What the neighbours of pretraining send: adapters under data parallelism, merged histograms."""
+"""Traffic of neighbours of pretraining: adapters under data parallelism, merged histograms."""
 
 import torch
 from torch import Tensor, nn

@@ -15,7 +15,8 @@ _MICROBATCHES = (4, 8, 12, 16, 24, 32, 48, 64)
 def share_of_bubble(
     stages: int, num: int, schedule: str = "1f1b", of: str = "total", v: int = 1
 ) -> float:
-    """Of a schedule, of the total or the ideal time, with v virtual stages on each rank."""
+    """Return the bubble's share of the total or the ideal time, with v virtual stages on each
+    rank."""
     return float(calc.bubble_fraction(stages, num, schedule, v, of))
 
 

@@ -71,9 +71,9 @@ class _Half(NamedTuple):
 
 @real_run
 def losses_as_before(kept: str) -> tuple[int, int]:
-    """How many of how many losses after a restart are those of a run that was not interrupted.
+    """Return how many losses after a restart match an uninterrupted run, and of how many.
 
-    kept: what the checkpoint has, of "model", "optimizer" (Adam's moments and its step count) and
+    kept: the checkpoint's parts, of "model", "optimizer" (Adam's moments and its step count) and
     "cursor" (which batch is next), as "model optimizer". A process of its own runs each half.
     """
     whole = run(_train, 1, (None, (), 2 * _HALF)).values[0].losses
@@ -83,7 +83,7 @@ def losses_as_before(kept: str) -> tuple[int, int]:
 
 @real_run
 def batches_used_twice(kept: str) -> int:
-    """Of the 4 batches after the restart, how many had been trained on before it."""
+    """Return how many of the 4 batches after the restart had been trained on before it."""
     before = _first_half().used
     return sum(batch in before for batch in _second_half(kept).used)
 
@@ -122,7 +122,7 @@ def _train(world: Group, saved: bytes | None, kept: tuple[str, ...], num_steps: 
 
 @real_run
 def share_read(saved_by: int, loaded_by: int) -> float:
-    """What part of a sharded checkpoint a rank reads, at most, when others load it than saved it.
+    """Return the largest share of a sharded checkpoint that a rank reads after a change of ranks.
 
     A GPT with AdamW, sharded by ZeRO-3 over the ranks that save and over those that load.
     """
@@ -153,7 +153,7 @@ def _load_sharded(world: Group, folder: str) -> int:
 
 @real_run
 def rollouts_learned(cursor: str) -> tuple[int, int]:
-    """How many rollouts the parameters have learned from twice, and how many never, after a kill.
+    """Return how many rollouts were learned from twice, and how many never, after a kill.
 
     cursor: "in the checkpoint", "in a file" of its own that is written before each step, or "none":
     the queue starts again. The job is killed after 6 steps, 2 of them after its checkpoint, and
@@ -235,25 +235,26 @@ def processes() -> tuple[frozenset[int], ...]:
 
 
 def survivors() -> int:
-    """Of NUM_WORKERS workers of torchrun, how many keep their process when one of them fails."""
+    """Return how many of torchrun's NUM_WORKERS workers keep their process when one fails."""
     before, after = processes()
     return len(before & after)
 
 
 def started_again() -> int:
-    """How many workers torchrun starts when one of NUM_WORKERS fails."""
+    """Return how many workers torchrun starts when one of NUM_WORKERS fails."""
     before, after = processes()
     return len(after - before)
 
 
 class Recovery(NamedTuple):
-    """What a failure cost, and what was paid before it."""
+    """The cost of a failure, and the cost of preparing for it."""
 
     steps_repeated: int
     bytes_sent: int
-    """By each rank for each save or step, so that its state survives; nothing for a disk."""
+    """Bytes that each rank sends for each save or step, so that its state survives; 0 for a
+    disk."""
     bytes_moved: int
-    """To be back: read or received by rank 0, or by the replica that returned."""
+    """Bytes to recover: read or received by rank 0, or by the replica that returned."""
     seconds_lost: float
 
 
@@ -311,7 +312,7 @@ def _of_replicas(killed_in: int) -> Recovery:
 
 
 def _replica(replica: elastic.Replica, killed_in: int) -> tuple[int, int]:
-    """How many steps it has begun, and the bytes of its gradients."""
+    """Return the number of steps that a replica started, and the bytes of its gradients."""
     model = GPT(_JOB)
     optimizer, begun = AdamW(model.parameters(), 1e-3), 0
     replica.hold(model, optimizer)

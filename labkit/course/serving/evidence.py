@@ -87,7 +87,7 @@ def passes_beside_a_prompt(prompt: int, token_budget: int) -> tuple[int, int]:
 
 @real_run
 def cached_share_and_passes(paged: bool) -> tuple[float, int]:
-    """Of the slots that requests hold, the share with keys and values; and the passes of all.
+    """Return the share of held slots with keys and values, and the number of passes.
 
     80 requests wait for 320 slots: pages of 16 and preemption, or a region for the longest answer.
     Prompts have 1 to 31 tokens. Answers may have 64, and most end before, with a stop token.
@@ -103,11 +103,11 @@ def cached_share_and_passes(paged: bool) -> tuple[float, int]:
 
 class _Served(NamedTuple):
     num_tokens: list[int]
-    """Of each pass."""
+    """New tokens of each pass."""
     waits: list[float]
-    """Of each request, the passes from its arrival to its first token."""
+    """By request: passes from its arrival to its first token."""
     cached_share: float
-    """Of all slots that requests hold in a pass, those with keys and values; over all passes."""
+    """Share of the slots held by requests that have keys and values, over all passes."""
 
 
 def _of_lengths(lengths: tuple[int, ...], slots: int, every: int, is_continuous: bool) -> _Served:
@@ -200,7 +200,7 @@ def _speculation(world: Group, temperature: float, num_drafts: int) -> tuple[flo
 
 @real_run
 def greedy_answers_kept(num_drafts: int) -> int:
-    """Of 8 greedy answers of 40 tokens, how many are the same with drafts and without."""
+    """Return how many of 8 greedy answers of 40 tokens are the same with drafts and without."""
     return run(_greedy_answers_kept, 1, (num_drafts,)).values[0]
 
 

@@ -87,7 +87,7 @@ def gradient_without_f() -> float:
 
 
 def _of_phase(result: Run, phase: str) -> list[Operation]:
-    """What rank 0 has posted in its region of this name."""
+    """Return the operations that rank 0 posted in its region of this name."""
     timeline = result.timeline[0]
     (region,) = [each for each in timeline.regions if each.name == phase]
     assert region.end_s is not None

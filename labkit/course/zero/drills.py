@@ -18,7 +18,7 @@ _IN_BF16 = "parameters and gradients travel in bf16, on rings"
 
 
 def left_whole(level: int) -> calc.Recipe:
-    """What a level leaves whole."""
+    """Return a recipe of the parts that a level does not shard."""
     return calc.Recipe(name="whole", parameter_bytes=2, gradient_bytes=2 if level == 1 else 0)
 
 
@@ -35,7 +35,7 @@ def left_whole(level: int) -> calc.Recipe:
     between=("2 GB", "2 TB"),
 )
 def zero_states(level: int, params: float, dp: int) -> Solution:
-    """What is sharded over d, and what is not."""
+    """Split the states into those sharded over d ranks and the others."""
     states = calc.model_state_bytes(params, "zero_paper", level, dp)
     other = 3 - level
     return Solution(

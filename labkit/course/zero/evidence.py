@@ -71,14 +71,15 @@ def _value_of(model: nn.Module) -> torch.Tensor:
 
 @real_run
 def held(strategy: str, kind: str) -> float:
-    """Of all "parameters", "gradients" or "optimizer states", the share that a rank of 4 holds."""
+    """Return the share that a rank of 4 holds of "parameters", "gradients" or "optimizer
+    states"."""
     most = max(of_rank[strategy][kind] for of_rank in _all_metered())
     return most / (_HELD_BYTES[kind] * GPT(_CONFIG).num_parameters)
 
 
 @real_run
 def held_bytes_per_parameter(strategy: str) -> float:
-    """Of all three kinds, in float32 with AdamW, on a rank of 4: 16 without sharding."""
+    """Return the bytes per parameter of all three kinds on a rank of 4, in float32 with AdamW."""
     return sum(nbytes * held(strategy, kind) for kind, nbytes in _HELD_BYTES.items())
 
 
@@ -106,7 +107,7 @@ def _held_by(world: Group, strategy: str) -> dict[str, float]:
 
 @real_run
 def sent_volume(strategy: str, microbatches: int = 1) -> float:
-    """What rank 0 of 4 sends in a step, in times (n - 1)/n of the parameters.
+    """Return the bytes that rank 0 of 4 sends in a step, in units of (n - 1)/n of the parameters.
 
     strategy: "ddp" (quiet until the last microbatch), "zero1", "zero2", "zero3", "zero3, kept".
     """
@@ -146,7 +147,7 @@ def _accumulated(world: Group, microbatches: int) -> None:
 
 @real_run
 def disk_bytes_per_parameter() -> float:
-    """What a step reads and writes per parameter with AdamW's float32 moments on disk, one rank."""
+    """Return the bytes per parameter that a step of one rank moves with AdamW's moments on disk."""
     return run(_on_disk, 1).values[0]
 
 

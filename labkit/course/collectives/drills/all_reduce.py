@@ -204,7 +204,7 @@ def _tree_below(n: int, alpha: float, beta: float, tree_rounds: int = 2) -> floa
     between=("10 KB", "100 MB"),
 )
 def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
-    """Where 2 log2(n) (alpha + D beta) meets 2(n-1) (alpha + D/n beta)."""
+    """Return the size D at which 2 log2(n) (alpha + D beta) equals 2(n-1) (alpha + D/n beta)."""
     crossing = _tree_below(n, alpha, 1 / link)
     steps, ring = 2 * (n.bit_length() - 1), calc.collective("all_reduce", "ring", n)
     saved, more = (ring.steps - steps) * alpha, steps - ring.sent_bytes

@@ -12,7 +12,7 @@ SIZES = [1024 * 4**step for step in range(12)]  # 1 KiB to 4 GiB
 
 
 def seconds(alpha: float, beta: float, n: int, nbytes: int, algorithm: str) -> float:
-    """What the calculator says."""
+    """Return the calculator's seconds."""
     if algorithm == "ring":
         return calc.collective("all_reduce", "ring", n, nbytes).seconds(alpha, beta)
     # A reduction takes as long as a broadcast.
@@ -20,8 +20,10 @@ def seconds(alpha: float, beta: float, n: int, nbytes: int, algorithm: str) -> f
 
 
 def same(got: Any, right: Any, case: g.Case) -> bool:
-    """Whether an answer is as near to the right one as the contract asks. A link is as near as
-    the times that it gives for the points."""
+    """Return whether an answer is as near to the right one as the contract asks.
+
+    A fitted link is compared by the times that it gives for the points.
+    """
     within = case.known[1]
     if case.function == "choose":
         return bool(got == right)
@@ -64,7 +66,7 @@ def link(draw: g.Draw, scale: float = 1) -> tuple[float, float]:
 
 
 def in_words(alpha: float, beta: float, n: int, nbytes: int) -> str:
-    """What is asked."""
+    """Describe the case."""
     return f"{n} ranks, {nbytes:,} bytes, {alpha = :.4g}, {beta = :.4g}"
 
 

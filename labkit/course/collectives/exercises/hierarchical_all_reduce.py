@@ -59,7 +59,7 @@ def fault(s: g.Observed) -> Finding | None:
 
 
 def way(s: g.Observed) -> str:
-    """What is wrong with the way to other hosts, where it takes too many bytes."""
+    """Name the mistake if too many bytes go to other hosts; "" if not."""
     num_hosts, most = s.n // s.args[1], max(between_hosts(s))
     if most <= 2 * (num_hosts - 1) * part_bytes(s):
         return ""

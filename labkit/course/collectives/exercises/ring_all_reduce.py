@@ -28,7 +28,7 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def has_small_messages(s: g.Observed) -> bool:
-    """Whether no message is longer than the longest chunk."""
+    """Return whether no message is longer than the longest chunk."""
     longest = budget(s).bytes_per_send
     return all(e.nbytes <= longest for rank in range(s.n) for e in s.messages(rank))
 

@@ -27,7 +27,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def num_messages(s: g.Observed) -> int:
-    """How many messages there are in all."""
+    """Return the number of messages of all ranks."""
     return sum(len(s.messages(rank)) for rank in range(s.n))
 
 
@@ -38,12 +38,12 @@ def steps_below(s: g.Observed, rank: int) -> int:
 
 
 def is_slow(s: g.Observed) -> bool:
-    """Whether x takes more than ceil(log2 n) steps down a tree."""
+    """Return whether x takes more than ceil(log2 n) steps down a tree."""
     return num_messages(s) == s.n - 1 and steps_below(s, s.args[1]) > (s.n - 1).bit_length()
 
 
 def sends_in_each_step(s: g.Observed) -> bool:
-    """Whether the root has as many children as in a binomial tree."""
+    """Return whether the root has as many children as in a binomial tree."""
     return len(s.messages(s.args[1])) == (s.n - 1).bit_length()
 
 

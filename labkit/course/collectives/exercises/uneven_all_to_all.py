@@ -61,13 +61,13 @@ def blocks(s: g.Observed) -> Iterator[tuple[int, int, int]]:
 
 
 def expects_what_it_sends(s: g.Observed) -> bool:
-    """Whether buffers are as long as a rank's own counts say."""
+    """Return whether buffers are as long as a rank's own counts."""
     rows, ours, theirs = zip(*blocks(s))
     return rows == ours != theirs
 
 
 def is_reordered(s: g.Observed) -> bool:
-    """Whether every rank has its rows, and only their order is wrong."""
+    """Return whether every rank has its rows, but in a wrong order."""
     return all(
         got.dtype == right.dtype and sorted(got.tolist()) == sorted(right.tolist())
         for got, right in zip(s.ys, s.right)

@@ -118,7 +118,7 @@ def largest_part(task: Any, given: Any, known: Any) -> tuple[str, float]:
 
 
 def is_same_part(got: Any, right: Any, case: g.Case) -> bool:
-    """Whether the part is the right one, and the bytes within 0.0001."""
+    """Return whether the part is the right one, and the bytes are within 0.0001."""
     return got[0] == right[0] and abs(got[1] / right[1] - 1) < 1e-4
 
 
@@ -219,7 +219,7 @@ def slow_by(s: g.Observed) -> str:
 
 
 def describe(s: g.Observed) -> str:
-    """How slow a layout is."""
+    """Say how slow a layout is."""
     mine, best = steps(s)
     return f"{s.y} takes {mine} ({in_words(mine)}); {best} ({in_words(best)}) can be reached"
 

@@ -100,7 +100,7 @@ def right(sizes: dict[str, int], held: g.ByRank, max_norm: float, known: float) 
 
 
 def same(got: Any, right: Any, case: g.Case) -> bool:
-    """Whether norm and gradients are right but for rounding in the gradients' dtype."""
+    """Return whether norm and gradients are right up to rounding in the gradients' dtype."""
     return (
         type(got["norm"]) in (int, float)
         and abs(got["norm"] - right["norm"]) <= 1e-5 * right["norm"]

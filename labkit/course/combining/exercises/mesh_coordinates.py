@@ -41,7 +41,7 @@ def shown(sizes: Sizes, rank: int, axes: Sequence[str] = (), node: int = 0) -> s
 
 
 def right(sizes: Sizes, rank: int, axes: Sequence[str] = (), node: int = 0) -> Any:
-    """Of the function with these arguments: all ranks are written down, and looked through."""
+    """Return the right answer, found by listing the coordinates of all ranks."""
     ranges = [range(size) for size in sizes.values()]
     places = [dict(zip(sizes, place)) for place in itertools.product(*ranges)]
     mine = places[rank]

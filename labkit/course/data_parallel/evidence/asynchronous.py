@@ -39,7 +39,8 @@ _COMPRESSORS: dict[str, Callable[[], Compressor]] = {
 
 @real_run
 def server_volume(num_workers: int) -> float:
-    """What a synchronous server sends in a step to so many workers, in times the parameters."""
+    """Return the bytes that a synchronous server sends in a step, in multiples of the
+    parameters."""
     result = run(_served, num_workers + 1)
     nbytes = 4 * sum(parameter.numel() for parameter in GPT(_CONFIG).parameters())
     return result.traffic[0].sent_bytes / (_SETTINGS.num_steps * nbytes)
@@ -101,7 +102,7 @@ def _settles(rate: float, stale_steps: int) -> bool:
 
 @real_run
 def compression_factor(compressor: str) -> float:
-    """How many times fewer bytes rank 0 of 4 sends for its gradients than in a ring all-reduce."""
+    """Return the bytes of a ring all-reduce over those that rank 0 of 4 sends for its gradients."""
     return _bucket_bytes(_PLAIN) / _bucket_bytes(compressor)
 
 
@@ -122,7 +123,7 @@ def _compressed(world: Group, compressor: str) -> None:
 
 @real_run
 def never_sent(has_feedback: bool) -> float:
-    """Of 1,000 entries, how many no rank of 3 has sent in 200 steps of a top 1%."""
+    """Return how many of 1,000 entries no rank of 3 has sent in 200 steps of a top 1%."""
     return run(_applied, 3, args=(has_feedback,)).values[0]
 
 
@@ -141,7 +142,7 @@ def _applied(world: Group, has_feedback: bool) -> int:
 
 @real_run
 def local_sgd_saving(inner_steps: int) -> float:
-    """How many times fewer bytes rank 0 of 4 sends in 8 steps when it averages every so many."""
+    """Return how many times fewer bytes rank 0 of 4 sends in 8 steps with this averaging period."""
     return _outer_bytes(1) / _outer_bytes(inner_steps)
 
 

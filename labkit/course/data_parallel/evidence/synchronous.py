@@ -81,7 +81,8 @@ def difference_between_replicas(rung: str = "overlapped") -> float:
 
 @real_run
 def distance_kept_without_broadcast() -> float:
-    """How far two ranks of unlike seeds are apart after 5 averaged steps, over how far before."""
+    """Return the distance of two ranks with unlike seeds after 5 averaged steps, over that
+    before."""
     (before, after), (other_before, other_after) = run(_without_broadcast, 2).values
     return ((after - other_after).norm() / (before - other_before).norm()).item()
 
@@ -101,7 +102,7 @@ def _without_broadcast(world: Group) -> list[torch.Tensor]:
 
 
 def gradients_of(module: nn.Module) -> list[torch.Tensor]:
-    """Those that there are, in the order of the parameters."""
+    """Return the gradients that exist, in the order of the parameters."""
     return [p.grad for p in module.parameters() if p.grad is not None]
 
 
@@ -194,7 +195,7 @@ def loss_of_a_sum(optimizer: str, is_summed: bool) -> float:
 
 
 def error_of_batch_norm(per_rank: int, has_batch_norm: bool = True) -> float:
-    """How far 4 ranks' averaged gradient is from one process's, relative to that one's length."""
+    """Return the relative error of 4 ranks' averaged gradient against one process."""
     return distance_from_one_process("batch" if has_batch_norm else "layer", (per_rank,) * 4)
 
 
@@ -311,7 +312,8 @@ def run_of(framework: str) -> Run:
 
 
 def begun_in_backward(framework: str) -> int:
-    """How many of LAYERS buckets rank 0 began to send before the last layer's backward ended."""
+    """Return how many of LAYERS buckets rank 0 started to send before the last layer's backward
+    ended."""
     timeline = run_of(framework).timeline[0]
     _, last_s = region_of(timeline, "backward")  # of the layer that comes last
     first: dict[str | None, float] = {}

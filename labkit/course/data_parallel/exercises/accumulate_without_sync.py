@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from labkit.grade import grader as g
 
 EXAMPLES = 200
-"""Of a microbatch: its activations need far more memory than the gradients."""
+"""Examples in a microbatch: so many that activations need far more memory than gradients."""
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
@@ -63,7 +63,8 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def keeps_activations(s: g.Observed) -> bool:
-    """Whether there are others at the beginning of a forward: each has 4 numbers per example."""
+    """Return whether earlier activations are alive at the start of a forward: 4 numbers per
+    example."""
     return any(e.live_bytes > 8 * 4 * EXAMPLES for rank in s.ranks for e in rank.notes)
 
 

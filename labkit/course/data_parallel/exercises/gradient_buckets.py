@@ -28,7 +28,7 @@ def questions(draw: g.Draw) -> list[g.Case]:
 
 
 def right(numels: Sequence[int], itemsize: int, most: int) -> list[list[int]]:
-    """As many of the last gradients as fit, and at least one; then the same with the others."""
+    """Return buckets of as many of the last gradients as fit, at least one, and so on."""
     if not numels:
         return []
     starts = range(len(numels) - 1)
@@ -118,7 +118,7 @@ def means(gradients: g.ByRank, bucket_bytes: int) -> list[Tensor]:
 
 
 def sends_buckets(s: g.Observed) -> bool:
-    """Whether rank 0's all-reduces are the buckets, in their order; one rank may leave them out."""
+    """Return whether rank 0's all-reduces are the buckets in order; one rank may leave them out."""
     xs, sent = s.right[0], [e.nbytes for e in s.operations(0)]
     buckets = right([x.numel() for x in xs], xs[0].element_size(), s.args[1])
     expected = [sum(xs[i].nbytes for i in bucket) for bucket in buckets]

@@ -89,12 +89,12 @@ def during_backward(s: g.Observed) -> Iterator[list[Any]]:
 
 
 def starts_late(s: g.Observed) -> bool:
-    """Whether a rank starts no all-reduce during backward."""
+    """Return whether a rank starts no all-reduce during backward."""
     return any(all(e.what != "all_reduce" for e in events) for events in during_backward(s))
 
 
 def waits_early(s: g.Observed) -> bool:
-    """Whether a rank waits during backward, or starts an all-reduce that blocks."""
+    """Return whether a rank waits during backward, or starts an all-reduce that blocks."""
     return any(
         e.what == "wait" or (e.what == "all_reduce" and not e.is_pending)
         for events in during_backward(s)

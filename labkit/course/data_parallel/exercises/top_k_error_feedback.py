@@ -24,7 +24,7 @@ def steps(draw: g.Draw) -> list[g.Case]:
 
 
 def in_order(watch: Any, args: tuple[Any, ...]) -> Any:
-    """What compress returns, sorted by place; a result of another form as it is."""
+    """Return compress's result, sorted by place; a result of another form is returned as it is."""
     gradient, owed, k = args
     result = watch.function(gradient, owed.clone(), k)
     with suppress(Exception):

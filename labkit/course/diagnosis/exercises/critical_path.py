@@ -74,7 +74,7 @@ def replayed(run: list[Operation], n: int, longer: Operation | None = None) -> R
 
 
 def end_of(ranks: Ranks) -> int:
-    """When the last operation ends."""
+    """Return the end of the last operation."""
     return max(ops[-1][3] for ops in ranks)
 
 
@@ -88,7 +88,7 @@ def picture(s: g.Observed) -> str:
 
 
 def leaves_a_rank_at_a_work(s: g.Observed) -> bool:
-    """Whether works of one name are taken for one operation.
+    """Return whether works of one name are taken for one operation.
 
     The path goes from such a work to another rank. Their slack lets all of them end together.
     """

@@ -13,7 +13,7 @@ PROGRAMS = ("shift", "pass_it_on", "log_the_loss", "epoch", "two_groups")
 
 
 def calls(program: str, rank: int, n: int) -> list[Call]:
-    """What a rank calls in a program, in order."""
+    """Return the calls of a rank in a program, in order."""
     left, right = (rank - 1) % n, (rank + 1) % n
     recv: Call = f"recv from {left}", "message", (left, rank)
     send: Call = f"send to {right}", "message", (rank, right)

@@ -22,7 +22,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def run(rng: Random, kind: str, is_small: bool = False) -> Steps:
-    """A run of 5 or 7 steps, or of 3. Two ranks stand out: a straggler, and one that is none."""
+    """Make a run of 5 or 7 steps, or of 3. A straggler stands out, and a rank that is not one."""
     n, num_steps, num_collectives = rng.randrange(3, 7), rng.choice((5, 7)), rng.randrange(3, 6)
     if is_small:
         n, num_steps, num_collectives = 3, 3, 2
@@ -64,7 +64,7 @@ def gain_of(rank: int, collective: Collective) -> int:
 
 
 def names_one_that_waits(s: g.Observed) -> bool:
-    """Whether the answer is another rank, and one that waits longer than the mean."""
+    """Return whether the answer is a wrong rank that waits longer than the mean."""
     collectives = [collective for step in s.xs for collective in step]
     waits = [sum(end - at for at, end in its) for its in zip(*collectives)]
     return s.y[0] != s.right[0][0] and waits[s.y[0]] * len(waits) >= sum(waits)

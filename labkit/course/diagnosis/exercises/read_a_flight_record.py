@@ -13,7 +13,7 @@ OTHER = [
     {"input_dtypes": ["BFloat16"]},
     {"profiling_name": "nccl:all_gather"},
 ]
-"""What a rank may do differently."""
+"""Possible differences of a rank from the others."""
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
@@ -28,7 +28,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 def entry(
     log: list[dict[str, Any]], group: tuple[str, str], state: str, is_p2p: bool = False
 ) -> dict[str, Any]:
-    """What the next all-reduce of a rank leaves. Messages do not count."""
+    """Return the entry that a rank's next all-reduce leaves. Messages do not count."""
     is_in_group = [each["process_group"] == group and not each["is_p2p"] for each in log]
     return {
         "process_group": group,
@@ -111,7 +111,7 @@ def describe(s: g.Observed) -> str:
 
 
 def forgets_a_silent_rank(s: g.Observed) -> bool:
-    """Whether missing ranks are left out that have called nothing in the group."""
+    """Return whether the answer omits missing ranks that called nothing in the group."""
     what, group, _, missing = s.right[0]
     called = {
         rank

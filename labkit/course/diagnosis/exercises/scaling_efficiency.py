@@ -53,7 +53,7 @@ def right(*args: float, known: str) -> float:
 
 
 def is_reached(permille: int, percent: int) -> bool:
-    """Whether some number of ranks has exactly the efficiency that is asked for."""
+    """Return whether some number of ranks has exactly this efficiency."""
     return (100 - percent) * 1000 % (percent * permille) == 0
 
 

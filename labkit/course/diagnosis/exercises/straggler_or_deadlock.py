@@ -13,7 +13,7 @@ from labkit.grade import grader as g
 
 Rank = dict[str, Any]
 Program = list[tuple[str, Any]]
-"""What a rank does: ("all_reduce", group), ("send", rank), ("compute", None)."""
+"""Actions of a rank: ("all_reduce", group), ("send", rank), ("compute", None)."""
 WORLD = "world"
 STORIES = {
     "compute": "a: isend b, compute; c: start_all_reduce world, compute; others: all_reduce world",
@@ -27,7 +27,7 @@ STORIES = {
     "aside": "a: send b; b: send a; c: compute; d: recv a; others: recv d",
     "crossed": "b: barrier world; others: all_reduce pair, barrier world",
 }
-"""What ranks do after all trained together for a while, by their roles. "a:" has returned."""
+"""Actions of ranks after all trained together for a while, by role. "a:" has returned."""
 RUNNING = {"compute": "x = (x @ x).clamp(0, 1)", "input": "batch = next(batches)"}
 STARTED = {"start_all_reduce": "all_reduce", "isend": "send"}
 """Operations that do not block, and their names in the evidence."""
@@ -151,7 +151,7 @@ def right(ranks: list[Rank]) -> tuple[str, int]:
 
 
 def same(got: Any, right: Any, case: g.Case) -> bool:
-    """Whether an answer is the same, or names another rank of a cycle."""
+    """Return whether an answer is the same, or names another rank of the cycle."""
     fault, rank = got
     if fault != right[0] or rank == right[1]:
         return fault == right[0]
@@ -159,7 +159,7 @@ def same(got: Any, right: Any, case: g.Case) -> bool:
 
 
 def table(s: g.Observed) -> str:
-    """What was shown of the job, one line per rank."""
+    """Write the job's table as the learner got it, one line per rank."""
     names = ("rank", "state", "operation", "peer", "group", "number", "posted")
     rows = [names, *([str(one[name]) for name in names] for one in s.xs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -45,7 +45,7 @@ def case(
 
 
 def output(expert: int | Tensor, rows: Tensor) -> Tensor:
-    """What an expert returns; all experts differ."""
+    """Return an expert's output; all experts differ."""
     return rows * (expert + 2) + 7 * expert
 
 
@@ -85,7 +85,7 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def works_more(s: g.Observed) -> bool:
-    """Whether an expert is called twice, or with more rows than there are tokens."""
+    """Return whether an expert is called twice, or with more rows than there are tokens."""
     experts, rows = zip(*(note.value for rank in s.ranks for note in rank.notes))
     return s.n > 1 and (len(experts) > len(set(experts)) or sum(rows) > sum(map(len, s.xs)))
 

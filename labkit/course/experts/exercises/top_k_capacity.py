@@ -52,7 +52,7 @@ def right(*args: Any) -> Any:
 
 
 def with_gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What the function returns, by name, and the gradient that comes from the weights."""
+    """Return the function's results, by name, and the gradient that comes from the weights."""
     logits_TE, *others, grad_TK = args
     logits_TE = logits_TE.detach().requires_grad_()
     returned = function(logits_TE, *others)
@@ -87,14 +87,14 @@ def routed(
 
 
 def shares_a_slot(s: g.Observed) -> bool:
-    """Whether two choices have the same slot of the same expert."""
+    """Return whether two choices have the same slot of the same expert."""
     expert, slot = s.y["expert_TK"], s.y["slot_TK"]
     taken = (expert * 1000 + slot)[slot >= 0]
     return len(taken.unique()) < len(taken)
 
 
 def differs_in_the_last_slot(s: g.Observed) -> bool:
-    """Whether only the last slots of experts have other tokens."""
+    """Return whether only the last slots of experts have other tokens."""
     differs = (s.y["token_EC"] != s.right[0]["token_EC"]).any(0)
     return bool(differs[-1]) and not differs[:-1].any()
 

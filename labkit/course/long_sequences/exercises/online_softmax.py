@@ -105,7 +105,7 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def keeps(s: g.Observed) -> bool:
-    """Whether blocks, or what was made of them, stay in memory."""
+    """Return whether blocks, or tensors made of them, stay in memory."""
     most = budget(s).peak_bytes or math.inf
     return s.ranks[0].peak_bytes > most or any(note.value > 2 for note in s.ranks[0].notes)
 

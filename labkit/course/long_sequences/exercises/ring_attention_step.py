@@ -35,14 +35,14 @@ class Receiving(WatchedGroup):
         self.buffers: list[weakref.ref[torch.UntypedStorage]] = []
 
     def irecv(self, buffer: Tensor, src: int) -> WatchedPending:
-        """As Group.irecv."""
+        """Post a receive like Group.irecv, and remember its buffer."""
         pending = super().irecv(buffer, src)
         self.buffers.append(weakref.ref(buffer.untyped_storage()))
         return pending
 
     @property
     def received_bytes(self) -> int:
-        """Of the memory that is still there."""
+        """Bytes of received buffers that are still alive."""
         alive = {x._cdata: x.nbytes() for ref in self.buffers if (x := ref()) is not None}
         return sum(alive.values())
 
@@ -101,24 +101,26 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def num_keys(s: g.Observed, rank: int, what: str = "") -> float:
-    """How many keys a rank computes with, per query and head."""
+    """Return how many keys a rank computes with, per query and head."""
     H, t, K = s.xs[rank].shape
     return sum(e.value[0] for e in s.ranks[rank].notes if what in e.what) / (2 * H * t * K)
 
 
 def computes_masked(s: g.Observed) -> bool:
-    """Whether a rank computes clearly more than its own block and earlier ones take."""
+    """Return whether a rank computes clearly more than its own block and earlier ones take."""
     seen = [num_keys(s, rank) for rank in range(s.n)]
     return any(k > 1.75 * sum(x.shape[1] for x in s.xs[: r + 1]) for r, k in enumerate(seen))
 
 
 def waits_first(s: g.Observed) -> bool:
-    """Whether a rank computes while nothing travels. The last block of the last rank does not."""
+    """Return whether a rank computes while nothing travels, except the last rank on its last
+    block."""
     return any(num_keys(s, r, "computes alone") > 0.4 * s.xs[r].shape[1] for r in range(s.n - 1))
 
 
 def grows(s: g.Observed) -> bool:
-    """Whether more than two blocks are alive, or a tensor is larger than these and (H, t, t)."""
+    """Return whether more than two blocks are alive, or a tensor is larger than these and (H, t,
+    t)."""
     H, t, K = s.xs[0].shape
     two_blocks = 4 * H * t * K
     return s.n > 1 and any(

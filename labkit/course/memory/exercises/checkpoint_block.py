@@ -85,7 +85,7 @@ def step(run: Any, note: Any, args: tuple[Any, ...]) -> Any:
 
 
 def keeps_too_much(s: g.Observed) -> bool:
-    """Whether a call keeps more than x, or x and more are in memory after backward."""
+    """Return whether a call keeps more than x, or more than x stays in memory after backward."""
     start, *kept, end = s.ranks[0].notes
     there = [s.y["output"], *filter(torch.is_tensor, s.y["gradients"].values())]
     after = end.live_bytes - start.live_bytes - sum(x.nbytes for x in there)

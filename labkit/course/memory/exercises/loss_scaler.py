@@ -53,7 +53,7 @@ def case(
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """What the step returned, the scaler after it, and what `update` was called with."""
+    """Return the step's result, the scaler after it, and the arguments of `update`."""
     scaler, gradients = args
     updates: list[list[Tensor]] = []
 

@@ -42,7 +42,7 @@ def right(costs: Sequence[int], num_stages: int) -> int:
 
 
 def slowest(costs: Sequence[int], num_stages: int, stages: Any) -> float:
-    """What the most expensive stage costs; infinity for what is no cut."""
+    """Return the cost of the most expensive stage; infinity if the stages are not a valid split."""
     try:
         layers = [layer for stage in stages for layer in stage]
     except TypeError:
@@ -60,7 +60,7 @@ def describe(s: g.Observed) -> str:
 
 
 def is_local_optimum(s: g.Observed) -> bool:
-    """Whether no border moved by one layer makes the slowest stage cheaper."""
+    """Return whether no border moved by one layer makes the slowest stage cheaper."""
     cuts = [0, *accumulate(map(len, s.y))]
     near = ([*cuts[:k], cuts[k] + d, *cuts[k + 1 :]] for k in range(1, s.args[1]) for d in (-1, 1))
     moved = ([range(a, b) for a, b in zip(each, each[1:])] for each in near)

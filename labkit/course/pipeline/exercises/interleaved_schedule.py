@@ -38,7 +38,7 @@ def memory(p: int, m: int, v: int) -> list[int]:
 
 
 def has_more_forwards_first(s: Observed) -> bool:
-    """Whether some rank has more of them than its warmup and one, and not all there are."""
+    """Return whether some rank does more forwards first than its warmup and one, but not all."""
     p, m, v = s.args
     counts = enumerate(map(num_first_forwards, s.y))
     return any(warmup(rank, p, v) + 1 < count < v * m for rank, count in counts)

@@ -11,7 +11,7 @@ def memory(p: int, m: int) -> list[int]:
 
 
 def goes_back_in_another_order(s: Observed) -> bool:
-    """Whether some rank's backwards are not in the order of the microbatches."""
+    """Return whether some rank's backwards are not in the order of the microbatches."""
     backwards = [[int(cell[1:]) for cell in row if cell[0] == "B"] for row in s.y]
     return any(order != sorted(order) for order in backwards)
 
@@ -22,7 +22,7 @@ is_same_on_all = starts_with(lambda rank, p, m: p)
 
 
 def has_another_warmup(s: Observed) -> bool:
-    """Whether the warmup is not that of 1F1B, and none with a name of its own."""
+    """Return whether the warmup is neither 1F1B's nor that of another named schedule."""
     named = is_1f1b(s) or is_gpipe(s) or is_one_at_a_time(s) or is_same_on_all(s)
     return s.args[0] > 1 and not named
 

@@ -7,7 +7,7 @@ from labkit.grade.grader import Observed, patch
 
 
 def time(cost: Cost, p: int, m: int) -> float:
-    """That of ZB-H1: F + I for each rank on the way there and back, less a W to fill it with."""
+    """Return ZB-H1's time: F + I for each rank, there and back, less a W to fill it with."""
     f, i, w, _ = cost
     return m * (f + i + w) + (p - 1) * (f + i - w) + max(0, p - m) * w
 
@@ -35,7 +35,7 @@ puts_off_r = puts_off(lambda rank, m: rank)
 
 
 def puts_off_others(s: Observed) -> bool:
-    """Whether it is like 1F1B in all but the number of W that are put off."""
+    """Return whether all is like 1F1B except the number of W that are put off."""
     return is_like_1f1b(s) and not (puts_off_none(s) or puts_off_all(s) or puts_off_r(s))
 
 

@@ -47,7 +47,7 @@ class Training:
         self.is_full = False
 
     def step(self) -> None:
-        """As an optimizer: in place, with states that it makes at the first step."""
+        """Update in place like an optimizer, which makes its states at the first step."""
         self.whole += 1
         self.moments["step"] += 1
         self.moments.setdefault("moment", torch.zeros_like(self.whole[0])).add_(self.whole[0])
@@ -65,7 +65,7 @@ class Training:
 
 
 def attempt(action: Callable[[], Any]) -> OSError | None:
-    """What an action raises."""
+    """Return the OSError that an action raises, if any."""
     try:
         action()
     except OSError as error:
@@ -144,7 +144,7 @@ def right(script: list[str], weight: torch.Tensor) -> dict[str, Any]:
 
 
 def noted(s: g.Observed, what: str) -> bool:
-    """Whether a write has noted this."""
+    """Return whether a write has noted this."""
     return any(note.what == what for note in s.ranks[0].notes)
 
 

@@ -154,7 +154,7 @@ def what_is_wrong(watch: Any, saved: list[Any], files: Any, may: tuple[Any, ...]
 
 
 def most_files(s: g.Observed) -> int:
-    """How many files a save has left that ended by itself."""
+    """Return the most files left by a save that was not interrupted."""
     return max(note.value for note in s.ranks[0].notes)
 
 

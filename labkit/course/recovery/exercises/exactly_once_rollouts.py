@@ -26,14 +26,14 @@ class Disk:
     def __init__(self, kills: list[tuple[int, str]], rng: random.Random) -> None:
         self.kills, self.rng = dict(kills), rng
         self.states: dict[str, list[bytes]] = {}
-        """Of each file: what is synced, and then what it was after each operation."""
+        """By file: its synced content, then its content after each operation."""
         self.checkpoint = "[[], null]"
         self.num_operations = self.num_appends = 0
         self.is_dead = self.is_torn = False
 
     @property
     def is_durable(self) -> bool:
-        """Whether a power cut would take nothing that was appended."""
+        """Return whether a power cut would lose nothing that was appended."""
         return all(len(states[-1]) <= len(states[0]) for states in self.states.values())
 
     def read(self, name: str) -> bytes:
@@ -77,7 +77,7 @@ class Disk:
             raise Killed
 
     def _left(self, states: list[bytes]) -> bytes:
-        """What a power cut leaves of a file: the first operations, and a part of the next."""
+        """Return a file after a power cut: the first operations, and a part of the next."""
         if len(states) == 1:
             return states[0]
         last = self.rng.randrange(len(states) - 1)
@@ -175,7 +175,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> str:
 
 
 def noted(s: g.Observed, what: str) -> bool:
-    """Whether there is a note of this kind."""
+    """Return whether there is a note of this kind."""
     return any(note.what == what for note in s.ranks[0].notes)
 
 

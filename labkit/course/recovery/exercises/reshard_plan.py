@@ -64,7 +64,10 @@ def right(saved: Saved, wanted: dict[str, Part]) -> dict[str, list[str]]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, list[str]]:
-    """What the learner's reads leave in the parts. What lies outside of file or part is lost."""
+    """Return the parts that the learner's reads fill.
+
+    Bytes outside a file or a part are lost.
+    """
     saved, wanted = args
     reads = [tuple(each) for each in watch.function(saved, wanted)]
     watch.note("reads", reads)
@@ -81,12 +84,12 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, list[str]]:
 
 
 def num_bytes(s: g.Observed) -> tuple[int, int]:
-    """How many bytes are read, and how many the parts have."""
+    """Return how many bytes are read, and how many the parts have."""
     return sum(read[3] for read in s.ranks[0].notes[0].value), sum(map(len, s.right[0].values()))
 
 
 def is_split(s: g.Observed) -> bool:
-    """Whether a read goes on where another one ends."""
+    """Return whether a read goes on where another one ends."""
     reads = s.ranks[0].notes[0].value
     begins = {(name, file, offset, place) for name, file, offset, _, place in reads}
     return any((n, file, o + size, p + size) in begins for n, file, o, size, p in reads if size)

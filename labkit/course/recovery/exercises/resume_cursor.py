@@ -121,7 +121,7 @@ def order_elsewhere(code: Any, *its: int) -> list[int]:
 
 
 def in_words(order: list[int], num_samples: int) -> str:
-    """What is wrong with the order of all epochs, or EPOCHS."""
+    """Say what is wrong with the order of all epochs, or return EPOCHS."""
     epochs = [order[i : i + num_samples] for i in range(0, len(order), num_samples)]
     if any(sorted(ids) != [*range(num_samples)] for ids in epochs):
         return "an epoch does not have each sample once"
@@ -129,7 +129,10 @@ def in_words(order: list[int], num_samples: int) -> str:
 
 
 def place(order: list[int], shares: list[list[int]], begin: int) -> tuple[int, int] | str:
-    """Where a step's samples follow each other in the order; at `begin`, if they do there."""
+    """Find the place in the order at which a step's samples follow each other.
+
+    It is `begin` if they follow each other there too.
+    """
     ids, counts = sorted(sum(shares, [])), sorted(map(len, shares))
     if counts[-1] - counts[0] > 1:
         return f"the ranks have {counts} samples"
@@ -161,9 +164,10 @@ def first_wrong(s: g.Observed) -> tuple[int, int, Any, int, int]:
 
 
 def goes_on_at(s: g.Observed, share: Callable[[Attempt, Attempt], float]) -> bool:
-    """Whether a restart goes on at about a share of the samples used: of all, or of an epoch's.
+    """Return whether a restart continues at about a share of the samples used.
 
-    share: computes it from the attempts before and after the restart; 1 would be no mistake.
+    The share is of all samples, or of those of an epoch. share: computes it from the attempts
+    before and after the restart; 1 would be no mistake.
     """
     n, _, attempts = s.args
     i, j, place, used, _ = first_wrong(s)
@@ -174,14 +178,14 @@ def goes_on_at(s: g.Observed, share: Callable[[Attempt, Attempt], float]) -> boo
 
 
 def is_uneven(s: g.Observed) -> bool:
-    """Whether the ranks do not divide the samples of the first wrong step."""
+    """Return whether the ranks do not divide the samples of the first wrong step."""
     i, _, place, begin, end = first_wrong(s)
     is_less = isinstance(place, str) or place[1] - place[0] < end - begin
     return (end - begin) % s.args[2][i].size > 0 and is_less
 
 
 def is_last_of_an_epoch(s: g.Observed) -> bool:
-    """Whether the first wrong step is one in which an epoch has fewer samples left."""
+    """Return whether the first wrong step is one in which an epoch has fewer samples left."""
     i, _, _, begin, end = first_wrong(s)
     return end % s.args[0] == 0 and end - begin < s.args[2][i].batch
 

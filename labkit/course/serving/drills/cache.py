@@ -33,7 +33,7 @@ _MEMORIES = [
 
 
 def _of_a_token(layers: int, kv_heads: int, features: int, itemsize: int) -> float:
-    """What one token takes: a model of only those heads; its vocabulary plays no part."""
+    """Return the cache bytes of one token; the model has only these heads."""
     config = calc.ModelConfig(
         layers=layers,
         hidden=kv_heads * features,
@@ -161,7 +161,7 @@ def requests_that_fit(
     weights: float,
     tokens: int,
 ) -> Solution:
-    """What the weights leave, over a request's cache, rounded down."""
+    """Return the memory that weights leave, over a request's cache, rounded down."""
     each = tokens * _of_a_token(layers, kv_heads, features, itemsize)
     of_all_heads = tokens * _of_a_token(layers, heads, features, itemsize)
     room = memory - weights

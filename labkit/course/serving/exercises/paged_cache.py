@@ -91,7 +91,10 @@ def right(num_pages: int, size: int, calls: list[Call]) -> list[dict[str, Any]]:
 
 
 def same(got: Any, other: Any, case: g.Case) -> bool:
-    """Whether all is the same until `other` is wrong. What comes later depends on chance."""
+    """Return whether all is the same until `other` is first wrong.
+
+    Later results depend on chance.
+    """
     is_wrong = [one != its for one, its in zip(other, right(*case.args))]
     end = [*is_wrong, True].index(True) + 1
     return got[:end] == other[:end]
@@ -110,7 +113,7 @@ def describe(s: g.Observed) -> str:
 
 
 def copies_without_need(s: g.Observed) -> bool:
-    """Whether an append takes a page too many, or has no room for such a page.
+    """Return whether an append takes a page too many, or has no room for such a page.
 
     The page before is full, so it is kept; or it was the sequence's own, so it is given up.
     """

@@ -48,7 +48,7 @@ def packed(codes: torch.Tensor) -> torch.Tensor:
 
 
 def right(*args: Any, known: Any) -> Any:
-    """What the weights were made from."""
+    """Return the values that the weights were made from."""
     return known
 
 
@@ -62,13 +62,13 @@ def same(got: Any, right: Any, case: g.Case) -> bool:
 
 
 def is_wrong_for_tiny_weights(s: g.Observed) -> bool:
-    """Whether all but the first row is right: only its weights are tiny."""
+    """Return whether all but the first row is right: only its weights are tiny."""
     both = [[each[1:] for each in its] for its in (s.y, s.right[0])]
     return s.case.function == QUANTIZE and same(*both, s.case)
 
 
 def is_wrong_behind_an_odd_row(s: g.Observed) -> bool:
-    """Whether only the last high 4 bits are wrong."""
+    """Return whether only the last high 4 bits are wrong."""
     (codes, scales), (packed, _) = s.y, s.right[0]
     mask = torch.full_like(packed, 255)
     mask[:, -1] = 15

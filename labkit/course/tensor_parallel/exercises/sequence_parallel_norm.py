@@ -44,7 +44,7 @@ class LongTensors(TorchDispatchMode):
         return False  # as in watched.Watch
 
     def count(self) -> int:
-        """How many there are now."""
+        """Return how many there are now."""
         alive = [x for x in self.watch.live_storages() if x._cdata not in self.known]
         return sum(x.nbytes() >= self.least_bytes for x in alive)
 
@@ -93,12 +93,12 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def all_reduces_rows(s: g.Observed) -> bool:
-    """Whether an all-reduce is of more than the weight's gradient."""
+    """Return whether an all-reduce covers more than the weight's gradient."""
     return s.n > 1 and any(e.numel > len(s.args[2]) for e in s.operations(0, "all_reduce"))
 
 
 def has_many_rows(s: g.Observed) -> bool:
-    """Whether a tensor of all rows is kept for backward, or more than two are alive at once."""
+    """Return whether backward keeps a tensor of all rows, or more than two are alive at once."""
     most = {"kept": 0, "alive": 2}
     return s.n > 1 < len(s.xs[0]) and any(e.value > most[e.what] for x in s.ranks for e in x.notes)
 

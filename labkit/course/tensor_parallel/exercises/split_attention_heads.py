@@ -44,7 +44,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """What the function returns, or the message of split_attention_heads' ValueError."""
+    """Return the function's result, or the message of split_attention_heads' ValueError."""
     try:
         return watch.function(*args)
     except ValueError as error:

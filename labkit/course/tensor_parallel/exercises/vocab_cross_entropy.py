@@ -63,7 +63,10 @@ def same(got: Any, expected: Any, case: g.Case) -> bool:
 
 
 def budget(s: g.Observed) -> g.Budget:
-    """Of two or more ranks. One column more, for a maximum beside the logits, will do."""
+    """Return the budget of two or more ranks.
+
+    One more column is allowed, for a maximum beside the logits.
+    """
     if s.n == 1:
         return g.Budget()
     N, widest = len(s.args[2]), max(s.xs[0].shape[1], 3 * s.n)

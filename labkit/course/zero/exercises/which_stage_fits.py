@@ -51,7 +51,7 @@ def setup(draw: g.Draw, spare: Any, remainder: int | None) -> dict[str, Any]:
 
 
 def terms(its: dict[str, Any], level: int) -> dict[str, float]:
-    """What the fullest rank holds at a level, in the order of the contract."""
+    """Return the bytes of the fullest rank at a level, in the order of the contract."""
     n = its["num_params"]
     shard = len(range(0, n, its["dp"]))  # of rank 0, where parameters are dealt out in turn
     return {

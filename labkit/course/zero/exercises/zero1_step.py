@@ -79,7 +79,7 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def too_many_states(s: g.Observed) -> str:
-    """Which rank has more states than 2k, in words; empty where none has."""
+    """Say which ranks have more states than 2k; "" if none has."""
     kept, most = [rank.notes[0].value for rank in s.ranks], 2 * shard_numel(s)
     words = f"the ranks keep {kept} numbers of states; the budget is {most} each"
     return words if max(kept) > most else ""

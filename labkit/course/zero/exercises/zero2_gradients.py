@@ -82,12 +82,12 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def all_reduces(s: g.Observed) -> bool:
-    """Whether several ranks use all_reduce."""
+    """Return whether several ranks use all_reduce."""
     return s.n > 1 and bool(s.operations(0, "all_reduce"))
 
 
 def buckets_too_many(s: g.Observed) -> float:
-    """How many buckets the peak of memory is over the budget, where reduce_scatter is used."""
+    """Return by how many buckets peak memory exceeds the budget, if reduce_scatter is used."""
     if s.n == 1 or all_reduces(s):
         return 0
     peak = max(rank.peak_bytes for rank in s.ranks)

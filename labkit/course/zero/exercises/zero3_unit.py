@@ -63,7 +63,7 @@ def shards(whole: Sequence[Tensor], n: int) -> g.ByRank:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """What a rank returns, and how it used its units."""
+    """Return a rank's results, and the uses of its units."""
     own, numel, x, target = args
     units = [Unit(watch, i, shard, numel) for i, shard in enumerate(own)]
     gradients = watch.function(units, x, lambda y: 2 * (y - target) / y.numel(), watch.group)
@@ -95,7 +95,7 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def excess(s: g.Observed) -> str:
-    """What rank 0 sends or keeps too much of; empty where it keeps to the budget."""
+    """Say what rank 0 sends or keeps beyond the budget; "" if nothing."""
     if s.n == 1:
         return ""
     if s.operations(0, "all_reduce"):
