@@ -59,10 +59,7 @@ def column_row_mlp(
 
 
 class _Copied(torch.autograd.Function):
-    """Megatron's f: identity forward, all-reduce backward.
-
-    Every rank uses x for features of its own, so the gradients add up.
-    """
+    """Megatron's f: identity forward. Backward adds up the gradients of all ranks' features."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
@@ -75,10 +72,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """Megatron's g: all-reduce forward, identity backward.
-
-    All ranks compute the same loss, so each has the whole gradient of y already.
-    """
+    """Megatron's g: all-reduce forward, identity backward: every rank has y's whole gradient."""
 
     @staticmethod
     def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:

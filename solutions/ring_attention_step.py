@@ -61,12 +61,11 @@ def ring_attention(
     sum_Ht1 = torch.zeros_like(q_HtK[..., :1])
     max_Ht1 = torch.full_like(sum_Ht1, -torch.inf)
     for step in range(n):
-        source, under_way = (rank - step) % n, []
-        arriving = block
+        source = (rank - step) % n
         if step < n - 1:
             arriving = block.new_empty(2, len(q_HtK), sizes[(source - 1) % n], q_HtK.shape[2])
-            under_way.append(group.irecv(arriving, (rank - 1) % n))
-            under_way.append(group.isend(block, (rank + 1) % n))
+            incoming = group.irecv(arriving, (rank - 1) % n)
+            outgoing = group.isend(block, (rank + 1) % n)
         if source <= rank:  # its own block is first, so from then on every query has seen a key
             is_later_ts = sum(sizes[:source]) + torch.arange(sizes[source]) > positions_t1
             scores_Hts = q_HtK @ block[0].mT * q_HtK.shape[2] ** -0.5
@@ -76,8 +75,9 @@ def ring_attention(
             sum_Ht1 = sum_Ht1 * rescale_Ht1 + weights_Hts.sum(2, keepdim=True)
             o_HtK = o_HtK * rescale_Ht1 + weights_Hts @ block[1]
             max_Ht1 = new_Ht1
-        for each in under_way:
-            each.wait()
-        block = arriving
+        if step < n - 1:
+            incoming.wait()
+            outgoing.wait()
+            block = arriving
     return o_HtK / sum_Ht1
     ### END SOLUTION

@@ -24,6 +24,7 @@ from labkit.data_parallel import (
     NaiveDDP,
     OverlappedDDP,
     SymmetricBuckets,
+    plain,
 )
 
 WIDTH = 5
@@ -44,7 +45,23 @@ class Torchs(DistributedDataParallel):
         pass
 
 
+class Plain(nn.Module):
+    """The plain rung's functions, called as a wrapper is."""
+
+    def __init__(self, module, group):
+        super().__init__()
+        self.module, self.group = module, group
+        plain.broadcast_parameters(module, group)
+
+    def forward(self, x, **options):
+        return self.module(x, **options)
+
+    def reduce_gradients(self):
+        plain.average_gradients(self.module, self.group)
+
+
 LADDER: dict[str, Callable[..., nn.Module]] = {
+    "plain": Plain,
     "naive": NaiveDDP,
     "bucketed": partial(BucketedDDP, bucket_bytes=200),
     "one bucket": BucketedDDP,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit import run
-from labkit.collectives import ring, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from labkit.collectives import plain, ring, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 WORLD_SIZES = [1, 2, 3, 4]
 DTYPES = [torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32]
@@ -36,18 +36,19 @@ def assert_is_sum(result, inputs):
 
 
 def reduce_cases(world, cases):
-    """Every case through all three functions, new and in place."""
+    """Every case through the plain ring, and all three functions, new and in place."""
     results = []
     for shape, dtype, seed in cases:
         x = random_tensor(shape, dtype, seed + world.rank)
         before = x.clone()
+        plainly = plain.ring_all_reduce(x, world)
         total = ring_all_reduce(x, world)
         chunk = ring_reduce_scatter(x, world)
         gathered = ring_all_gather(chunk, x.numel(), world)
         assert torch.equal(x, before), "x was changed"
         assert_works_in_place(x.clone(), chunk, gathered, world)
         ring_all_reduce(x, world, out=x)
-        results.append((before, total, chunk, gathered, x))
+        results.append((before, total, chunk, gathered, x, plainly))
     return results
 
 
@@ -75,11 +76,12 @@ def test_equals_the_sum_for_any_size_and_dtype(world_size):
     by_rank = run(reduce_cases, world_size, (cases_of(world_size),), timeout=120).values
     for case in zip(*by_rank, strict=True):
         inputs = [before for before, *_ in case]
-        for rank, (x, total, chunk, gathered, in_place) in enumerate(case):
+        for rank, (x, total, chunk, gathered, in_place, plainly) in enumerate(case):
             assert total.shape == x.shape
             assert total.dtype == x.dtype
             assert_is_sum(total, inputs)
             assert torch.equal(in_place, total)
+            assert torch.equal(plainly, total), "the same chunks, added in the same order"
             assert torch.equal(gathered, total.flatten())
             assert torch.equal(chunk, total.flatten().tensor_split(world_size)[rank])
             assert torch.equal(total, case[0][1]), "ranks disagree"

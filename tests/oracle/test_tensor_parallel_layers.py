@@ -26,6 +26,7 @@ from labkit.tensor_parallel import (
     gather_full_gradients,
     gather_full_state,
     leave,
+    plain,
     row_linear,
     share_features,
     summed_over,
@@ -69,7 +70,28 @@ def a_pair_of_layers(world):
     expected = {f"0.{name}": p.grad for name, p in up.named_parameters()}
     expected |= {f"2.{name}": p.grad for name, p in down.named_parameters()}
     torch.testing.assert_close(gradients, expected, **CLOSE)
+    plainly(world, expected_z, expected_x, up, down)
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def plainly(world, expected_z, expected_x, expected_up, expected_down):
+    """The plain rung on the same two layers."""
+    up, down = two_layers()
+    shards = [
+        each.detach().tensor_split(world.size, dim)[world.rank].clone().requires_grad_()
+        for each, dim in ((up.weight, 0), (up.bias, 0), (down.weight, 1))
+    ]
+    x = drawn(0, B, T, D).requires_grad_()
+    z = plain.column_row_mlp(x, *shards, down.bias, world)
+    (z * drawn(9, B, T, D)).sum().backward()
+    expected = [
+        each.grad.tensor_split(world.size, dim)[world.rank]
+        for each, dim in ((expected_up.weight, 0), (expected_up.bias, 0), (expected_down.weight, 1))
+    ]
+    torch.testing.assert_close(z, expected_z, **CLOSE)
+    torch.testing.assert_close(x.grad, expected_x.grad, **CLOSE)
+    torch.testing.assert_close(down.bias.grad, expected_down.bias.grad, **CLOSE)
+    torch.testing.assert_close([each.grad for each in shards], expected, **CLOSE)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])

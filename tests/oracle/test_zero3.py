@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from labkit import Group, RankError, calc, run
@@ -19,7 +21,15 @@ from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD, AdamW
 from labkit.recompute import recompute
-from labkit.zero import LIBRARY, RING, SHARED_MEMORY, FullyShardedModule, Wire, Zero1Optimizer
+from labkit.zero import (
+    LIBRARY,
+    RING,
+    SHARED_MEMORY,
+    FullyShardedModule,
+    Wire,
+    Zero1Optimizer,
+    plain_zero3,
+)
 
 CONFIG = GPTConfig(vocab=31, context=6, num_layers=3, hidden=12, num_heads=3, ffn=22)
 NUM_SEQUENCES = 7  # divides by none of 2, 3 and 4
@@ -82,8 +92,69 @@ def assert_equals(found, expected):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_parameters_equal_those_of_one_process(world_size):
-    for found in run(trained, world_size).values:
+    by_rank = run(lambda world: (trained(world), trained_plainly(world)), world_size).values
+    for found, plainly in by_rank:
         assert_equals(found, serial())
+        torch.testing.assert_close(plainly, serial_layers(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def features(step):
+    """What the first block of the GPT gets."""
+    return gpt().embedding(tokens(step)).detach()
+
+
+def layers():
+    """The GPT's blocks, and a layer of 13 parameters, which no number of ranks divides."""
+    torch.manual_seed(0)
+    return nn.Sequential(*gpt().blocks, nn.Linear(12, 1, dtype=torch.float64))
+
+
+def serial_layers():
+    model = layers()
+    optimizer = AdamW(model.parameters(), 1e-2)
+    for step in range(2):
+        optimizer.zero_grad()
+        (model(features(step)) ** 2).sum().backward()
+        optimizer.step()
+    return [parameters_to_vector(layer.parameters()).detach() for layer in model]
+
+
+class PlainUnit:
+    """A layer as a unit of the plain rung."""
+
+    def __init__(self, layer, group):
+        self.layer = layer
+        self.shapes = {name: p.shape for name, p in layer.named_parameters()}
+        flat = parameters_to_vector(layer.parameters()).detach()
+        self.numel = len(flat)
+        padded = F.pad(flat, (0, -self.numel % group.size))
+        self.shard = nn.Parameter(padded.tensor_split(group.size)[group.rank].clone())
+
+    def forward(self, weights, x):
+        parts = weights.split([shape.numel() for shape in self.shapes.values()])
+        named = zip(self.shapes.items(), parts, strict=True)
+        parameters = {name: part.view(shape) for (name, shape), part in named}
+        return functional_call(self.layer, parameters, x)
+
+    def backward(self, weights, x, y_gradient):
+        leaves = x.detach().requires_grad_(), weights.requires_grad_()
+        with torch.enable_grad():
+            y = self.forward(leaves[1], leaves[0])
+        return torch.autograd.grad(y, leaves, y_gradient)
+
+
+@torch.no_grad()
+def trained_plainly(world: Group):
+    """The layers' parameters after two steps of the plain rung."""
+    units = [PlainUnit(layer, world) for layer in layers()]
+    optimizer = AdamW([unit.shard for unit in units], 1e-2)
+    for step in range(2):
+        share = features(step).tensor_split(world.size)[world.rank]
+        gradients = plain_zero3.zero3_unit(units, share, lambda y: 2 * y * world.size, world)
+        for unit, gradient in zip(units, gradients, strict=True):
+            unit.shard.grad = gradient
+        optimizer.step()
+    return [world.all_gather(unit.shard.data)[: unit.numel] for unit in units]
 
 
 def test_so_they_do_with_each_option():

@@ -25,6 +25,7 @@ from labkit.zero import (
     Zero1Optimizer,
     Zero2Optimizer,
     merged,
+    plain_zero1,
 )
 from labkit.zero.flat import by_parameters
 
@@ -90,7 +91,44 @@ ALL = TORCH | LABS
 
 # Of those that treat each number by itself: zero2 takes no other.
 BY_ELEMENT = ["SGD", "AdamW", "lab's AdamW"]
+
+
+class PlainZero1:
+    """The plain rung, on one flat tensor of all parameters of a dtype."""
+
+    def __init__(self, params, optimizer_class, group, **settings):
+        self.group, self.flats, params = group, [], list(params)
+        for p in params:
+            group.broadcast(p.data, root=0, out=p.data)
+        trained = [p for p in params if p.requires_grad]
+        for dtype in {p.dtype: None for p in trained}:
+            own = [p for p in trained if p.dtype == dtype]
+            flat = torch.cat([p.detach().flatten() for p in own])
+            for p, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
+                p.data = part.view(p.shape)
+            self.flats.append((own, flat, OfShard(optimizer_class, settings)))
+
+    def step(self):
+        for own, flat, each in self.flats:
+            gradients = torch.cat([p.grad.flatten() for p in own])
+            plain_zero1.zero1_step(flat, gradients, each, self.group)
+            for p in own:
+                p.grad = None
+
+
+class OfShard:
+    def __init__(self, optimizer_class, settings):
+        self.shard = nn.Parameter(torch.empty(0))
+        self.optimizer = optimizer_class([self.shard], **settings)
+
+    def step(self, weights, gradients):
+        self.shard.data = weights
+        self.shard.grad = gradients
+        self.optimizer.step()
+
+
 LADDER = {
+    "plain zero1": PlainZero1,
     "zero1": Zero1Optimizer,
     "zero2": partial(Zero2Optimizer, bucket_bytes=200),
     "zero2, one bucket": Zero2Optimizer,
@@ -143,7 +181,7 @@ def test_parameters_equal_those_of_one_process(world_size):
     # Who holds what is the same for all of a kind: each kind everywhere, and all on 3 ranks.
     whole, by_element = (ALL, BY_ELEMENT) if world_size == 3 else (["LAMB", "AdamW"], ["AdamW"])
     cases = [(name, {}) for name in whole]
-    cases += [(name, {"rung": "zero2"}) for name in by_element]
+    cases += [(name, {"rung": rung}) for rung in ("plain zero1", "zero2") for name in by_element]
     cases += [("AdamW", {"rung": "zero2, one bucket"})]
     everyone = run(several, world_size, (cases,), timeout=120).values
     for number, (name, _) in enumerate(cases):

@@ -131,7 +131,9 @@ def grows(s: g.Observed) -> bool:
 
 
 COMPUTE = "        if source <= rank:"
-WAIT = "        for each in under_way:\n            each.wait()\n"
+POSTS = "        if step < n - 1:\n            arriving"
+WAITS = "        if step < n - 1:\n            incoming"
+WAIT = "            incoming.wait()\n            outgoing.wait()\n"
 NEW_MAX = "new_Ht1 = torch.maximum(max_Ht1, scores_Hts.amax(2, keepdim=True))"
 OWN_MAX = "new_Ht1 = scores_Hts.amax(2, keepdim=True)"
 LATER = "sum(sizes[:source]) + torch.arange(sizes[source]) > positions_t1"
@@ -186,7 +188,12 @@ MISTAKES = [
         "sends other things than n - 1 blocks to the right",
         "All messages go to rank + 1. A block has visited every rank after n - 1 steps; one more "
         "would send it home. Blocks are not padded: num_tokens and n say how long each is.",
-        g.patch("        if step < n - 1:", "        if n > 1:"),
+        g.patch(
+            POSTS,
+            "        if n > 1:\n            arriving",
+            WAITS,
+            "        if n > 1:\n            incoming",
+        ),
         over_budget=lambda s: any(
             s.payload_bytes(rank) > budget(s).payload_bytes[rank]
             or any(e.peer != (rank + 1) % s.n for e in s.messages(rank))
@@ -198,7 +205,7 @@ MISTAKES = [
         "does not compute while blocks travel",
         "In each step, post irecv and isend, compute with the block in hand, and then wait for "
         "both. Otherwise a step takes as long as both together.",
-        g.patch(WAIT, "", COMPUTE, WAIT + COMPUTE),
+        g.patch(WAIT, "", COMPUTE, f"        if step < n - 1:\n{WAIT}{COMPUTE}"),
         over_budget=lambda s: waits_first(s) and not computes_masked(s),
         hint=2,
     ),
@@ -216,7 +223,7 @@ MISTAKES = [
         "or (t, T). Keep no list of blocks and no buffer of the whole sequence, and make the "
         "(t, t) mask of one block from the positions of its queries and keys.",
         [
-            g.patch(COMPUTE, f"        kept = [arriving] + (kept if step else [])\n{COMPUTE}"),
+            g.patch(COMPUTE, f"        kept = [block] + (kept if step else [])\n{COMPUTE}"),
             g.patch(
                 LATER,
                 "torch.ones(num_tokens, num_tokens).triu(1).bool()"

@@ -1,0 +1,57 @@
+"""Ring attention in the fewest lines: queries stay, keys and values go round. The first rung.
+
+    step     rank 0    rank 1    rank 2      keys and values that the rank's queries attend to
+    0        kv 0      kv 1      kv 2        sent to the right meanwhile
+    1        kv 2 -    kv 0      kv 1        -: after all of the rank's queries, not computed
+    2        kv 1 -    kv 2 -    kv 0
+
+The attention is causal, and forward only. The softmax is online: a maximum and a sum per query grow
+with every block, and what was computed before is rescaled.
+Layout: q, k, v and the output are sharded by tokens, one contiguous shard per rank.
+Sent: n - 1 blocks of keys and values per rank: (n-1)/n of those of the sequence.
+"""
+
+import torch
+
+from labkit.comm import Group
+
+
+def ring_attention(
+    q_HtK: torch.Tensor,
+    k_HtK: torch.Tensor,
+    v_HtK: torch.Tensor,
+    num_tokens: int,
+    group: Group,
+) -> torch.Tensor:
+    """Compute causal attention of this rank's queries over the whole sequence.
+
+    Traffic: n - 1 blocks of keys and values to the right, 2 H t K numbers each.
+    Paper: Liu et al., "Ring Attention", arXiv:2310.01889.
+    """
+    n, rank = group.size, group.rank
+    sizes = [len(shard) for shard in torch.arange(num_tokens).tensor_split(n)]
+    positions_t1 = sum(sizes[:rank]) + torch.arange(sizes[rank]).unsqueeze(1)
+    block = torch.stack([k_HtK, v_HtK])
+    o_HtK = torch.zeros_like(q_HtK)
+    sum_Ht1 = torch.zeros_like(q_HtK[..., :1])
+    max_Ht1 = torch.full_like(sum_Ht1, -torch.inf)
+    for step in range(n):
+        source = (rank - step) % n
+        if step < n - 1:
+            arriving = block.new_empty(2, len(q_HtK), sizes[(source - 1) % n], q_HtK.shape[2])
+            incoming = group.irecv(arriving, (rank - 1) % n)
+            outgoing = group.isend(block, (rank + 1) % n)
+        if source <= rank:  # its own block is first, so from then on every query has seen a key
+            is_later_ts = sum(sizes[:source]) + torch.arange(sizes[source]) > positions_t1
+            scores_Hts = q_HtK @ block[0].mT * q_HtK.shape[2] ** -0.5
+            scores_Hts = scores_Hts.masked_fill(is_later_ts, -torch.inf)
+            new_Ht1 = torch.maximum(max_Ht1, scores_Hts.amax(2, keepdim=True))
+            weights_Hts, rescale_Ht1 = torch.exp(scores_Hts - new_Ht1), torch.exp(max_Ht1 - new_Ht1)
+            sum_Ht1 = sum_Ht1 * rescale_Ht1 + weights_Hts.sum(2, keepdim=True)
+            o_HtK = o_HtK * rescale_Ht1 + weights_Hts @ block[1]
+            max_Ht1 = new_Ht1
+        if step < n - 1:
+            incoming.wait()
+            outgoing.wait()
+            block = arriving
+    return o_HtK / sum_Ht1
