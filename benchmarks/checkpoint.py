@@ -87,7 +87,7 @@ class Pair:
 
 
 def seconds(world: labkit.Group, act: Callable[[], object]) -> float:
-    """Of the slowest rank."""
+    """Return the seconds of the slowest rank."""
     world.barrier()
     started = time.perf_counter()
     act()

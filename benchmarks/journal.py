@@ -1,10 +1,9 @@
-"""What the journal and the comparison with the other ranks cost, on a small all_reduce.
+"""Measure the cost of the journal and of the comparison with other ranks, on a small all_reduce.
 
 The targets: the journal under 5%, with the comparison under 10%. Groups with both, with the journal
 only and with neither alternate in blocks on the same ranks, and so do blocks of torch's own
-dist.all_reduce. What one has more than the other is the median over rounds of such blocks, with the
-interval that holds it with 95%. torch's Flight Recorder cannot be switched within a process: runs
-with it and without alternate.
+dist.all_reduce. A difference is the median over rounds of such blocks, with its 95% interval.
+torch's Flight Recorder cannot be switched within a process: runs with it and without alternate.
 Run it with `python benchmarks/journal.py`.
 """
 
@@ -73,7 +72,7 @@ def recorded(world: labkit.Group) -> float:
 
 
 def flight_recorder_share(world_size: int) -> float:
-    """What the Flight Recorder adds, as a share."""
+    """Return the Flight Recorder's overhead, as a share."""
     seconds: dict[str, list[float]] = {"0": [], KEPT: []}
     for _ in range(7):
         for size, values in seconds.items():

@@ -1,4 +1,4 @@
-"""How long until four ranks are ready, against torch.multiprocessing.spawn; what a run computes.
+"""Measure how soon four ranks are ready, against torch.multiprocessing.spawn, and a run's cost.
 
 Ready: the process group is up and one all_reduce is done on every rank, counted from the call.
 Then the milliseconds in which a rank reads the text that it trains on. A second table has the
@@ -30,7 +30,7 @@ RUNS_THAT_DO_NOTHING = 50
 
 
 def ready_at(world: labkit.Group) -> float:
-    """When this rank was ready, on the clock that all processes of a machine share."""
+    """Return when this rank was ready, on the clock that all processes of a machine share."""
     world.all_reduce(torch.ones(1))
     return time.monotonic()
 

@@ -35,7 +35,7 @@ def alternate_in_rounds(
 
 
 def added(times: Sequence[float], base: Sequence[float]) -> str:
-    """What `times` have more than `base`, as a share: `+5.2% (+4.1 to +6.3)`.
+    """Return the excess of `times` over `base`, as a share: `+5.2% (+4.1 to +6.3)`.
 
     The median of the rounds' differences, and the interval that holds it with 95%: between two
     order statistics, whatever the distribution. Differences within a round know nothing of how the
@@ -65,7 +65,7 @@ def chosen_names(parser: argparse.ArgumentParser, known: Sequence[str]) -> list[
 
 
 def machine() -> str:
-    """What a figure was measured on, in one line."""
+    """Describe the machine of a measurement, in one line."""
     return (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores "
         f"(load {os.getloadavg()[0]:.1f}), "

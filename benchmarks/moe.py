@@ -90,7 +90,7 @@ class _Pairwise(torch.autograd.Function):
 
 @contextlib.contextmanager
 def on_pairwise_messages():
-    """What moe_layer.py calls, exchanged for the time of a call."""
+    """Replace the all-to-all that moe_layer.py calls, for the time of a call."""
     library = autograd.all_to_all
     autograd.all_to_all = lambda x, group, send_splits, recv_splits: _Pairwise.apply(
         x, group, send_splits, recv_splits
@@ -159,7 +159,7 @@ def calc_capacity(factor: float) -> int:
 
 
 def sent_bytes(found: dict, hidden: int) -> dict[str, float]:
-    """Of the rank that sends most, forward and backward."""
+    """Return the bytes of the rank that sends most, forward and backward."""
     kept = found["kept"]
     exact = max(
         calc.expert_parallel_traffic_bytes(kept, rank, hidden=hidden, itemsize=4).value

@@ -85,7 +85,7 @@ COMMANDS = """
 
 @dataclass(frozen=True)
 class Situation:
-    """Where Ctrl-C is pressed: at a random moment from the start, or from `ready` (a file) on."""
+    """A place to press Ctrl-C: a random moment from the start, or from `ready` (a file) on."""
 
     name: str
     share: int
@@ -132,7 +132,7 @@ def situations() -> list[Situation]:
 
 @dataclass
 class End:
-    """How one program ended."""
+    """End of one program."""
 
     status: int | None
     shown: str
@@ -225,7 +225,7 @@ class Program:
 
 
 def environment(mark: str, folder: Path, temporary: Path) -> dict[str, str]:
-    """Of a program: what it starts has the mark, too."""
+    """Return a program's environment; what it starts has the mark too."""
     own = {"TMPDIR": temporary, "LABKIT_HOME": folder / "home", "PYTHONPATH": ROOT, MARK: mark}
     return {**os.environ, "TERM": "xterm", **{name: str(value) for name, value in own.items()}}
 
@@ -326,7 +326,7 @@ def heard(client: BlockingKernelClient, cell: str, kind: str) -> str:
 
 
 def leaders(pids: set[int]) -> list[int]:
-    """Those that lead a session: ranks."""
+    """Return the processes that lead a session: ranks."""
     found = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

@@ -134,7 +134,8 @@ def generate(peer: transformers.GPT2LMHeadModel, requests: list[Request]) -> Ans
 def continuous_batching(
     peer: transformers.GPT2LMHeadModel, requests: list[Request]
 ) -> Iterator[Serve]:
-    """What serves these requests on a manager that runs already, with enough pages and tokens."""
+    """Yield a function that serves these requests on a running manager with enough pages and
+    tokens."""
     num_tokens = sum(len(request.prompt) + request.max_new_tokens for request in requests)
     manager = peer.init_continuous_batching(
         generation_config=transformers.GenerationConfig(

@@ -133,7 +133,7 @@ def compare(world: labkit.Group, chosen: list[str]) -> dict[str, float]:
 
 
 def require_equal(world: labkit.Group, steps: dict[str, Step]) -> None:
-    """What is compared computes the same: the norms of x's gradient, over all ranks, are equal."""
+    """Check that all compute the same: the norms of x's gradient over all ranks are equal."""
     norms = {name: world.all_reduce(step().square().sum()).item() for name, step in steps.items()}
     if norms and max(norms.values()) > 1.0001 * min(norms.values()):
         raise RuntimeError(f"these do not compute the same: {norms}")

@@ -75,17 +75,17 @@ class Job:
 
     @property
     def setting(self) -> Setting:
-        """What the run without the fault has in common with it."""
+        """Settings that the run without the fault shares with it."""
         return self.strategy, CATALOGUE[self.name].on_network, CATALOGUE[self.name].is_uneven
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the diagnosis says of one run."""
+    """Diagnosis of one run."""
 
     job: Job
     place: str
-    """Whether the fault is the first finding, the second, or neither: right, second, wrong."""
+    """Rank of the fault among the findings: right (first), second, or wrong."""
     step_s: float
     without_s: float
     """A step without the fault, by the replay; nan where the fault is not found."""
@@ -117,13 +117,13 @@ def outcome(job: Job) -> Outcome:
 
 
 def adds_up(trace: Trace) -> bool:
-    """Whether each step's terms are the step."""
+    """Return whether each step's terms add up to the step."""
     steps = [step for steps in profile.breakdown(trace).values() for step in steps]
     return all(abs(sum(step.seconds.values()) - step.total) < 1e-9 for step in steps)
 
 
 def outcomes(jobs: list[Job], at_once: int) -> Iterator[Outcome]:
-    """Of all runs, in order."""
+    """Yield the outcomes of all runs, in order."""
     if at_once == 1:
         yield from map(outcome, jobs)
         return
@@ -186,7 +186,8 @@ def table_of_sizes(found: list[Outcome]) -> None:
 
 
 def note_on_load() -> str:
-    """What other programs do to the tables, where they use the cores; asked before the runs."""
+    """Say how other programs may disturb the tables, if they use the cores; asked before the
+    runs."""
     load, cores = os.getloadavg()[0], f"{usable_cores():g} cores"
     if load < _QUIET:
         return ""

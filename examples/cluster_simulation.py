@@ -50,7 +50,8 @@ class Case:
     schedule: str = "1f1b"
     gradient_bytes: int = 0
     disturbances: tuple[calc.simulate.Disturbance, ...] = ()
-    """Of the simulation: a Straggler is one in the real run, too; a SlowLink is in the topology."""
+    """Disturbances of the simulation. A Straggler is slow in the real run, too; a SlowLink is in
+    the topology."""
     slower: dict[int, float] = field(default_factory=dict)
     """rank -> factor, of the real run."""
 
@@ -115,7 +116,7 @@ def pieces_of(case: Case) -> Pieces:
 
 
 def _reduce_seconds(case: Case) -> float:
-    """Of a ring over dp: at the pace of its slowest link."""
+    """Return the seconds of a ring over dp, at the speed of its slowest link."""
     ranks = case.layout.group("dp", 0)
     if len(ranks) == 1:
         return 0.0
@@ -153,7 +154,7 @@ def real_steps(world: labkit.Group, case: Case, times: float = 1.0) -> None:
 
 
 def operation_seconds(case: Case, rank: int) -> tuple[float, float]:
-    """Of a forward and of a backward on a rank."""
+    """Return the seconds of a forward and of a backward on a rank."""
     share = case.slower.get(rank, 1.0) / case.virtual
     return FORWARD_S * share, BACKWARD_S * share
 

@@ -148,7 +148,8 @@ class Hosts:
             self.ranks[-1].start()
 
     def is_over(self):
-        """Whether the job has ended well. After a failure: end what is left of it, begin again."""
+        """Return whether the job has ended well. After a failure kill its remaining ranks and
+        restart."""
         codes = [rank.exitcode for rank in self.ranks]
         if not codes or any(codes):
             for rank in self.ranks:

@@ -1,4 +1,4 @@
-"""Where memory goes, and what is sent: predicted, measured, residual, for every strategy.
+"""Memory and traffic of every strategy: predicted, measured, residual.
 
     python examples/memory.py                 all of them, on 1, 2 and 4 ranks
     python examples/memory.py zero3 -n 2
@@ -46,7 +46,7 @@ def zero1(world, module, folder):
 
 
 def zero1_bf16(world, module, folder):
-    """As zero1, in bfloat16 with float32 masters and moments: the recipe of the paper."""
+    """Train as zero1 in bfloat16 with float32 masters and moments, the paper's recipe."""
     module = module.bfloat16()
     optimizer = Zero1Optimizer(
         module.parameters(), AdamW, world, master_dtype=torch.float32, learning_rate=RATE
@@ -55,7 +55,7 @@ def zero1_bf16(world, module, folder):
 
 
 def zero1_on_disk(world, module, folder):
-    """As zero1, with the states in files."""
+    """Train as zero1 with the states in files."""
     optimizer_class = on_disk(AdamW, f"{folder}/{world.rank}")
     return module, Zero1Optimizer(module.parameters(), optimizer_class, world, learning_rate=RATE)
 
@@ -81,7 +81,7 @@ def hybrid(world, module, folder):
 
 
 def full_recomputation(world, module, folder):
-    """As ddp, and of each block only its input is kept."""
+    """Train as ddp, keeping only the input of each block."""
     for block in module.blocks:
         block.forward = partial(recompute, block.forward)
     return ddp(world, module, folder)
@@ -151,7 +151,8 @@ def predict(strategy: str, num_ranks: int) -> dict[str, float]:
 
 
 def activations(strategy: str, itemsize: int) -> float:
-    """What is kept from forward to backward: the blocks', and the head's inputs and log-softmax."""
+    """Return the bytes kept from forward to backward: the blocks', the head's inputs,
+    log-softmax."""
     c = CONFIG
     config = calc.ModelConfig(
         layers=c.num_layers,

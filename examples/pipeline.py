@@ -55,7 +55,8 @@ CONFIG = GPTConfig(context=64, num_layers=6, hidden=64, vocab=64)
 
 
 def closed_form(name: str, p: int, m: int) -> float:
-    """Of total time. ValueError where the schedule, or its formula, does not exist."""
+    """Return the bubble's share of the total time. ValueError if the schedule or its formula is
+    missing."""
     virtual = 2 if name == "interleaved" else 1
     return calc.bubble_fraction(p, m, name, virtual).value
 

@@ -1,4 +1,4 @@
-"""What a training job can lose: its state after power cuts and kills, here and with torch's DCP.
+"""Test which state a training job can lose: power cuts and kills, here and with torch's DCP.
 
     python examples/recovery.py            all of it: about six minutes
     python examples/recovery.py --quick    a sample of the first four: 20 s
@@ -198,7 +198,8 @@ def goes_on(world, folder, layouts):
 
 
 def ends_equal(group, folder, make):
-    """Whether both end equal, bit for bit, and how many layers with dropout this rank has."""
+    """Return whether both end equal, bit for bit, and the number of this rank's layers with
+    dropout."""
     torch.manual_seed(7)
     whole = make(group, 0)
     num_dropouts = dropout(whole.model)
@@ -258,7 +259,7 @@ def saves(world, folder, log, wait=True, kills=None):
 
 
 def loaded_state(world, folder, states):
-    """What a load gives: which of the states, from 1; NOTHING; MIXED for something else."""
+    """Return which of the states a load gives, from 1; NOTHING; MIXED for something else."""
     _, _, checkpointer = small_job(world, folder, seed=1)
     if checkpointer.load() is None:
         return NOTHING
@@ -287,7 +288,7 @@ def loads_after_cuts(world, root, log, states, num_ways=None):
 
 
 def state_after_kill(folder, states, rank, kill_after):
-    """What is loaded after a kill, and what should be: the last save that got its name."""
+    """Return the state loaded after a kill, and the right one: the last save that got its name."""
     with suppress(RankError):
         run(saves, 2, (folder / "job", folder, True, (rank, kill_after)))
     performed = operations(folder.glob("log-*"))
@@ -311,7 +312,7 @@ def dcp_saves_twice(world, folder):
 
 
 def dcp_loads(world, folder):
-    """What each rank finds."""
+    """Return the values that each rank finds."""
     state = {f"weight of rank {world.rank}": torch.zeros(4)}
     dcp.load(state, checkpoint_id=folder)
     return next(iter(state.values())).tolist()

@@ -1,4 +1,4 @@
-"""What serving promises, beside what happens: one table for each claim.
+"""Check the claims about serving: one table for each.
 
     python examples/serving.py            all of it: about twenty minutes
     python examples/serving.py --quick    without trainings, long sweeps and killed processes: 40 s
@@ -74,7 +74,7 @@ class WatchedDecoder(Decoder):
         self.lengths, self.wanted, self.uses = lengths, wanted, []
 
     def __call__(self, pieces, cache):
-        """As of Decoder."""
+        """Call the decoder, and note the use of the cache."""
         logits_SV = super().__call__(pieces, cache)
         final = {each.sequence: self.lengths[each.sequence] for each in pieces}
         self.uses.append(cache.slot_use(final, self.wanted))
@@ -164,7 +164,7 @@ def fit(*alike):
 
 
 def fitted_seconds(engine, fitted):
-    """Of each pass, by the fit."""
+    """Yield the fitted seconds of each pass."""
     for pieces in engine.passes:
         yield fitted(num_tokens(pieces), sum(piece.start for piece in pieces))
 
@@ -238,7 +238,7 @@ def chunks(num, rounds):
 
 
 def num_tokens(pieces):
-    """Of a pass."""
+    """Return the tokens of a pass."""
     return sum(len(piece.tokens) for piece in pieces)
 
 

@@ -112,7 +112,7 @@ class Asked:
 
     @property
     def fault(self):
-        """What is wrong with it at the end; None: nothing."""
+        """Return the request's problem at the end; None if there is none."""
         if self.end is None:
             return f"it has not ended after {len(self.tokens)} tokens"
         is_whole = self.end in ("stop", "length")
@@ -124,7 +124,7 @@ class Asked:
 
 
 class Traffic:
-    """What clients ask, and what they get."""
+    """Requests of clients, and their answers."""
 
     def __init__(self, router, questions, draw):
         self.router, self.questions, self.draw = router, questions, draw
@@ -190,7 +190,7 @@ def serve_traffic(replicas, questions, seconds, draw):
 
 
 def pages_in_use(replicas):
-    """What replicas say once they have nothing to do."""
+    """Return the pages in use by replicas once they have nothing to do."""
     until_s = time.monotonic() + LONGEST_END_S
     while len(replicas.ready) < NUM_REPLICAS or any(replicas.used_pages.values()):
         if time.monotonic() > until_s:
@@ -200,7 +200,7 @@ def pages_in_use(replicas):
 
 
 def resources():
-    """What this process holds."""
+    """Return the processes and files that this process holds."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
     ).stdout

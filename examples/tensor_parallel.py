@@ -1,4 +1,4 @@
-"""What tensor parallelism sends and keeps: predicted, measured, residual, on real ranks.
+"""Traffic and memory of tensor parallelism: predicted, measured, residual, on real ranks.
 
     python examples/tensor_parallel.py            1, 2 and 4 ranks, both forms
     python examples/tensor_parallel.py -n 4
@@ -81,7 +81,7 @@ def within(timeline: Timeline, name: str) -> list[Operation]:
 
 
 def predicted_activations(num_ranks: int, sequence_parallel: bool) -> float:
-    """Of the layers, the last norm and the head, and the softmax of this rank's vocabulary."""
+    """Return bytes of the layers, the last norm, the head, and this rank's part of the softmax."""
     options = {"tp": num_ranks, "sequence_parallel": sequence_parallel, "itemsize": 4}
     config = sizes()
     layers = calc.activation_bytes(config, NUM_SEQUENCES, flash=True, dropout=False, **options)

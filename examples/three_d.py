@@ -44,7 +44,7 @@ def trained(world: labkit.Group, sizes: dict[str, int]) -> tuple[Trained, list[r
 
 
 def predicted(sizes: dict[str, int], layers: list[range], rank: int) -> calc.Result:
-    """What calc says of a rank's step."""
+    """Return calc's bytes of a rank's step."""
     config = calc.ModelConfig(
         layers=CONFIG.num_layers,
         hidden=CONFIG.hidden,
@@ -79,7 +79,7 @@ def rows_of(result: labkit.Run, sizes: dict[str, int]) -> list[tuple[int, str, f
 
 
 def largest_differences(result: labkit.Run) -> tuple[float, float]:
-    """Of any rank from the serial run: losses, parameters."""
+    """Return the largest differences of any rank from the serial run: losses, parameters."""
     serial = train_serial(CONFIG, SETTINGS, max_norm=MAX_NORM)
     losses, parameters = [], []
     for each, _ in result.values:

@@ -23,7 +23,7 @@ from labkit.train import TrainConfig
 
 
 def main(world):
-    """What every rank does. Returns the loss over all ranks before each step of this attempt."""
+    """Train on every rank. Returns the loss over all ranks before each step of this attempt."""
     options = command_line().parse_args()
     config, settings = GPTConfig(), TrainConfig()
     module = GPT(config, settings.seed).to(world.device)

@@ -24,7 +24,7 @@ PROMPTS = ("def ", "import ", "    if ")
 
 
 def train_and_save(world, settings, folder):
-    """What both ranks do; the loss before each step."""
+    """Train on both ranks, and save; return the loss before each step."""
     module = GPT(CONFIG, settings.seed)
     model = DDP(module, world)
     optimizer = settings.make_optimizer(module.parameters())
@@ -54,7 +54,7 @@ def main():
 
 
 def command_line():
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=arguments.count, default=400, help="of training; 400")
     parser.add_argument("--out", type=Path, required=True, help="a new folder for the checkpoint")

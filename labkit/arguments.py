@@ -73,7 +73,7 @@ def counted(
     least: float = 1,
     most: float = math.inf,
 ) -> int:
-    """As `whole`, of numbers that may come as floats, such as 8e6."""
+    """Check a whole number like `whole`; it may come as a float, such as 8e6."""
     if isinstance(value, Real) and not isinstance(value, Integral):
         amount = float(value)
         if not amount.is_integer():

@@ -17,7 +17,7 @@ from labkit.comm import Group
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Of one shape and dtype; nan equals itself here."""
+    """Return whether two tensors of one shape and dtype have equal bits; nan equals itself here."""
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 

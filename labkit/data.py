@@ -75,7 +75,7 @@ IGNORED = -100
 
 
 def counted(targets: Tensor) -> Tensor:
-    """Which targets a mean loss is a mean over: all that are not IGNORED."""
+    """Return a mask of the targets that count in a mean loss: all that are not IGNORED."""
     return targets != IGNORED
 
 

@@ -48,7 +48,7 @@ from labkit.optimizer import Optimizer, state_tensors
 __all__ = ["KINDS", "Meter", "Usage", "announce"]
 
 KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "other")
-"""Of what fits, the first counts."""
+"""Kinds of tensors; of several that fit, the first counts."""
 
 
 RANKING = {kind: place for place, kind in enumerate(KINDS)}
@@ -61,9 +61,10 @@ class Meter(TorchDispatchMode):
     """
 
     def __init__(self, module: nn.Module | None = None, optimizer: Optimizer | None = None) -> None:
-        """What is alive already counts from the start: parameters, gradients, buffers, states.
+        """Start to follow storages; parameters, gradients, buffers and states that exist count
+        already.
 
-        TypeError for a module or an optimizer that is none.
+        TypeError for anything but a module and an optimizer.
         """
         super().__init__()
         if module is not None and not isinstance(module, nn.Module):
@@ -97,7 +98,7 @@ class Meter(TorchDispatchMode):
 
     @property
     def usage(self) -> Usage:
-        """What has been followed so far."""
+        """The usage so far."""
         self._mark_what_is_known()
         changes = sorted(
             ((when, each.kind, by) for each in self._allocations for when, by in each.history),
@@ -224,7 +225,7 @@ class Usage:
     """Live bytes over time, by kind. Plain data: a rank can return it."""
 
     times_s: list[float]
-    """Of each change, from the meter's start."""
+    """Time of each change, from the meter's start."""
     bytes_of: Mapping[str, list[int]]
     """For each kind, the live bytes after each change."""
     allocator_peak_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -243,7 +244,7 @@ class Usage:
 
     @property
     def at_peak(self) -> dict[str, int]:
-        """What was alive at that moment, the first of equals, by kind."""
+        """Live bytes by kind at the peak, the first of equal ones."""
         totals = self.totals
         if not totals:
             return dict.fromkeys(KINDS, 0)
@@ -256,7 +257,7 @@ class Usage:
 
     @property
     def at_end(self) -> dict[str, int]:
-        """What is left."""
+        """Live bytes by kind at the end."""
         return {kind: history[-1] if history else 0 for kind, history in self.bytes_of.items()}
 
 
@@ -271,13 +272,13 @@ class Allocation:
     """(when, by how many bytes it grew or shrank)."""
 
     def resize(self, nbytes: int) -> None:
-        """It has so many bytes from now on."""
+        """Set its size from now on."""
         if nbytes != self.nbytes:
             self.history.append((time.perf_counter(), nbytes - self.nbytes))
             self.nbytes = nbytes
 
     def call_it(self, kind: str) -> None:
-        """It is of this kind, if of no earlier one."""
+        """Set its kind, unless it has an earlier one of KINDS."""
         if RANKING[kind] < RANKING[self.kind]:
             self.kind = kind
 

@@ -23,7 +23,7 @@ from labkit import arguments
 
 
 class Optimizer(Protocol):
-    """What a training step asks of an optimizer; torch.optim's fit too."""
+    """The methods that a training step needs of an optimizer; torch.optim's fit too."""
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -68,13 +68,13 @@ def checked_rate(value: object, name: str = "learning_rate") -> float:
 
 
 def checked_share(name: str, value: object) -> float:
-    """How much of a running average stays: momentum, a beta. TypeError, ValueError."""
+    """Check the share of a running average that stays: momentum, a beta. TypeError, ValueError."""
     allowed = "0 or more, and below 1, or nothing is ever forgotten; 0.9 is usual"
     return arguments.number(name, value, allowed, least=0, below=1)
 
 
 def states_of(optimizer: Any) -> list[dict[str, Any]]:
-    """What an optimizer keeps beside each of its parameters, by name; {} before the first step.
+    """Return an optimizer's states beside each parameter, by name; {} before the first step.
 
     optimizer: torch's or the lab's. The tensors are its own, no copies; from disk they are read.
     """
@@ -150,7 +150,7 @@ class SGD:
 
 @dataclass
 class AdamState:
-    """What AdamW keeps beside one parameter: two tensors of its shape, and the number of steps."""
+    """AdamW's states of one parameter: two tensors of its shape, and the number of steps."""
 
     mean: Tensor
     mean_square: Tensor

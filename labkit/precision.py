@@ -141,7 +141,7 @@ class LossScaler:
             return bool(self._group.all_reduce(flag, "max").item())
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next steps depend on."""
+        """State that the next steps depend on."""
         return {
             "value": self.value,
             "num_good_steps": self._num_good_steps,

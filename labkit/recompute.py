@@ -135,7 +135,7 @@ class _Block:
 
 
 class _Place(int):
-    """Which of the tensors stood here among the arguments."""
+    """Number of a tensor that stood here among the arguments."""
 
 
 class _Enough(BaseException):
@@ -168,7 +168,7 @@ def _kept(*tensors: Tensor) -> Any:
 
 
 class _Surroundings:
-    """What decides, besides its arguments, what a block computes: random numbers, autocast, modes.
+    """State besides its arguments that decides a block's result: random numbers, autocast, modes.
 
     Of the generators those of the CPU and of the GPUs that hold its tensors. Modes: those that
     change what torch's functions do, such as a pipeline's that defers the weights' gradients.

@@ -30,7 +30,7 @@ OptimizerName = Literal["adamw", "sgd"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a GPT is trained. Raises ValueError for a value that cannot train anything."""
+    """Settings of training a GPT. Raises ValueError for a value that cannot train anything."""
 
     num_steps: int = 20
     num_sequences: int = 8  # of the global batch, over all ranks
@@ -67,7 +67,7 @@ class TrainConfig:
         return optimizer_class(parameters, **options)
 
     def optimizer_class(self) -> tuple[Callable[..., Optimizer], dict[str, Any]]:
-        """What makes the optimizer, and its settings by name."""
+        """Return the optimizer's class, and its settings by name."""
         if self.optimizer == "sgd":
             return SGD, {"learning_rate": self.learning_rate, "momentum": self.momentum}
         return AdamW, {"learning_rate": self.learning_rate}
@@ -75,7 +75,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a training run leaves: the global loss before each step, and the parameters at the end.
+    """Result of a training run: the global loss before each step, and the parameters at the end.
 
     The parameters are detached copies on the CPU, by their names in GPT.
     """

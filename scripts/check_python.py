@@ -9,7 +9,7 @@ NEEDED = (3, 11)
 
 
 def problem() -> "str | None":
-    """What stands in the way, with its cure, or None."""
+    """Return the problem with this Python, with its cure, or None."""
     version = ".".join(str(number) for number in sys.version_info[:3])
     if sys.version_info[:2] < NEEDED:
         return (

@@ -35,7 +35,7 @@ _FOLDERS = (
 _EVENTS = 200
 """So many events of a trace are kept: a mutation needs no more, and 2,000 take a minute or two."""
 _SLOW_S = 20.0
-"""Of processor time: how busy the machine is does not count."""
+"""Seconds of processor time, which do not depend on how busy the machine is."""
 _ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, -5.5, 2**31, 2**63, 2**64, 10**30, 1e300, -1e300),
     *(float("nan"), float("inf"), float("-inf"), "", "0", "-1", "abc", "1e400", "9" * 400),
@@ -101,7 +101,7 @@ def _mutated_events(document: Document, rng: random.Random) -> None:
 
 
 def _mutated_head(document: Document, rng: random.Random) -> None:
-    """What the document says of itself is odd."""
+    """Make the document's description of itself odd."""
     job = document.setdefault("distributedInfo", {})
     keys = "traceEvents distributedInfo baseTimeNanoseconds host_name deviceProperties".split()
     if rng.random() < 0.5:

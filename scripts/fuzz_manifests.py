@@ -36,7 +36,7 @@ from labkit.zero import FullyShardedModule, Zero1Optimizer
 CONFIG = GPTConfig(vocab=16, context=8, num_layers=1, hidden=16, num_heads=2)
 LAYOUTS = ("replicated", "zero1", "zero3", "tensor parallel")
 _SLOW_S = 20.0
-"""Of processor time: how busy the machine is does not count."""
+"""Seconds of processor time, which do not depend on how busy the machine is."""
 _ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, 2, 3, -1, -5.5, 0.5, 2**31, 2**63, 10**18, 10**30, 1e300),
     *(float("nan"), float("inf"), "", "0", "abc", "/etc/passwd", "../x", "rank-0009.safetensors"),

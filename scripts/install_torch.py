@@ -61,7 +61,7 @@ def index_without_gpu(requirement: str, cpu_index: str) -> str:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether NVIDIA's driver answers; one that hangs belongs to a GPU as well."""
+    """Return whether NVIDIA's driver answers; a hanging one means a GPU too."""
     command = ["nvidia-smi"]
     try:
         return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
@@ -72,7 +72,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def offers(index: str, requirement: str) -> bool:
-    """Whether the index answers in time and has a file of that version."""
+    """Return whether the index answers in time and has a file of that version."""
     name, _, version = requirement.partition("==")
     pages: list[str] = []
 

@@ -19,7 +19,8 @@ NAME = "kernel-01234567-89ab-cdef-0123-456789abcdef-ipc-5"
 
 
 def transport(folder: str) -> str:
-    """Of kernels whose connection files are in `folder`, which is made if it is not there."""
+    """Return the transport of kernels with connection files in `folder`, which is made if
+    missing."""
     if len(f"{folder}/{NAME}") > LONGEST:
         return "tcp"
     try:

@@ -109,7 +109,7 @@ def pictures(outputs: list[NotebookNode]) -> list[bytes]:
 
 
 def complaints(notebook: NotebookNode) -> list[str]:
-    """What is wrong with the stored notebook beyond its form, a line each."""
+    """Return the problems of the stored notebook besides its form, a line each."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     lines = [f"cell {n}: {line}" for n, cell in enumerate(code) for line in _of_cell(cell)]
     if not any(cell.outputs and "nbval-ignore-output" not in _markers(cell) for cell in code):

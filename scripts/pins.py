@@ -44,7 +44,7 @@ def declared(root: Path = ROOT) -> list[Requirement]:
 
 
 def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Whether any system and Python that labkit supports needs it."""
+    """Return whether any system and Python that labkit supports needs it."""
     if requirement.marker is None:
         return True
     for (platform, system), python, extra in product(SYSTEMS, PYTHONS, ["", *extras]):

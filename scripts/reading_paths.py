@@ -39,7 +39,7 @@ RANKS = ("comm", "launch", "doctor")
 
 @dataclass(frozen=True)
 class ReadingPath:
-    """What is run, and on what it stands."""
+    """A program, and the files that its reader goes through."""
 
     says: str
     goal: int
@@ -48,7 +48,7 @@ class ReadingPath:
     stands_on: tuple[str, ...] = ()
     """Rooms and files that count as known."""
     on_ranks: bool = True
-    """Whether `program` is called on each of two ranks, with the world; else in this process."""
+    """True: `program` runs on each of two ranks, with the world; False: in this process."""
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def card() -> None:
 
 
 def _nothing(world: Any) -> None:
-    """What `launch` starts."""
+    """Do nothing; `launch` starts this."""
 
 
 def _mlp() -> Any:

@@ -85,13 +85,13 @@ def files_at(revision: str) -> Iterator[tuple[str, str]]:
 
 
 def is_commit(revision: str) -> bool:
-    """Whether git knows a commit of that name."""
+    """Return whether git knows a commit of that name."""
     command = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def git(*arguments: str) -> str:
-    """What git prints."""
+    """Return git's output."""
     return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout
 
 

@@ -151,7 +151,7 @@ def _row(topic: Topic, notebooks: dict[str, Notebook], exercises: Iterable[str])
 
 
 def _exercises(topic: Topic) -> list[str]:
-    """Those that the topic's cards name, each once."""
+    """Return the exercises that the topic's cards name, each once."""
     named = (card.exercise for card in load_bank().values() if card.topic == topic.id)
     return list(dict.fromkeys(name for name in named if name))
 

@@ -60,7 +60,7 @@ from labkit.data_parallel.background import OnThread
 
 
 class Stateful(Protocol):
-    """What `extra` takes: a loss scaler, a schedule, a data cursor."""
+    """An object that `extra` takes: a loss scaler, a schedule, a data cursor."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain data, as JSON has it."""
@@ -236,7 +236,7 @@ class Checkpointer:
         return gather_plain(layout_of(rows), self.group) == manifest.values["layout"]
 
     def _load_extra(self, manifest: Manifest) -> None:
-        """Of all names or none. DoesNotFit where one is missing."""
+        """Load all extras or none. DoesNotFit if one is missing."""
         if missing := self.extra.keys() - manifest.values["extra"].keys():
             names = ", ".join(sorted(missing))
             raise DoesNotFit(f"the checkpoint of step {manifest.step} has no extra {names}")

@@ -52,18 +52,18 @@ class TensorShard:
     name: str
     extent: Extent
     tensor: Tensor
-    """As many elements as the extent, row by row."""
+    """Elements of the extent, row by row."""
     kind: Kind = "elements"
 
 
 @dataclass(frozen=True, eq=False)
 class StateOf:
-    """What an optimizer keeps beside the elements of one parameter that it updates on this rank."""
+    """State that an optimizer keeps for elements of one parameter that it updates on this rank."""
 
     parameter: str
     extent: Extent
     target: Tensor
-    """What it updates: the parameter, this rank's shard of it, or a master of either."""
+    """The tensor that it updates: the parameter, this rank's shard of it, or a master of either."""
     values: Values
 
 
@@ -118,7 +118,7 @@ class Contents:
         ]
 
     def takes_settings(self, settings: Sequence[Values]) -> bool:
-        """Whether they are of as many groups of parameters, or one of the two has no optimizer."""
+        """Return whether they have as many parameter groups, or one side has no optimizer."""
         groups = _groups_of(self.optimizer)
         return not groups or not settings or len(groups) == len(settings)
 
@@ -308,7 +308,8 @@ def _keys_of_settings(group: Values) -> set[str]:
 
 
 def _is_of_kind(own: Any, saved: Any) -> bool:
-    """Whether a saved setting is of the kind of an optimizer's own: a number for a number."""
+    """Return whether a saved setting is of the same kind as the optimizer's own, such as a
+    number."""
     if isinstance(own, tuple):
         is_list = isinstance(saved, list | tuple) and len(own) == len(saved)
         return is_list and all(map(_is_of_kind, own, saved))

@@ -147,7 +147,7 @@ def _manifest_of(
     folder: str | Path,
     contents: Contents,
 ) -> tuple[Manifest, dict[str, str]]:
-    """What a folder has, in labkit's terms, and the names there by labkit's. DoesNotFit."""
+    """Return a folder's manifest in labkit's terms, and its names by labkit's. DoesNotFit."""
     rows, tensors, names = metadata.state_dict_metadata, {}, {}
     for name, row in rows.items():
         own_name = _labkit_name(name)
@@ -245,7 +245,7 @@ def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
 
 
 class _Chunks(dcp.DefaultLoadPlanner):
-    """Which stored chunks a rank reads, and what it takes from each.
+    """The stored chunks that a rank reads, and the elements that it takes from each.
 
     FileSystemReader asks for memory for one chunk after the other, and gives it back filled.
     """

@@ -40,7 +40,7 @@ from torch.distributed.checkpoint.metadata import (
 from labkit.checkpoint.manifest import Damaged, require_shape
 
 MOST_BYTES = 32 << 20
-"""Of `.metadata`: each byte can become an object of 64."""
+"""Most bytes of `.metadata`: each byte can become an object of 64."""
 
 _OF_METADATA = "torch.distributed.checkpoint.metadata"
 _OF_FILES = "torch.distributed.checkpoint.filesystem"
@@ -87,7 +87,7 @@ class UntrustedMetadata(ValueError):
 
 @dataclass(frozen=True)
 class _Name:
-    """Of a class or a function, which is not looked up."""
+    """Name of a class or a function, which is not looked up."""
 
     module: str
     name: str
@@ -95,7 +95,7 @@ class _Name:
 
 @dataclass(eq=False)
 class _Call:
-    """What was to be called, with which arguments, and the state that the result was to have.
+    """A call that the pickle asks for: function, arguments, and the state of the result.
 
     Messages leave out the last two: a few bytes can nest one tuple a billion times.
     """
@@ -129,7 +129,7 @@ def _refuse(path: Path, why: str) -> NoReturn:
 
 
 def _noted(path: Path, data: bytes) -> Any:
-    """What a pickle says, as plain data, names and calls. Nothing is called."""
+    """Return a pickle's content as plain data, names and calls. Nothing is called."""
     machine = _Machine(path)
     for operation, argument, _ in pickletools.genops(data):
         if operation.name == "STOP":
@@ -346,7 +346,7 @@ def bytes_of(row: TensorStorageMetadata, sizes: torch.Size) -> int:
 
 
 def kept(mapping: Mapping[Any, Any], index: MetadataIndex) -> Any:
-    """Where a value is. Damaged where the metadata does not say it."""
+    """Return the place of a value. Damaged if the metadata does not have it."""
     if index not in mapping:
         raise Damaged(f"the metadata does not say in which file {index.fqn} is")
     return mapping[index]

@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where each entry's bytes begin in a file, their checksums, and the size of the file."""
+    """Offsets and checksums of a file's entries, and the size of the file."""
 
     offsets: list[int]
     checksums: list[int]

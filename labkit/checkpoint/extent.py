@@ -57,7 +57,7 @@ class Extent:
         return Extent(tuple(shape), tuple(box), 0, math.prod(b - a for a, b in box))
 
     def to_plain(self) -> list[Any]:
-        """As JSON has it; see from_plain."""
+        """Return the extent as JSON data; see from_plain."""
         return [self.shape, self.box, self.start, self.stop]
 
     @staticmethod

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-"""How torch's optimizers compute a step, and not what: each program's own, here with defaults."""
+"""Settings that change only how torch's optimizers compute, so each program keeps its own."""
 
 
 class Kept(NamedTuple):
@@ -24,7 +24,8 @@ class Kept(NamedTuple):
 
 @cache
 def kept_by(kind: type) -> Kept | None:
-    """What an optimizer with its defaults keeps; None for what is none, or has other arguments."""
+    """Return the states of an optimizer class with its defaults; None if it needs other
+    arguments."""
     if not issubclass(kind, torch.optim.Optimizer):
         return None
     found = [each for dims in (2, 1) if (each := _after_a_step(kind, dims))]

@@ -62,7 +62,7 @@ class Loaded(NamedTuple):
 
     step: int
     world_size: int
-    """Of the save."""
+    """World size of the save."""
     bytes_read: int
     """Bytes that this rank needed for its shards."""
     bytes_verified: int
@@ -112,7 +112,7 @@ def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
 
 
 Seen = dict[str, bool] | str
-"""Whether a rank sees each file of a checkpoint; or why it cannot read the manifest."""
+"""By file, whether a rank sees it; or the reason why it cannot read the manifest."""
 
 
 def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:

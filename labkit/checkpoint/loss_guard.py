@@ -66,7 +66,7 @@ class LossGuard:
         self._group = checkpointer.group
         self._limit = arguments.whole("limit", limit, "1 or more bad steps")
         self._bad: list[str] = []
-        """What was bad since the checkpoint of step `_good`."""
+        """Bad tensors and losses since the checkpoint of step `_good`."""
         self._good = -1
 
     def is_bad(self, *numbers: float | Tensor) -> bool:

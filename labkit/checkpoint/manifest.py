@@ -44,7 +44,7 @@ _NAME = re.compile(r"step-[0-9]{8,}-[0-9a-f]{8}")
 _SAVE_ID = re.compile(r"[0-9a-f]{8}")
 _FORMAT = "labkit checkpoint, format 1"
 MOST_BYTES = 64 << 20
-"""Of a manifest: a longer one is neither written nor parsed."""
+"""Most bytes of a manifest: a longer one is neither written nor parsed."""
 _MOST = 2**63 - 1
 _MOST_DIMS, _MOST_LETTERS = 64, 1000
 DTYPES = {
@@ -121,7 +121,7 @@ class Manifest:
         return f"step-{self.step:08d}-{self.save_id}"
 
     def to_text(self) -> str:
-        """As JSON on the second line, and a checksum of it on the first."""
+        """Return JSON on the second line, and its checksum on the first."""
         tensors = {
             name: [
                 record.dtype,
@@ -155,7 +155,7 @@ class Manifest:
 
     @staticmethod
     def read(folder: Path) -> Manifest:
-        """Of a checkpoint's folder. Damaged where it is not what was written; OSError."""
+        """Read the manifest of a checkpoint's folder. Damaged if it was changed; OSError."""
         path = folder / MANIFEST
         try:
             if (nbytes := _size_of(path)) > MOST_BYTES:
@@ -361,7 +361,8 @@ def finished_saves(folder: Path) -> list[str]:
 
 
 def leftovers(folder: Path, save_id: str) -> list[Path]:
-    """What interrupted saves and removals have left, but for the save `save_id`."""
+    """Return files that interrupted saves and removals have left, except those of save
+    `save_id`."""
     return [
         path
         for path in folder.glob("step-*")
@@ -370,9 +371,9 @@ def leftovers(folder: Path, save_id: str) -> list[Path]:
 
 
 def files_here(folder: Path, manifest: Manifest) -> set[str]:
-    """Which of a checkpoint's files are in its folder on this host, in full length.
+    """Return which of a checkpoint's files are in its folder on this host, in full length.
 
-    Damaged for a link: a folder of strangers may have one to any file of this host.
+    Damaged for a link: an untrusted folder may have one to any file of this host.
     """
     found = set()
     for name, nbytes in manifest.files.items():

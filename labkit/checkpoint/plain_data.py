@@ -34,7 +34,7 @@ def gather_plain(value: Any, group: Group) -> list[Any]:
 
 
 def result_or_error(act: Callable[[], T]) -> T | Exception:
-    """What `act` returns, or the error that it raises."""
+    """Return the result of `act`, or the error that it raises."""
     try:
         return act()
     except Exception as error:

@@ -31,11 +31,11 @@ class Operation(NamedTuple):
     kind: str
     path: Path
     rest: str
-    """Of a write its bytes, in hexadecimal; of a rename the new path."""
+    """Bytes of a write, in hexadecimal, or the new path of a rename."""
 
 
 def operations(logs: Iterable[Path]) -> list[Operation]:
-    """What RecordedDisks of one machine have done, in the order of time."""
+    """Return the operations of RecordedDisks of one machine, in the order of time."""
     lines = (json.loads(line) for log in logs for line in log.read_text().splitlines())
     return sorted(Operation(at_ns, kind, Path(path), rest) for at_ns, kind, path, rest in lines)
 

@@ -60,7 +60,7 @@ class RolloutBank:
         """
         self.path, self._disk = Path(path), disk or Disk()
         self.consumed = 0
-        """How many rollouts the parameters have learned from."""
+        """Number of rollouts that the parameters have learned from."""
         self._disk.make_folder(self.path.parent)
         self._file = self._disk.open_to_append(self.path)
         self._payloads, self._end = _scan(self.path)
@@ -133,7 +133,7 @@ class RolloutBank:
 
 
 PayloadRange = tuple[int, int, int]
-"""Where a payload begins and ends in the file, and its version."""
+"""Begin and end of a payload in the file, and its version."""
 
 
 def _head_of(body: bytes) -> bytes:
@@ -158,7 +158,7 @@ def _scan(path: Path) -> tuple[list[PayloadRange], int]:
 
 
 def _end_of_record(data: bytes, begin: int) -> int | None:
-    """Where a whole record that begins here ends; None where there is none."""
+    """Return the end of the whole record that begins here; None if there is none."""
     head = data[begin : begin + _HEAD.size]
     if len(head) < _HEAD.size:
         return None

@@ -55,7 +55,7 @@ class SampleCursor:
         self.batch = arguments.whole("batch", batch, "1 or more samples of the global batch")
         self.seed = arguments.whole("seed", seed, "0 or more", least=0)
         self.taken = 0
-        """How many samples of all epochs the job has taken."""
+        """Samples of all epochs that the job has taken."""
         self._epoch, self._order_N = -1, torch.empty(0, dtype=torch.int64, device="cpu")
 
     def next_batch(self) -> Tensor:
@@ -97,7 +97,7 @@ class SampleCursor:
 
 
 class SampleLog:
-    """What one rank has used in one attempt of the job: a line for each step.
+    """Samples that one rank has used in one attempt of the job: a line for each step.
 
     A line has the step and the ids, and ends with a newline. It is in the kernel's memory when
     `write` returns, so that a kill of the process does not lose it.
@@ -122,7 +122,7 @@ class SampleLog:
 
 
 class Audit(NamedTuple):
-    """What a job's parameters have learned from, compared with what they should have."""
+    """Samples that a job's parameters have learned from, compared with those they should have."""
 
     num_steps: int
     lost: list[int]

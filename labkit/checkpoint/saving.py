@@ -159,7 +159,7 @@ def _each_element_once(holders: Mapping[ShardSpec, list[tuple[int, int]]]) -> li
 def tensors_to_write(
     plan: Plan, rank: int, shards: Sequence[TensorShard]
 ) -> list[tuple[Header, Tensor]]:
-    """What a rank writes: flat tensors, views of its shards where these are contiguous.
+    """Return the tensors that a rank writes: flat, and views of its shards if these are contiguous.
 
     A tensor that is whole in the file has its own name and shape there.
     """
@@ -202,7 +202,7 @@ class Commit:
     save_id: str
     values: dict[str, Any]
     is_kept: Callable[[int, Sequence[int]], bool]
-    """Whether a step's checkpoint stays, given all steps there are, newest first."""
+    """Return whether a step's checkpoint stays, given all steps, newest first."""
 
     @property
     def partial(self) -> Path:

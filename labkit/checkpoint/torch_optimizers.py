@@ -87,6 +87,6 @@ def _require_no_other(
 
 
 def missing_states(name: str, states: Collection[str]) -> list[str]:
-    """Which states of a class of torch.optim are not among those saved, if there are any."""
+    """Return states of a class of torch.optim that are not among the saved ones."""
     kept = kept_by(getattr(torch.optim, name.rpartition(".")[2]))
     return sorted(kept.states - set(states)) if kept and states else []

@@ -75,7 +75,7 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
 
     Save it with Checkpointer(..., extra={"config": config}): tensors do not tell the number of
     heads. DoesNotFit where the sizes were not saved, or are of another kind of model; other errors
-    as of `read_tensors`.
+    as in `read_tensors`.
     """
     path, manifest = complete_here(folder, step)
     sizes = manifest.values["extra"].get("config")
@@ -142,7 +142,7 @@ def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -
 
 
 def _header_of(path: Path) -> tuple[int, dict[str, Any]]:
-    """Where the tensors of a safetensors file begin, and its header. OSError."""
+    """Return the offset of a safetensors file's tensors, and its header. OSError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is {'no file' if path.exists() else 'not there'}")
     nbytes, length, header = path.stat().st_size, 0, None

@@ -71,7 +71,8 @@ def halving_doubling_all_reduce(
 
 
 def _workers(size: int) -> list[int]:
-    """As many ranks as the largest power of two in `size`; beside each missing one is the next."""
+    """Return as many ranks as the largest power of two in `size`, each beside a folded one if
+    any."""
     num_missing = size - (1 << (size.bit_length() - 1))
     return [*range(1, 2 * num_missing, 2), *range(2 * num_missing, size)]
 

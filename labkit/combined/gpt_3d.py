@@ -88,7 +88,7 @@ class CombinedGPT(PipelineGPT):
         self.to(mesh.world.device)
 
     def cuts(self) -> dict[str, Cut]:
-        """How each of this rank's parameters is cut over tp, by GPT's names."""
+        """Return the sharding of each of this rank's parameters over tp, by GPT's names."""
         found = {}
         for stage in self.stages.values():
             for name, _, cut in parameters_with_cuts(stage):

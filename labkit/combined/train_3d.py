@@ -40,7 +40,7 @@ from labkit.train import TrainConfig, Trained, fit, require_configs
 from labkit.zero import Zero1Optimizer
 
 ORDER = ("dp", "pp", "tp")
-"""Of the axes, slowest first: tp ranks are neighbours, and dp replicas far apart."""
+"""Order of the axes, slowest first: tp ranks are neighbours, and dp replicas far apart."""
 
 
 class CombinedTraining:
@@ -118,7 +118,8 @@ class CombinedTraining:
         return self.pipeline.step(share.inputs_BT, share.targets_BT).loss
 
     def global_losses(self, losses: Sequence[float | None]) -> list[float]:
-        """Of the global batches, on every rank, from what `step` returned on each."""
+        """Return the losses of the global batches, on every rank, from `step`'s results on each
+        rank."""
         mesh = self.mesh
         of_replica = losses_everywhere(losses, self.pipeline.schedule, mesh.pp)
         return (mesh.dp.all_reduce(of_replica) / mesh.dp.size).tolist()
@@ -174,9 +175,9 @@ def own_rows(batch: Batch, mesh: Mesh) -> Batch:
 
 
 def weight_of(share: Batch, batch: Batch, mesh: Mesh) -> float:
-    """What the mean over a share counts, so that the mean over dp is the mean over the batch.
+    """Return the weight of a share's mean, so that the mean over dp is the mean over the batch.
 
-    1 where all shares are as large. Unequal ones count by their targets that are not IGNORED.
+    1 if all shares are equal. Unequal ones count by their targets that are not IGNORED.
     """
     return share.num_targets * mesh.dp.size / max(1, batch.num_targets)
 

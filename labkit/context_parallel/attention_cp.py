@@ -98,7 +98,7 @@ def _to_sequence(x_BsTK: Tensor, group: Group, cut: Cut) -> Tensor:
 
 
 def _require_heads_for_all(num_heads: int, size: int) -> None:
-    """Those of keys: they divide those of queries, so whoever deals them out deals out both."""
+    """Check that ranks divide the heads of keys, and so those of queries."""
     if num_heads % size:
         why = "are fewer than" if num_heads < size else "cannot be dealt out equally to"
         choices = ", ".join(map(str, arguments.divisors(num_heads)))

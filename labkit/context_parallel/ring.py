@@ -225,7 +225,7 @@ class _PassedOn(NamedTuple):
     arriving: Pending[Tensor]
 
     def wait(self) -> Tensor:
-        """What has arrived."""
+        """Return the block that has arrived."""
         self.sent.wait()
         return self.arriving.wait()
 

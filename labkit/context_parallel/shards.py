@@ -67,11 +67,12 @@ class Cut:
 
     @property
     def placement_name(self) -> str:
-        """As messages are labelled, so that ranks with different ones notice."""
+        """Name of the placement in message labels, so that ranks with different ones notice."""
         return getattr(self.placement, "__name__", repr(self.placement))
 
     def label(self, what: str, causal: bool) -> str:
-        """What a message says of itself: ranks that mean another attention notice by it."""
+        """Return the label of a message, which differs between ranks that compute another
+        attention."""
         return f"{what}, {'causal' if causal else 'no mask'}, {self.placement_name}"
 
     def segments(self, rank: int) -> Segments:
@@ -93,7 +94,8 @@ class Cut:
 
     @property
     def places(self) -> Tensor:
-        """Where each token lies when all ranks' shards are joined in rank order: (num_tokens,)."""
+        """Return the place of each token when all shards are joined in rank order:
+        (num_tokens,)."""
         return torch.cat([self.positions(rank) for rank in range(self.size)]).argsort()
 
 

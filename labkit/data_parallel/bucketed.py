@@ -59,7 +59,7 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """What it is for, in words."""
+        """Name of the bucket for people."""
         ends = dict.fromkeys((self.names[0], self.names[-1]))  # one name, where it has one
         return f"bucket {self.number}: {' to '.join(ends)}"
 
@@ -143,7 +143,7 @@ def make_buckets(
 def cut(
     parameters: Mapping[str, nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 ) -> list[dict[str, nn.Parameter]]:
-    """What goes into each bucket, before there is memory for it. See `make_buckets`."""
+    """Return the parameters of each bucket, before it has memory. See `make_buckets`."""
     bucket_bytes = arguments.whole("bucket_bytes", bucket_bytes, _SIZES)
     closed: list[dict[str, nn.Parameter]] = []
     filling: dict[tuple[torch.dtype, torch.device], dict[str, nn.Parameter]] = {}

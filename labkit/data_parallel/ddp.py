@@ -81,9 +81,9 @@ class DDP(OverlappedDDP):
         self._will_rebuild = not (find_unused_parameters or self._reduction.remembers_buckets)
         self._will_sync = True
         self.is_syncing = True
-        """Whether the next backward pass reduces."""
+        """True if the next backward pass reduces gradients."""
         self.has_synced = True
-        """Whether a backward pass has reduced since the last forward pass that asked for it."""
+        """True if a backward pass has reduced since the last forward pass that asked for it."""
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -99,7 +99,7 @@ class DDP(OverlappedDDP):
             self._will_sync = before
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns. Wire: buffers, in training and outside of `no_sync`."""
+        """Return the module's output. Wire: buffers, in training and outside of `no_sync`."""
         if torch.is_grad_enabled():
             # A forward pass without communication does not take back the promise of an earlier
             # one, whose backward pass is still to come.

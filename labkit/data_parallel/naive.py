@@ -70,7 +70,7 @@ class Replica(nn.Module):
             self.group.broadcast(tensor.data, root=0, out=tensor.data)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
+        """Return the module's output."""
         if self.training and self.broadcast_buffers:
             self._broadcast_buffers()
         return self.module(*args, **kwargs)
@@ -90,7 +90,7 @@ class Replica(nn.Module):
         return trainable_parameters(self.module)
 
     def label_of(self, what: str) -> str:
-        """What a message is for; it tells apart modules that are wrapped side by side."""
+        """Return a message's label, which differs between modules that are wrapped side by side."""
         return what if self.number == 1 else f"module {self.number}, {what}"
 
     def _broadcast_buffers(self) -> None:

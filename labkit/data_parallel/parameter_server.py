@@ -93,7 +93,7 @@ class Arrival:
     at_s: float
     """Since the first parameters were sent."""
     loss: float
-    """Of the worker's share of its batch, under the parameters that it had."""
+    """Loss of the worker's share of its batch, under the parameters that it had."""
     staleness: int
     """Steps that the server had made since it sent those."""
     is_used: bool
@@ -112,7 +112,7 @@ class Server:
     """Steps until training is over."""
     arrivals: list[Arrival] = field(default_factory=list)
     version: int = 0
-    """How many steps have been made."""
+    """Number of steps made."""
     _failure: BaseException | None = None
     _waiting: list[Tensor] = field(default_factory=list)
     _began_s: float = field(default_factory=time.perf_counter)
@@ -208,7 +208,7 @@ class Served:
 
     @property
     def staleness(self) -> list[int]:
-        """Of each gradient that was used, in order."""
+        """Staleness of each gradient that was used, in order."""
         return [each.staleness for each in self.arrivals if each.is_used]
 
     @property

@@ -29,7 +29,7 @@ class Reduction(ABC):
     """A way to sum tensors, such as the `flat` of a Bucket (bucketed.py), over a group's ranks."""
 
     remembers_buckets = False
-    """Whether it keeps something for each bucket, which must then stay as it is."""
+    """True if it keeps something for each bucket, which must then stay as it is."""
 
     @abstractmethod
     def start(self, x: Tensor, group: Group) -> Handle:

@@ -37,7 +37,7 @@ class Algorithm:
     called with out=x and works in place, as all of labkit's do. seconds: (nbytes, n, alpha, beta),
     linear in the last two; without one, one latency and every byte once. is_throttled: whether it
     is made of messages, which a labkit.Topology slows down.
-    TypeError for what is none of these, ValueError for an empty name.
+    TypeError for anything else, ValueError for an empty name.
     """
 
     name: str
@@ -94,14 +94,14 @@ _NAMED = {
     )
 }
 NAMES = tuple(_NAMED)
-"""What `chosen` knows by name."""
+"""Names that `chosen` knows."""
 
 
 def chosen(algorithms: Any) -> list[Algorithm]:
     """The algorithms meant by names, by functions of one's own and by Algorithms, in this order.
 
     Raises ValueError for a name that there isn't, for one given twice and for none at all, and
-    TypeError for what is none of the three.
+    TypeError for anything but these three.
     """
     if isinstance(algorithms, (str, Algorithm)) or callable(algorithms):
         algorithms = [algorithms]

@@ -42,7 +42,7 @@ class Equation(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """What the points say about the link, and how well they agree on it."""
+    """A link fitted to points, and how well the points agree."""
 
     alpha: float
     """Seconds per message, never below 0."""
@@ -84,7 +84,7 @@ def all_reduce_seconds(
     algorithm: str = "ring",
     block_bytes: int | None = None,
 ) -> float:
-    """What calc says of an all-reduce by one of its algorithms."""
+    """Return calc's seconds of an all-reduce by one of its algorithms."""
     asked = calc.collective("all_reduce", algorithm, n, nbytes, block_bytes=block_bytes)
     return asked.seconds(alpha, beta)
 
@@ -103,7 +103,8 @@ def fit_alpha_beta(
 
     Both are at least 0: where noise asks for a negative one, it is 0 and the other is fitted alone.
     Raises ValueError for times that are not above 0, for points that cannot tell alpha from beta,
-    and for a formula that is not linear in the two; TypeError for what is no list, number, formula.
+    and for a formula that is not linear in the two; TypeError for anything but a list, a number, a
+    formula.
     """
     for name, given in (("nbytes", nbytes), ("seconds", seconds)):
         _check_list(name, given)

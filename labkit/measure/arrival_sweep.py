@@ -46,7 +46,8 @@ _ALONE = 8
 
 
 class Latencies(NamedTuple):
-    """What the users of one load saw. Percentiles of TTFT are over requests, of ITL over gaps."""
+    """Latencies of the users of one load. Percentiles of TTFT are over requests, of ITL over
+    gaps."""
 
     tokens_per_s: float
     ttft_p50_s: float
@@ -56,7 +57,7 @@ class Latencies(NamedTuple):
 
     @classmethod
     def of(cls, timings: Sequence[Timing]) -> Latencies:
-        """Those of a replayed trace. At least one answer has two tokens."""
+        """Return the latencies of a replayed trace. At least one answer has two tokens."""
         ttft_s = [timing.ttft_s for timing in timings]
         itl_s = [gap for timing in timings for gap in timing.itl_s]
         return cls(

@@ -65,19 +65,19 @@ class Operation:
 
     @property
     def flops_per_s(self) -> float:
-        """As measured."""
+        """Measured FLOP/s."""
         return self.flops / self.seconds
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """What a device can do at most, and what some operations did."""
+    """Limits of a device, and the operations measured on it."""
 
     device: str
     flops_per_s: float
-    """Of a product of large matrices."""
+    """FLOP/s of a product of large matrices."""
     bytes_per_s: float
-    """Of a copy of a large tensor: bytes read and bytes written."""
+    """Bytes per second of a copy of a large tensor: bytes read and bytes written."""
     operations: tuple[Operation, ...]
 
     @property
@@ -90,7 +90,8 @@ class Roofline:
         return min(self.flops_per_s, self.bytes_per_s * intensity)
 
     def share(self, operation: Operation) -> float:
-        """How much of the roof an operation reaches. Above 1: from a cache."""
+        """Return the share of the roof that an operation reaches. Above 1: it reads from a
+        cache."""
         return operation.flops_per_s / self.attainable(operation.intensity)
 
     def table(self) -> str:
@@ -142,7 +143,7 @@ def roofline(
     bfloat16 on a GPU. Nothing is distributed: it runs in this process, with torch's threads.
 
     The time of an operation is that of the fastest of some samples of several calls.
-    Raises ValueError for another device or no batch, TypeError for what is no GPTConfig.
+    Raises ValueError for another device or no batch, TypeError for anything but a GPTConfig.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in _MODEL:
@@ -224,7 +225,8 @@ def _optimizer(block: Block) -> AdamW:
 
 
 def _seconds(call: Callable[[], object], device: str) -> float:
-    """Of one call: the fastest of some samples, each long enough for the clock."""
+    """Return the seconds of one call: the fastest of some samples, each long enough for the
+    clock."""
 
     def sample(calls: int) -> float:
         began_s = time.perf_counter()

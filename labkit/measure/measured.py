@@ -110,7 +110,8 @@ class Measured:
         )
 
     def crossover(self, first: str, second: str) -> Crossover | None:
-        """Where one of the two stops being the faster, measured and by the model; None: nowhere."""
+        """Return where the faster of two algorithms changes, measured and by the model; None:
+        nowhere."""
         measured = measured_crossing(
             self.sizes,
             list(self.seconds[self._named(first).name].values()),
@@ -122,7 +123,7 @@ class Measured:
 
     @cached_property
     def crossovers(self) -> list[Crossover]:
-        """Of all pairs that change places within the sizes measured, in order of the algorithms."""
+        """Return all crossovers within the measured sizes, in the order of the algorithms."""
         pairs = combinations([one.name for one in self.algorithms], 2)
         found = (self.crossover(*pair) for pair in pairs)
         return [each for each in found if each is not None and self._is_within(each)]

@@ -103,7 +103,8 @@ class RankCheck:
     disk_error: str
     """Why the write failed; "" where it did not."""
     clock_step_s: float
-    """How much further than monotonic() time() went meanwhile: the clock was set."""
+    """Seconds that time() moved further than monotonic() meanwhile, which means the clock was
+    set."""
     clock_s: float
     """Ahead of rank 0's clock, give or take clock_uncertainty_s: half of the round trip."""
     clock_uncertainty_s: float

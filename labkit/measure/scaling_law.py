@@ -77,9 +77,9 @@ class Point(NamedTuple):
     """The fastest of some steps."""
 
     seconds: float
-    """Of its slowest rank."""
+    """Seconds of its slowest rank."""
     communication_s: float
-    """Of these, seconds in which the rank waited for messages or for another rank."""
+    """Seconds of it in which the rank waited for messages or for another rank."""
 
 
 class Amdahl(NamedTuple):
@@ -89,7 +89,7 @@ class Amdahl(NamedTuple):
     parallel_s: float
 
     def seconds(self, n: float) -> float:
-        """Of a step on n ranks."""
+        """Return the seconds of a step on n ranks."""
         return self.serial_s + self.parallel_s / n
 
     @property
@@ -130,7 +130,7 @@ class Scaling:
         return Amdahl(fit.alpha, fit.beta)
 
     def scaled_speedup(self, n: int) -> float:
-        """How much longer one rank would take for the work of n, by Amdahl's law."""
+        """Return how many times longer one rank would take for the work of n, by Amdahl's law."""
         return (self.amdahl.serial_s + n * self.amdahl.parallel_s) / self.weak[n].seconds
 
     @property
@@ -242,7 +242,8 @@ def _steps_on_rank(world: Group, make_step: MakeStep, sizes: Sequence[int], num:
 
 
 def _point(steps: Sequence[Sequence[Terms]]) -> Point:
-    """Of Terms by step and rank: whatever else the machine does only adds to a step."""
+    """Return the point of the fastest step by Terms by step and rank: other load only adds
+    seconds."""
     slowest = [max(by_rank, key=lambda terms: terms.total) for by_rank in steps]
     best = min(slowest, key=lambda terms: terms.total)
     waited_s = sum(best.seconds[term] for term in (TRANSFER, STRAGGLER, BUBBLE))

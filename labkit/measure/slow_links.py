@@ -46,15 +46,15 @@ _CALLS = "messages are counted, from 1; the fastest counts, so try 3"
 
 @dataclass(frozen=True)
 class Pairs:
-    """What every pair of ranks reaches on its own."""
+    """Measured messages of every pair of ranks on its own."""
 
     world_size: int
     nbytes: int
-    """Of a message."""
+    """Bytes of a message."""
     rounds: tuple[tuple[Pair, ...], ...]
     """Pairs that were measured at the same time."""
     seconds: dict[Pair, float]
-    """Of a message, one way: half of the fastest there and back."""
+    """Seconds of a message, one way: half of the fastest round trip."""
     topology: Topology | None = None
 
     def bytes_per_s(self, a: int, b: int) -> float:
@@ -209,13 +209,13 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Bisection:
-    """Which uplink is degraded, and how that was found."""
+    """The degraded uplink, and the measurements that found it."""
 
     leaf: int | None
     """None: all uplinks carry what they should."""
     measurements: tuple[Traffic, ...]
     healthy_s: float
-    """What such traffic takes where no uplink is degraded."""
+    """Seconds of such traffic if no uplink is degraded."""
 
     def table(self) -> str:
         """A row per measurement, as aligned plain text."""

@@ -86,7 +86,7 @@ def _check_call(
 def checked_sizes(sizes: Iterable[int | str]) -> list[int]:
     """Bytes as numbers, each once, in ascending order.
 
-    Raises ValueError for what is no size, or no whole number of float32; TypeError for no list.
+    Raises ValueError for an invalid size, or part of a float32; TypeError for anything but a list.
     """
     if isinstance(sizes, (str, int)) or not isinstance(sizes, Iterable):
         raise TypeError(f'sizes={sizes!r}: give a list of them, such as [1024, "64 KiB", "4 MiB"]')

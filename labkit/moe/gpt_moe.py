@@ -50,7 +50,7 @@ class MoEOutput(NamedTuple):
 
     @property
     def dropped_LE(self) -> Tensor:
-        """Of these, the dropped ones."""
+        """Dropped choices of each layer and expert."""
         return torch.stack([routing.dropped_E for routing in self.routings])
 
 

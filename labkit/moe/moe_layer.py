@@ -169,7 +169,7 @@ class Plan:
     recv_rows: list[int]
     """By rank."""
     segments_R: Tensor
-    """Where each row of the segments is among those received."""
+    """Position of each row of the segments among those received."""
     expert_rows: list[int]
     """Rows of each expert of this rank."""
 

@@ -160,7 +160,7 @@ class TopKRouter(Router):
         )
 
     def preference(self, probs_NE: Tensor) -> Tensor:
-        """What the choice is made by; not what it weighs."""
+        """Return the scores that choose experts; they do not weigh the outputs."""
         return probs_NE.detach()
 
 

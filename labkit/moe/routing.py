@@ -111,11 +111,11 @@ class MoEConfig:
     capacity_factor: float | None = None
     """None: dropless. Else an expert takes factor * k * N / E choices of a group of N tokens."""
     balance_coefficient: float = 0.01
-    """Of the load-balancing loss; Switch's."""
+    """Coefficient of the load-balancing loss; Switch's value."""
     z_coefficient: float = 0.001
-    """Of the z-loss; ST-MoE's."""
+    """Coefficient of the z-loss; ST-MoE's value."""
     bias_rate: float = 0.001
-    """What a bias moves in a step, where the router is "bias_balanced"; DeepSeek-V3's."""
+    """Change of a bias in a step of a "bias_balanced" router; DeepSeek-V3's value."""
 
     def __post_init__(self) -> None:
         check_choices(self.num_experts, self.top_k)

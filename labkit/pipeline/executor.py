@@ -231,7 +231,7 @@ class Work:
         return sum(mean * share for mean, share in zip(self.losses(), self._shares, strict=True))
 
     def _shares_of(self, targets: Sequence[Tensor], loss: Loss) -> list[float]:
-        """What each microbatch counts in the batch's mean; all together count 1."""
+        """Return each microbatch's weight in the batch's mean; the weights sum to 1."""
         if isinstance(loss, WeightedLoss):
             weights = [float(loss.weight(part)) for part in targets]
         else:
@@ -257,7 +257,7 @@ class Work:
         return output
 
     def _part_of_loss(self, y: Tensor, op: Op) -> Tensor:
-        """What the microbatch adds to the batch's mean."""
+        """Return the microbatch's part of the batch's mean loss."""
         targets = self._targets[op.microbatch]
         mean = self._loss(y, targets)
         checks.loss(mean)

@@ -151,7 +151,7 @@ class PipelineGPT(nn.Module):
         return found
 
     def whole_parameters(self) -> list[tuple[str, Tensor]]:
-        """Those of GPT by name, without numbers, in an order that is the same on all ranks."""
+        """Return GPT's parameters by name, on the meta device, in the same order on all ranks."""
         with torch.device("meta"):
             whole = GPT(self.config, dtype=next(self.parameters()).dtype)
         return list(whole.named_parameters())

@@ -56,7 +56,7 @@ def stages(given: Mapping[int, nn.Module], schedule: Schedule, group: Group) -> 
 
 
 def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
-    """As many inputs as targets, and a row for each microbatch."""
+    """Check that there are as many inputs as targets, and a row for each microbatch."""
     for name, x in (("inputs", inputs), ("targets", targets)):
         if not isinstance(x, Tensor) or x.dim() == 0:
             raise TypeError(f"{name}={type(x).__name__}: give a tensor with a row per example")

@@ -154,7 +154,7 @@ PerStage = float | Sequence[float]
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """How long each kind of operation takes, in any unit: for all stages, or for each.
+    """Time of each kind of operation, in any unit, for all stages or for each.
 
     A whole backward, B, takes input_gradient + weight_gradient. send: of one message between
     neighbouring stages on different ranks; a sequence has one per boundary, num_stages - 1.
@@ -192,7 +192,8 @@ def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
 
 
 def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
-    """Return the times of every operation and message. Raises ScheduleError for what is no step.
+    """Return the times of every operation and message. Raises ScheduleError unless it is a whole
+    step.
 
     ValueError, TypeError: costs that cannot be, or add up to more than a float holds; what is no
     Schedule (see `validate`).
@@ -225,7 +226,8 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
 def in_flight(schedule: Schedule) -> list[int]:
     """Return by rank the most microbatches that it holds. On several stages, each counts.
 
-    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. Raises ScheduleError for what is no step.
+    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. Raises ScheduleError unless it is a whole
+    step.
     """
     return [round(peak) for peak in peak_memory(schedule)]
 

@@ -189,7 +189,7 @@ def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> Sc
 
 
 def _shown(product: Product, written: Callable[[Op], str] = str) -> str:
-    """As somebody writes it who has not split his backwards: the gradient of the input is a B."""
+    """Write a product for a reader of unsplit backwards, for whom the input's gradient is a B."""
     kind, stage, microbatch = product
     makers = (Kind.B, Kind.I) if kind is Kind.I else (kind,)
     return " or ".join(written(Op(maker, stage, microbatch)) for maker in makers)

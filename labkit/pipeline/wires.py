@@ -102,7 +102,7 @@ class Wires:
         self._post_ahead()
 
     def take(self, product: Product) -> Tensor:
-        """What another stage has made; waits until it is there."""
+        """Wait for a product of another stage, and return it."""
         _, stage, _ = product
         peer = self._schedule.rank_of[stage]
         if peer == self._group.rank:
@@ -157,7 +157,7 @@ class Wires:
 
 
 def _messages(schedule: Schedule, rank: int) -> Iterator[_Message]:
-    """Those that a rank sends or receives, in the order that all ranks share."""
+    """Yield the messages that a rank sends or receives, in the order that all ranks share."""
     num_stages, rank_of = schedule.num_stages, schedule.rank_of
     made: dict[Product, int] = {}
     used: dict[Product, int] = {}
@@ -168,7 +168,7 @@ def _messages(schedule: Schedule, rank: int) -> Iterator[_Message]:
                 used[need] = place
 
     def turn(send: Span) -> tuple[float, int]:
-        """Of messages made at once, what a stage receives comes before what it sends."""
+        """Sort messages made at the same time: a stage receives before it sends."""
         return send.end, send.op.stage if send.op.kind is Kind.F else -send.op.stage
 
     for product, _, _ in sorted(simulate(schedule).sends, key=turn):

@@ -43,7 +43,8 @@ def end_of(timeline: Timeline) -> float:
 
 
 def blocked(timeline: Timeline, until_s: float) -> list[Span]:
-    """Where the rank could only wait: from waited_s to done_s, or to `until_s` if never done."""
+    """Return the spans in which the rank only waited, up to `until_s` if an operation never
+    ended."""
     spans = []
     for operation in timeline.operations:
         if operation.waited_s is not None and not operation.in_background:
@@ -62,7 +63,7 @@ def in_flight(timeline: Timeline, until_s: float) -> list[Span]:
 
 
 def doing(timeline: Timeline, until_s: float) -> list[Span]:
-    """What the rank did, one thing at a time, from its start to its end.
+    """Return the rank's activities from its start to its end, without overlap.
 
     Blocked comes before any region, an inner region before an outer one, and `OTHER_WORK` fills
     what is left.
@@ -78,7 +79,7 @@ def doing(timeline: Timeline, until_s: float) -> list[Span]:
 
 
 def topmost(layers: Sequence[Span]) -> list[Span]:
-    """What shows when `layers` are painted in order, each over the ones before: no two overlap."""
+    """Return the visible spans if `layers` are painted in order, each over the ones before."""
     opening = sorted(range(len(layers)), key=lambda i: layers[i].start_s)
     boundaries = sorted({time for layer in layers for time in (layer.start_s, layer.end_s)})
     shown: list[Span] = []

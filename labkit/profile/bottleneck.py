@@ -45,7 +45,7 @@ ALARM = 0.05
 LATENCY_ALARM = 0.1
 """Latency from this one: 4 healthy ranks on two cores lose up to a tenth to gloo's own."""
 DOUBT = 0.1
-"""Who was late is uncertain if of this share of communication nobody knows the last arrival."""
+"""Share of communication without a known last arrival from which the late rank is uncertain."""
 EITHER, OPERATORS = "transfer or waiting", "operators"
 MORE = 0.02
 """A rank that reads so much more than the median of the others has more to do."""
@@ -97,7 +97,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What usually helps."""
+        """The usual remedy."""
         return _REMEDIES[self.cause]
 
     def __str__(self) -> str:
@@ -285,7 +285,7 @@ def _transfers(graph: Dependencies, doubtful: Collection[tuple]) -> list[Finding
 
 
 def _shares(trace: Trace) -> list[Finding]:
-    """What no replay can take away: a schedule's bubble, and the computing itself."""
+    """Return findings that no replay can remove: a schedule's bubble, and the computing itself."""
     terms = [each for steps in breakdown(trace).values() for each in steps]
     total = sum(each.total for each in terms) or 1.0
     found = []

@@ -42,7 +42,7 @@ class Terms:
     in_flight: float
     """Seconds in which at least one exchange was in flight."""
     hidden: float
-    """Of these, seconds in which the lane computed."""
+    """Seconds of it in which the lane computed."""
     waited_for: Mapping[int, float] = field(default_factory=dict)
     """Seconds of straggler and bubble by the rank that was late."""
 

@@ -42,7 +42,7 @@ KINDS = (
     "send_recv send recv dispatch combine"
 ).split()
 SOME_KIND = "collective"
-"""Where neither the kernel nor its caller says which."""
+"""Kind of communication if neither the kernel nor its caller names it."""
 PEER_COPY = "peer_copy"
 # What computes, whatever it is fused with or named after. Triton names a kernel after the graph's
 # operations around it: triton_poi_fused_add_all_reduce_4 is the addition.

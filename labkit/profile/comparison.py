@@ -34,7 +34,7 @@ class Growth:
 
     term: str
     ranks: tuple[int, ...]
-    """Where it grew by at least half as much as on the rank where it grew most. Empty: unknown."""
+    """Ranks where it grew by at least half as much as where it grew most. Empty: unknown."""
     before_s: float
     after_s: float
 
@@ -53,7 +53,7 @@ class Comparison:
     growths: list[Growth]
     """All terms; together they grew by `seconds`. What explains most of it comes first."""
     num_ranks: int
-    """How many ranks both traces have."""
+    """Ranks that both traces have."""
     notes: list[str]
     is_certain: bool = True
     """False: ranks have no trace, and what looks like a transfer may be waiting for one of them."""
@@ -181,7 +181,7 @@ class _MeanStep:
 
 
 def _ranks(one: _MeanStep, other: _MeanStep, term: str, both: list[int]) -> tuple[int, ...]:
-    """Where a term grew most, or shrank most, if it did so on the path."""
+    """Return the ranks where a term grew most, or shrank most, if it did so on the path."""
     if term == REST or not both:
         return ()
     sign = 1 if other.terms[term] >= one.terms[term] else -1

@@ -45,7 +45,7 @@ class Part:
     """compute, data, copy, host or stall: the rank's own work; or transfer."""
     seconds: float
     exchange: Exchange | None = None
-    """Of a transfer."""
+    """The exchange of a transfer."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Segment:
     end_s: float
     parts: tuple[Part, ...]
     name: str
-    """Where it leads: `post all_reduce #4`."""
+    """The event that it leads to: `post all_reduce #4`."""
 
 
 Change = Callable[[Part], float]
@@ -76,7 +76,7 @@ Change = Callable[[Part], float]
 
 
 def measured(part: Part) -> float:
-    """As it was."""
+    """Return the part's measured seconds."""
     return part.seconds
 
 
@@ -213,7 +213,7 @@ class Dependencies:
 
 
 def _events(own: RankTrace) -> list[tuple[float, float, Exchange, bool]]:
-    """What happens on a rank, in order: from, until, the exchange, whether the rank waits."""
+    """Return a rank's events in order: from, until, the exchange, whether the rank waits."""
     posts = [(each.posted_s, each.posted_s, each, False) for each in own.exchanges]
     waits = [
         (each.waited_s, max(each.waited_s, each.done_s), each, True)
@@ -224,7 +224,7 @@ def _events(own: RankTrace) -> list[tuple[float, float, Exchange, bool]]:
 
 
 class _Rates:
-    """What transfers take, from those that a rank waited for, for those that were done in time."""
+    """Rates of transfers that a rank waited for, to estimate those that ended before it waited."""
 
     def __init__(self, trace: Trace) -> None:
         self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -269,7 +269,7 @@ class _Rates:
 
 
 class _OwnWork:
-    """What a rank did between two times."""
+    """Work that a rank did between two times."""
 
     def __init__(self, own: RankTrace) -> None:
         self._rank, self._work = own.rank, own.work

@@ -42,7 +42,7 @@ def _correlation(event: Event) -> int | None:
 
 
 def launched_at(event: Event, times_us: dict[int, float]) -> float | None:
-    """When the host launched this kernel, if the file says so."""
+    """Return when the host launched this kernel, if the file says so."""
     number = _correlation(event)
     return None if number is None else times_us.get(number)
 

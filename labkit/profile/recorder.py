@@ -133,7 +133,8 @@ def _kind(region: str) -> WorkKind:
 
 
 def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[Exchange]:
-    """What another thread does for a label in a step is one exchange: a bucket, not its messages.
+    """Yield another thread's work for a label in a step as one exchange: a bucket, not its
+    messages.
 
     steps: when they start.
     """

@@ -295,7 +295,7 @@ class _Timeline:
             yield from self._memory(own, top + _OWN + _FLIGHT)
 
     def _waits(self, own: RankTrace) -> list[Span]:
-        """What a free lane waits for: until the last rank has come, and then bytes."""
+        """Return the waits of a free lane: first for the last rank, and then for bytes."""
         spans = []
         for each in own.exchanges:
             here_s = min(max(self.arrivals[each.key][0], each.posted_s), each.done_s)

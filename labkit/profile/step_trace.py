@@ -44,7 +44,7 @@ class Work:
     kind: WorkKind
     name: str = ""
     size: int = 0
-    """Of a matrix product: numbers of its first operand, where the source says so."""
+    """Numbers of a matrix product's first operand, if the source says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """What one rank did. Pieces of `work` do not overlap; what they leave free is waiting."""
+    """Work and exchanges of one rank. Parts of `work` do not overlap; gaps between them are
+    waiting."""
 
     rank: int
     start_s: float
@@ -133,12 +134,12 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the ranks of a job did, as far as their files are there."""
+    """Work and exchanges of a job's ranks, as far as their files are there."""
 
     world_size: int
     ranks: dict[int, RankTrace] = field(repr=False)
     notes: list[str] = field(default_factory=list)
-    """What a reader of the figures should know: missing ranks, clocks that were moved."""
+    """Notes for a reader of the figures: missing ranks, clocks that were moved."""
     size_is_known: bool = True
     """False: one file, which does not say how many ranks the job has."""
     host_only: frozenset[int] = frozenset()

@@ -45,7 +45,7 @@ class Event:
     """In lower case, without `gpu_` before memcpy and memset; empty where there is none."""
     process: object
     thread: object
-    """Of a kernel: its stream."""
+    """Stream of a kernel."""
     start_us: float
     end_us: float
     arguments: Mapping[str, Any]
@@ -110,7 +110,7 @@ class Event:
 
 @dataclass(slots=True)
 class TraceFile:
-    """What one file says."""
+    """Content of one trace file."""
 
     path: Path
     rank: int | None
@@ -182,7 +182,7 @@ class _TooLarge(Exception):
 
 
 def _content(path: Path, max_bytes: int) -> bytearray:
-    """What is in the file, without gzip. A small file can hold a thousand times as much."""
+    """Return the file's bytes, without gzip. A small file can hold a thousand times its size."""
     with path.open("rb") as file:
         is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
         source: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=file) if is_gzip else file

@@ -40,7 +40,7 @@ class Notes:
         self._counts[sentence] += count
 
     def add_file(self, rank: int, file: TraceFile, *, has_steps: bool) -> None:
-        """What a file lacks."""
+        """Note what a file lacks."""
         if file.num_malformed:
             self._say(
                 "malformed events of FILES are left out (COUNT): a name, a time or a duration is "
@@ -95,7 +95,7 @@ class Notes:
         cut_us: float,
         computing: Mapping[str, int],
     ) -> None:
-        """What is odd about a rank's kernels. computing: nanoseconds by name."""
+        """Note what is odd about a rank's kernels. computing: nanoseconds by name."""
         whole_us = sum(each.end_us - each.start_us for each in on_device) + cut_us
         if cut_us > _CUT * whole_us:
             self._say(

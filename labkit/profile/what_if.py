@@ -1,4 +1,4 @@
-"""What if: a step replayed with one thing changed, to see what the change would gain.
+"""Replay a step with one thing changed, to see what the change would gain.
 
     measured       rank 0  |== compute ==|~~~~~ waits for rank 1 ~~~~~|= transfer =|
                    rank 1  |================ compute =================|= transfer =|
@@ -189,7 +189,7 @@ def _with_buckets(own: RankTrace, nbytes: int, stops: Collection[tuple]) -> Rank
 
 
 def _backward_begins(own: RankTrace, start_s: float, run: list[Exchange]) -> float:
-    """When a third of the computing before the last gradient is done: that was forward."""
+    """Return when a third of the computing before the last gradient is done: that was forward."""
     last_s = run[-1].posted_s
     spans = [
         (max(w.start_s, start_s), min(w.end_s, last_s))

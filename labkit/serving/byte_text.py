@@ -82,7 +82,8 @@ class _Search:
         self._stop, self._borders, self.num_matched = stop, borders, 0
 
     def push(self, text: str) -> list[int]:
-        """Where the first match that ends in this text begins, counted from its first letter."""
+        """Return the starts of the first match that ends in this text, counted from its first
+        letter."""
         for at, letter in enumerate(text):
             self.num_matched = _extended(self._stop, self._borders, self.num_matched, letter)
             if self.num_matched == len(self._stop):

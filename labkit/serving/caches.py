@@ -119,7 +119,8 @@ class KVCache:
         return 0
 
     def num_cached(self, sequence: int) -> int:
-        """How many of its first tokens are cached: where its next piece starts. Rung 1: 0."""
+        """Return how many of its first tokens are cached, which is where its next tokens start.
+        Rung 1: 0."""
         return self._num_cached.get(sequence, 0)
 
     def slots(self, pieces: Sequence[Piece]) -> list[Tensor]:
@@ -178,7 +179,8 @@ class KVCache:
         self._num_cached.pop(sequence, None)
 
     def copy_out(self, sequence: int) -> list[Tensor]:
-        """What `tensors` store for its cached tokens, copy_LnXX: for another cache, or later."""
+        """Return copies of what `tensors` store for its cached tokens, copy_LnXX, for another cache
+        or later."""
         held_n = self.held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
         return [stored_LNXX.index_select(1, held_n) for stored_LNXX in self.tensors]
 
@@ -200,7 +202,7 @@ class KVCache:
         return True
 
     def slot_use(self, final: Mapping[int, int], wanted: int) -> SlotUse:
-        """What the slots are used for now.
+        """Return the use of the slots now.
 
         final: for each sequence in the cache, the tokens that it has when it ends: known for a
         recorded trace only. wanted: the `longest` of the sequence that comes next.
@@ -272,7 +274,7 @@ class NoCache(KVCache):
         self._of_layer = k_nGK, v_nGK
 
     def read(self, layer: int, slots_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the layer that was written last."""
+        """Return the keys and values of the layer that was written last."""
         k_nGK, v_nGK = self._of_layer
         return k_nGK.index_select(0, slots_n), v_nGK.index_select(0, slots_n)
 

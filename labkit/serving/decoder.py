@@ -49,7 +49,7 @@ class Decoder:
 
     @property
     def cache_config(self) -> GPTConfig:
-        """What a cache of this decoder is made for: PagedCache(decoder.cache_config, ...)."""
+        """The configuration for a cache of this decoder: PagedCache(decoder.cache_config, ...)."""
         config: GPTConfig = self.model.config
         return config
 
@@ -67,7 +67,7 @@ class Decoder:
         return logits_SV
 
     def layout(self, pieces: Sequence[Piece], cache: KVCache) -> Layout:
-        """Which token is where. ValueError: more tokens than positions, and as of cache.slots."""
+        """Place each token. ValueError for more tokens than positions, and as in cache.slots."""
         longest = self.model.config.longest
         for piece in pieces:
             if longest is not None and piece.end > longest:
@@ -112,12 +112,12 @@ def store_head_by_inputs(model: GPT) -> GPT:
 
 
 def _ends(pieces: Sequence[Piece]) -> Tensor:
-    """Where each piece ends in the row of all tokens."""
+    """Return the end of each piece in the row of all tokens."""
     return torch.tensor([len(piece.tokens) for piece in pieces], device="cpu").cumsum(0)
 
 
 def rows_of_logits(pieces: Sequence[Piece]) -> list[int]:
-    """Which rows of x_nD become logits: the last num_logits tokens of each piece."""
+    """Return the rows of x_nD that become logits: the last num_logits tokens of each piece."""
     ends = _ends(pieces).tolist()
     return [
         row

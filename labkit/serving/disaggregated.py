@@ -90,12 +90,12 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         return super().step()
 
     def close(self) -> None:
-        """As above. Prompts that rank 1 has not begun are dropped."""
+        """Close both ranks' engines. Prompts that rank 1 has not started are dropped."""
         self._thread.shutdown(cancel_futures=True)
         self._group.send(torch.tensor([0], device=self._group.device), 1)
 
     def _have_come(self) -> list[Generation]:
-        """Those that can be admitted."""
+        """Return the prompts that can be admitted."""
         return [each for each in self.waiting if self._is_here(each.id)]
 
     def _is_here(self, id: int) -> bool:

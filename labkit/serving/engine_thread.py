@@ -48,7 +48,7 @@ from labkit.serving.serving_engine import EngineClient, Output, QueueFull, requi
 
 _MOST_OF_A_CALL = 8
 _BEAT_S = 0.5
-"""How often an engine without work makes a step."""
+"""Seconds between steps of an engine without work."""
 
 
 class EngineEnded(RuntimeError):

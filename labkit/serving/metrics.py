@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Timing:
-    """When a request arrived, and when each token of its answer came, in seconds of one clock.
+    """Arrival of a request and of each token of its answer, in seconds of one clock.
 
-    The tokens are those that the engine gave out. To encode the answer's text again and count can
-    give another number: several sequences of tokens have the same text.
+    The tokens are those that the engine returned. Encoding the answer's text again can give another
+    number, because several sequences of tokens have the same text.
     """
 
     arrival_s: float

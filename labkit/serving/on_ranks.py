@@ -117,7 +117,8 @@ class Leader(EngineWithRanks):
         return outputs
 
     def close(self) -> None:
-        """As above. After a step that failed, and a second time, it does nothing."""
+        """Close the engine on all ranks. After a failed step, and a second time, it does
+        nothing."""
         if self._is_open:
             self._is_open = False
             _on_every_rank(None, self._group)

@@ -18,7 +18,8 @@ has begun an event:
 Every field is bounded, and a list is checked up to its first wrong item: a body of 1 MiB can have
 300,000 of them. What an error repeats of a body is short.
 
-A client that goes away cancels its requests. Reference: https://platform.openai.com/docs/api-reference
+A client that goes away cancels its requests. Reference:
+https://platform.openai.com/docs/api-reference
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from labkit.serving.serving_engine import QueueFull, TooLong
 
 MOST_STOP_LETTERS = 1024
 MOST_ANSWERS = 1024
-"""Of one call, where the engine has no bound of its own."""
+"""Most answers of one call, if the engine has no bound of its own."""
 MOST_MESSAGES = 1024
-"""Of one chat, with the parts of messages that have several."""
+"""Most messages of one chat, counting the parts of messages that have several."""
 _MOST_TOKENS = 2**31 - 1
 _MOST_FIELDS = 64
 

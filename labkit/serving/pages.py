@@ -101,7 +101,8 @@ class Pages:
         return self.pool.num_free
 
     def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
-        """Those that it does not have, and a copy of a shared page that it will write to."""
+        """Return the number of pages that it lacks, plus one if the next token needs a copy of a
+        shared page."""
         table = self._tables.get(sequence, _Table())
         new = -(-num_tokens // self.page_size) - len(table.pages)
         return max(0, new) + self._must_copy(table, num_tokens)
@@ -195,7 +196,8 @@ class Pages:
         return found
 
     def _must_copy(self, table: _Table, num_tokens: int) -> bool:
-        """Whether the next token goes to a page that is not full, and held by others, too."""
+        """Return whether the next token goes to a page that is not full and that others hold
+        too."""
         num_cached = len(table.tokens)
         if num_tokens <= num_cached or num_cached % self.page_size == 0:
             return False

@@ -79,7 +79,7 @@ class TensorParallelDecoder(Decoder):
 
     @property
     def cache_config(self) -> GPTConfig:
-        """As the whole model's, with this rank's heads."""
+        """The whole model's configuration, with this rank's heads."""
         config: GPTConfig = self.model.config
         of = next(self.model.blocks.children()).attention
         num_heads, num_kv_heads = (
@@ -141,7 +141,8 @@ class PipelineDecoder(Decoder):
 
     @property
     def cache_config(self) -> GPTConfig:
-        """As the whole model's, with this rank's layers, and its heads where they are cut, too."""
+        """The whole model's configuration, with this rank's layers, and its heads if they are
+        sharded."""
         num_layers = len(self.stage.model.blocks)
         return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 

@@ -52,7 +52,7 @@ from labkit.serving.requests import Request
 from labkit.serving.serving_engine import Engine, EngineClient, Output, QueueFull
 
 _BEAT_S = 0.5
-"""How often a replica without work reports."""
+"""Seconds between reports of a replica without work."""
 _STEADY_S = 60.0
 """After serving for so long, a replica may fail `restarts` times again."""
 
@@ -87,7 +87,7 @@ class _Report(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a replica finds its driver, and its number."""
+    """Address of a replica's driver, and the replica's number."""
 
     address: Any
     key: bytes
@@ -163,7 +163,7 @@ class Replicas:
 
     @property
     def num_free_pages(self) -> int:
-        """Of all that serve now, as last reported."""
+        """Free pages of all replicas that serve now, as last reported."""
         return sum(num - self.used_pages[i] for i, (_, num) in self._ready.items())
 
     @property
@@ -178,7 +178,7 @@ class Replicas:
 
     @property
     def num_starts(self) -> list[int]:
-        """How often each replica was started."""
+        """Starts of each replica."""
         return [life.num_starts for life in self._lives]
 
     def send(self, number: int, what: Add | Cancel) -> None:
@@ -187,9 +187,9 @@ class Replicas:
             self._ready[number][0].send(what)
 
     def events(self, wait_s: float) -> list[tuple[int, list[Output] | None]]:
-        """What has come from replicas, in order; waits so long if there is nothing yet.
+        """Return what replicas sent, in order; wait up to wait_s seconds for the first.
 
-        Outputs of a replica, or None: it has lost its requests, and nothing follows of them.
+        Each is (replica, outputs), or (replica, None) if the replica lost its requests for good.
         """
         events: list[tuple[int, list[Output] | None]] = []
         with contextlib.suppress(queue.Empty):

@@ -195,7 +195,7 @@ class Router(EngineClient):
         return Load(number, outstanding, _BLOCK * len(list(shared)))
 
     def _remember(self, number: int, keys: Iterable[bytes]) -> None:
-        """That a replica has these blocks; forget what has no room in its cache besides."""
+        """Note that a replica has these blocks; forget the oldest ones beyond its cache."""
         sent = self._sent[number]
         for key in keys:
             sent.pop(key, None)

@@ -94,7 +94,8 @@ class Generation:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """What its tokens are drawn from: its own, so that no other request changes its answer."""
+        """Return the request's own random generator, so that other requests do not change its
+        answer."""
         import torch
 
         generator = torch.Generator().manual_seed(self.request.sampling.seed)
@@ -207,7 +208,7 @@ def draw_token(weights_V: Tensor, uniform: float) -> int:
 def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     """The next token. It takes one draw from the generator, or none if it is greedy.
 
-    ValueError: as of `distribution`.
+    ValueError as in `distribution`.
     """
     import torch
 

@@ -37,7 +37,7 @@ from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 
 class QueueFull(RuntimeError):
-    """As many requests wait as may. A client asks again later; a server answers 429."""
+    """The queue is full. A client asks again later; a server answers 429."""
 
 
 class TooLong(ValueError):

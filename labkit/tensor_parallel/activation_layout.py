@@ -35,7 +35,7 @@ Finish = Callable[[], Tensor]
 
 
 class ActivationLayout(Protocol):
-    """How the ranks of a group hold features between layers."""
+    """The way in which a group's ranks hold features between layers."""
 
     group: Group
 

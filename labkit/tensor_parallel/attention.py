@@ -138,7 +138,7 @@ class HeadShares:
         return self.num_ranks // gcd(self.num_ranks, self.num_kv_heads)
 
     def copies(self, rank: int) -> int:
-        """Which set of copies a rank belongs to; its ranks are next to each other."""
+        """Return the set of copies that a rank belongs to; its ranks are neighbours."""
         return self._checked(rank) // self.num_copies
 
     def _checked(self, rank: int) -> int:

@@ -39,8 +39,10 @@ from labkit.tensor_parallel.activation_layout import ActivationLayout, required
 
 
 class Later(Protocol):
-    """Who computes gradients of weights later: labkit.pipeline.deferred. A torch function mode
-    that is one calls the functions below again, with itself as `later`."""
+    """An object that computes gradients of weights later, such as labkit.pipeline.deferred.
+
+    If it is a torch function mode, it calls the functions below again, with itself as `later`.
+    """
 
     is_deferring: bool
 
@@ -51,7 +53,8 @@ class Later(Protocol):
 def column_linear(
     x: Tensor, layout: ActivationLayout, *weights: Tensor, later: Later | None = None
 ) -> tuple[Tensor, ...]:
-    """What `x` gives with each weight w_fD: this rank's features y (..., f) of all tokens.
+    """Return the products of `x` with each weight w_fD: this rank's features y (..., f) of all
+    tokens.
 
     x: in this layout. Gradients of all weights and of x; x gets one sum over the ranks.
     TypeError for what is no tensor, or no ActivationLayout; ValueError for weights of another D.

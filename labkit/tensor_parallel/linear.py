@@ -88,7 +88,7 @@ class Cut:
         return parameter
 
     def whole_shape(self, share: Tensor) -> torch.Size:
-        """Of the tensor that a share is part of."""
+        """Return the shape of the tensor that a share is part of."""
         shape = list(share.shape)
         if self.dim is not None:
             shape[self.dim] = max(part.stop for part in self.held)

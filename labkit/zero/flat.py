@@ -27,12 +27,12 @@ from labkit.data_parallel.bucketed import shaped_like
 
 
 class Layout(NamedTuple):
-    """Where parameters begin in a flat tensor, and how long it is: n shards of equal length."""
+    """Offsets of parameters in a flat tensor, and its length: n shards of equal length."""
 
     offsets: tuple[int, ...]
     numel: int
     keeps_whole: bool
-    """Whether every parameter lies in one shard."""
+    """True if every parameter lies within one shard."""
 
 
 def by_elements(numels: Sequence[int], num_ranks: int) -> Layout:
@@ -66,7 +66,7 @@ class Fragment(NamedTuple):
     within: slice
     """The parameter's elements that lie here, in the order of memory."""
     place: slice
-    """Where these elements are in the shard."""
+    """Place of these elements in the shard."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ class Masters(NamedTuple):
     device: torch.device | str | None = None
 
     def are_copies_of(self, weights: Tensor) -> bool:
-        """Whether masters are copies. They are on a device that is named, even on the same one."""
+        """Return whether masters are copies. They are if a device is named, even the same one."""
         return self.device is not None or self.dtype not in (None, weights.dtype)
 
     def copied(self, view: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Shard:
             (masters.copied(view) if self._has_masters else view).detach().requires_grad_()
             for view in views
         ]
-        """What the optimizer updates, fragment by fragment."""
+        """Tensors that the optimizer updates, fragment by fragment."""
 
     @property
     def label(self) -> str:
@@ -113,7 +113,7 @@ class Shard:
             self.masters[index].copy_(self.flat.shaped(self._weights[fragment.place], fragment))
 
     def place_of(self, index: int) -> dict[str, Any]:
-        """Where one of the fragments is in its parameter; plain data."""
+        """Return the place of a fragment in its parameter, as plain data."""
         fragment = self.fragments[index]
         form = self.flat.forms[fragment.number]
         return {
@@ -132,7 +132,7 @@ class OwnedFragment(NamedTuple):
     start: int
     stop: int
     target: Tensor
-    """What is updated: a view of these elements, or their master."""
+    """The tensor that is updated: a view of these elements, or their master."""
     values: State
     """The optimizer's states of them, and their master under `MASTER` where there is one."""
 
@@ -202,7 +202,7 @@ class ShardedStates(Groups):
         }
 
     def fragments(self) -> list[OwnedFragment]:
-        """What this rank's optimizer updates, in its order."""
+        """Return the fragments that this rank's optimizer updates, in its order."""
         found = []
         for (shard, index), values in zip(self._owned(), self._inner.states, strict=True):
             number, within, _ = shard.fragments[index]
@@ -307,7 +307,7 @@ class ShardedStates(Groups):
         self._inner.states = states
 
     def _numbered_groups(self) -> list[State]:
-        """As torch has them: with numbers instead of parameters."""
+        """Return the groups in torch's form, with numbers instead of parameters."""
         groups, number = [], 0
         settings_of_all = [{**a, **b} for a, b in zip(self._inner.settings, self.settings)]
         for group, settings in zip(self.param_groups, settings_of_all, strict=True):

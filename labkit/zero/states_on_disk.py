@@ -130,7 +130,7 @@ class OffloadedOptimizer:
                     self.num_bytes_moved += part.step(settings)
 
     def read_states(self) -> list[dict[str, Any]]:
-        """As `labkit.optimizer.states_of`, in memory; copies."""
+        """Return copies of the states in memory, in the form of `labkit.optimizer.states_of`."""
         return [part.read() for part in self._parts]
 
     def write_states(self, states: Iterable[Mapping[str, Any]]) -> None:

@@ -54,7 +54,7 @@ class Sharding(NamedTuple):
     """Over which gradients are averaged: with replicas more than `group` has."""
     compute_dtype: torch.dtype | None
     poison: bool
-    """Whether released memory stays, full of nan, so that use after release shows."""
+    """True if released memory stays, full of nan, so that use after release is noticed."""
 
 
 class Unit:
@@ -69,7 +69,7 @@ class Unit:
         self.num_passes = 0
         """Calls in forward whose backward has not ended."""
         self.is_reached = False
-        """Whether backward has been here since its gradients were last reduced."""
+        """True if backward has been here since its gradients were last reduced."""
         self._gathering: OnThread[None] | None = None
         self._reducing: list[Callable[[], None]] = []
 
@@ -167,7 +167,7 @@ class FlatParameter:
         self.shards = [nn.Parameter(self.shard[place], is_trainable) for place in self._places]
         """This rank's part of each parameter, a view of `shard`; of some there is none."""
         self.has_hooks = is_trainable
-        """Whether the parameters have hooks that bring their gradients: see zero3."""
+        """True if the parameters have hooks that collect their gradients: see zero3."""
         self._trainable = [is_trainable] * len(self.parameters)
         mark_sharded([*self.shards, *self.parameters])
         mark_replaced(self.parameters)

@@ -176,7 +176,7 @@ class FullyShardedModule(nn.Module):
         remove_with(self._passes, handles)  # which a graph that waits for backward keeps alive
 
     def train(self, mode: bool = True) -> FullyShardedModule:
-        """As nn.Module's, for the module within."""
+        """Set the mode of the module within, like nn.Module.train."""
         self.module.train(mode)
         self.training = mode
         return self
