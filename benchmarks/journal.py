@@ -18,7 +18,7 @@ from measure import added, alternate_in_rounds, command_line, machine
 import labkit
 from labkit.comm.group import NoJournal
 from labkit.comm.recorder import NUM_COLLECTIVES
-from labkit.comm.wire_bytes import WireBytes
+from labkit.comm.traffic import Traffic
 
 CALLS_PER_BLOCK = 20
 BLOCKS = 300
@@ -56,7 +56,7 @@ def seconds_per_call(world: labkit.Group, x: torch.Tensor) -> float:
     """An entry in the journal, declared and compared, as one blocking all_reduce makes it."""
     began = time.thread_time()
     for _ in range(10_000):
-        record = world._post("all_reduce", x, WireBytes(0, 0), True, reduce="sum")
+        record = world._post("all_reduce", x, Traffic(0, 0), True, reduce="sum")
         world._journal.done(record)
     return (time.thread_time() - began) / 10_000
 

@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import (
 
 import labkit
 from labkit.model import GPT, GPTConfig
-from labkit.tensor_parallel import SHARED_MEMORY, Replicated, SequenceSharded, Wire
+from labkit.tensor_parallel import SHARED_MEMORY, CollectiveBackend, Replicated, SequenceSharded
 from labkit.tensor_parallel.gpt_tp import ParallelBlock
 
 CONFIG = GPTConfig(context=128, num_layers=4, hidden=512, num_heads=8)
@@ -89,11 +89,13 @@ def ours(
     blocks: nn.ModuleList,
     x_BTD: Tensor,
     shards: bool,
-    wire: Wire | None = None,
+    backend: CollectiveBackend | None = None,
 ) -> Step:
     """The lab's."""
     parallel = nn.ModuleList(ParallelBlock(block, world) for block in blocks)
-    layout = SequenceSharded(world, *x_BTD.shape[:2], wire) if shards else Replicated(world, wire)
+    layout = (
+        SequenceSharded(world, *x_BTD.shape[:2], backend) if shards else Replicated(world, backend)
+    )
 
     def forward(x: Tensor) -> Tensor:
         for block in parallel:

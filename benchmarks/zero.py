@@ -78,10 +78,10 @@ def candidates(world: labkit.Group | None) -> dict[str, Callable[[GPT], Trained]
         "torch, ZeroRedundancyOptimizer": torchs_zero,
         "zero1": states(Zero1Optimizer),
         "zero2": states(Zero2Optimizer),
-        "zero1, shared memory": states(Zero1Optimizer, wire=SHARED_MEMORY),
+        "zero1, shared memory": states(Zero1Optimizer, backend=SHARED_MEMORY),
         "torch, fully_shard": torchs_fully_shard,
         "zero3": zero3,
-        "zero3, shared memory": lambda m: zero3(m, wire=SHARED_MEMORY),
+        "zero3, shared memory": lambda m: zero3(m, backend=SHARED_MEMORY),
     }
 
 

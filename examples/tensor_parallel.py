@@ -60,8 +60,8 @@ def measure(world: labkit.Group, sequence_parallel: bool, counts: bool) -> float
     counts: by the backend's collectives, each of which is one entry of the journal; otherwise by
     those that send what the paper says.
     """
-    wire = LIBRARY if counts else RING
-    model = parallelize(GPT(CONFIG), world, sequence_parallel=sequence_parallel, wire=wire)
+    backend = LIBRARY if counts else RING
+    model = parallelize(GPT(CONFIG), world, sequence_parallel=sequence_parallel, backend=backend)
     tokens_BT = torch.randint(CONFIG.vocab, (NUM_SEQUENCES, CONFIG.context + 1))
     tokens_BT = world.broadcast(tokens_BT)
     batch = Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])

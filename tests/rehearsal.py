@@ -16,7 +16,7 @@ from threading import RLock
 
 import torch
 
-from labkit.collectives import wire
+from labkit.collectives import backend
 from labkit.comm import staging
 from labkit.comm.member import Member
 
@@ -29,7 +29,7 @@ def rehearse(world):
     staging.through_host = lambda process_group, device: OnStream(process_group, stream)
     world._process_group = OnStream(world._process_group, stream)
     Member.backend = "nccl"
-    wire._ON_A_CPU = wire.LIBRARY  # as on a GPU
+    backend._ON_A_CPU = backend.LIBRARY  # as on a GPU
 
 
 class Stream:

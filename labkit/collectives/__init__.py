@@ -13,7 +13,7 @@ Read in this order (the ring in the fewest lines: solutions/ring_all_reduce.py):
     hierarchical.py       most of the way over fast links
     all_to_all.py         a message from every rank to every other
     autograd.py           collectives that a gradient flows through, in adjoint pairs
-    wire.py               who performs a strategy's collectives: backend, ring, shared memory
+    backend.py            who performs a strategy's collectives: backend, ring, shared memory
 """
 
 from labkit.collectives.all_to_all import pairwise_all_to_all

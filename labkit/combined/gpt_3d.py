@@ -44,7 +44,7 @@ class ParallelStage(GPTStage):
 
     def __init__(self, whole: TensorParallelGPT, layers: range) -> None:
         super().__init__(whole, layers)
-        self.group, self.wire = whole.group, whole.wire
+        self.group, self.backend = whole.group, whole.backend
 
     def forward(self, x: Tensor) -> Tensor:
         """tokens_BT or x_BTD -> x_BTD or logits_BTv. Every tp rank passes the same.
@@ -52,7 +52,7 @@ class ParallelStage(GPTStage):
         Wire, over tp: one sum of B*T*D numbers for the embedding, two for each block; backward two
         for each block, and one for the head.
         """
-        layout = Replicated(self.group, self.wire)
+        layout = Replicated(self.group, self.backend)
         if self.embedding is not None:
             require_tokens(x, self.config.vocab, self.config.longest)
             position = self.embedding.position

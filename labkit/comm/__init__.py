@@ -12,7 +12,7 @@ With hosts/, the only room that calls torch.distributed. Read in this order:
     connect.py           how a rank joins the world
     topology.py          links; throttle.py lets messages take their time, virtual_time.py replays
                          a run over them
-    wire_bytes.py        bytes that gloo's collectives put on the wire
+    traffic.py           bytes that gloo's collectives put on the wire
 
 For those who need them: shared_memory/ (collectives without a network), recorder.py (collectives
 that torch itself issues), staging.py (ranks that share a GPU), owned_folder.py

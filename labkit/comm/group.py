@@ -28,7 +28,7 @@ from labkit.comm.callers import Call
 from labkit.comm.journal import Journal
 from labkit.comm.primitives import Primitives
 from labkit.comm.throttle import Lateness, Throttle
-from labkit.comm.wire_bytes import ring_all_gather
+from labkit.comm.traffic import ring_all_gather
 
 
 class Group(Primitives):

@@ -22,7 +22,7 @@ from labkit.comm.journal import NO_PEER, Journal
 from labkit.comm.mismatch import WITHOUT_DATA, Disagreement, equal_shape
 from labkit.comm.operation import NETWORK
 from labkit.comm.throttle import Throttle
-from labkit.comm.wire_bytes import WireBytes
+from labkit.comm.traffic import Traffic
 
 Result = TypeVar("Result")
 
@@ -227,7 +227,7 @@ class Member(NamedSpans):
         self,
         kind: str,
         x: torch.Tensor,
-        wire: WireBytes,
+        traffic: Traffic,
         blocking: bool,
         *,
         reduce: str | None = None,
@@ -258,8 +258,8 @@ class Member(NamedSpans):
             self._journal_group,
             sequence,
             x,
-            sent_bytes=wire.sent,
-            received_bytes=wire.received,
+            sent_bytes=traffic.sent,
+            received_bytes=traffic.received,
             blocking=blocking,
             reduce=reduce,
             peer=root,

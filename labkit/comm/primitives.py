@@ -4,7 +4,7 @@ Each is written the same way: check, enter in the journal, hand over, deliver (m
 the yardstick; labkit.collectives writes the algorithms out with send and recv. Operations return
 new tensors and leave their arguments alone; `out=x` works in place. With `wait=False` (and for
 isend and irecv) the operation comes back as a Pending. No gradient flows through them. What each
-puts on the wire is stated in wire_bytes.py.
+puts on the wire is stated in traffic.py.
 
     before, ranks 0..2               after
     all_reduce      a | b | c        s | s | s                  s = a + b + c
@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from labkit.comm import tensor_arguments, wire_bytes
+from labkit.comm import tensor_arguments, traffic
 from labkit.comm.agreement import RECEIVER, SENDER, hashed
 from labkit.comm.member import Member, Pending, current_label
 from labkit.comm.mismatch import Disagreement
-from labkit.comm.wire_bytes import WireBytes
+from labkit.comm.traffic import Traffic
 
 Tensor = torch.Tensor
 Reply = Any  # a Tensor; with wait=False, a Pending of it
@@ -63,11 +63,11 @@ class Primitives(Member):
         options.asyncOp = not wait
         result = tensor_arguments.filled(out, x, self)
         buffer = result.contiguous()
-        wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
+        moved = traffic.ring_all_reduce(x.nbytes, self.size)
         return self._started(
             lambda: self._process_group.allreduce([tensor_arguments.real(buffer)], options),
             lambda: tensor_arguments.reduced(buffer, result, op, self),
-            self._post("all_reduce", x, wire, wait, reduce=op),
+            self._post("all_reduce", x, moved, wait, reduce=op),
             wait,
         )
 
@@ -86,13 +86,13 @@ class Primitives(Member):
         rows = tensor_arguments.rows_per_rank(x, self, "reduce_scatter")
         result = tensor_arguments.empty(out, torch.Size([rows, *x.shape[1:]]), x, self)
         buffer, source = result.contiguous(), x.contiguous()
-        wire = wire_bytes.ring_all_reduce(x.nbytes, self.size)
+        moved = traffic.ring_all_reduce(x.nbytes, self.size)
         return self._started(
             lambda: self._process_group._reduce_scatter_base(
                 tensor_arguments.real(buffer), tensor_arguments.real(source), options
             ),
             lambda: tensor_arguments.reduced(buffer, result, op, self, keep=source),
-            self._post("reduce_scatter", x, wire, wait, reduce=op),
+            self._post("reduce_scatter", x, moved, wait, reduce=op),
             wait,
         )
 
@@ -108,13 +108,13 @@ class Primitives(Member):
         shape = torch.Size([source.shape[0] * self.size, *source.shape[1:]])
         result = tensor_arguments.empty(out, shape, source, self)
         buffer = result.contiguous()
-        wire = wire_bytes.ring_all_gather(x.nbytes, self.size)
+        moved = traffic.ring_all_gather(x.nbytes, self.size)
         return self._started(
             lambda: self._process_group._allgather_base(
                 tensor_arguments.movable(buffer), tensor_arguments.movable(source), options
             ),
             lambda: tensor_arguments.delivered(buffer, result, keep=source),
-            self._post("all_gather", source, wire, wait),
+            self._post("all_gather", source, moved, wait),
             wait,
         )
 
@@ -139,7 +139,7 @@ class Primitives(Member):
         source = x.contiguous()
         result = x.new_empty(sum(recv_rows), *x.shape[1:])
         row_bytes = x.element_size() * x.shape[1:].numel()
-        wire = WireBytes(
+        moved = Traffic(
             (sum(send_rows) - send_rows[self.rank]) * row_bytes,
             (sum(recv_rows) - recv_rows[self.rank]) * row_bytes,
         )
@@ -152,7 +152,7 @@ class Primitives(Member):
                 options,
             ),
             lambda: tensor_arguments.delivered(result, result, keep=source),
-            self._post("all_to_all", x, wire, wait, splits=(send_rows, recv_rows)),
+            self._post("all_to_all", x, moved, wait, splits=(send_rows, recv_rows)),
             wait,
         )
 
@@ -169,7 +169,7 @@ class Primitives(Member):
         self._started(
             lambda: self._process_group.barrier(options),
             lambda: None,
-            self._post(kind, nothing, WireBytes(0, 0), True),
+            self._post(kind, nothing, Traffic(0, 0), True),
             True,
         )
 
@@ -188,11 +188,11 @@ class Primitives(Member):
         options.asyncOp = not wait
         result = tensor_arguments.filled(out, x, self)
         buffer = result.contiguous()
-        wire = wire_bytes.tree_broadcast(x.nbytes, self.size, self.rank, root)
+        moved = traffic.tree_broadcast(x.nbytes, self.size, self.rank, root)
         return self._started(
             lambda: self._process_group.broadcast([tensor_arguments.movable(buffer)], options),
             lambda: tensor_arguments.delivered(buffer, result),
-            self._post("broadcast", x, wire, wait, peer=root),
+            self._post("broadcast", x, moved, wait, peer=root),
             wait,
         )
 
@@ -208,7 +208,7 @@ class Primitives(Member):
         options.rootRank = root
         options.asyncOp = not wait
         parts = [torch.empty_like(source) for _ in range(self.size)] if self.rank == root else []
-        wire = wire_bytes.to_root(x.nbytes, self.size, self.rank, root)
+        moved = traffic.to_root(x.nbytes, self.size, self.rank, root)
         return self._started(
             lambda: self._process_group.gather(
                 [[tensor_arguments.movable(part) for part in parts]] if parts else [],
@@ -216,7 +216,7 @@ class Primitives(Member):
                 options,
             ),
             lambda: torch.cat(parts) if parts else None,
-            self._post("gather", source, wire, wait, peer=root),
+            self._post("gather", source, moved, wait, peer=root),
             wait,
         )
 
@@ -233,7 +233,7 @@ class Primitives(Member):
         options.rootRank = root
         options.asyncOp = not wait
         buffer = out.contiguous()
-        wire = wire_bytes.from_root(out.nbytes, self.size, self.rank, root)
+        moved = traffic.from_root(out.nbytes, self.size, self.rank, root)
         return self._started(
             lambda: self._process_group.scatter(
                 [tensor_arguments.movable(buffer)],
@@ -241,7 +241,7 @@ class Primitives(Member):
                 options,
             ),
             lambda: tensor_arguments.delivered(buffer, out),
-            self._post("scatter", out, wire, wait, peer=root),
+            self._post("scatter", out, moved, wait, peer=root),
             wait,
         )
 

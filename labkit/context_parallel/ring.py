@@ -56,7 +56,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.collectives.wire import first_order_only
+from labkit.collectives.backend import first_order_only
 from labkit.comm import Group, Pending
 from labkit.comm.group import chosen
 from labkit.context_parallel.shards import Cut, Placement, Segments, checked_cut, contiguous, wide

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from labkit.collectives.wire import Handle
+from labkit.collectives.backend import Handle
 from labkit.comm import Group
 from labkit.comm.callers import as_handed_over_here
 from labkit.comm.group import chosen

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit import arguments
-from labkit.collectives.wire import Handle
+from labkit.collectives.backend import Handle
 from labkit.comm import Group
 from labkit.data_parallel.naive import Replica, gradients_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of

@@ -59,7 +59,7 @@ import torch
 from torch import Tensor
 
 from labkit import arguments
-from labkit.collectives.wire import Done, Handle
+from labkit.collectives.backend import Done, Handle
 from labkit.comm import Group
 from labkit.data_parallel.bucketed import Bucket, shaped
 from labkit.data_parallel.reduction import Reduction

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.collectives.wire import Handle
+from labkit.collectives.backend import Handle
 from labkit.data_parallel.bucketed import Bucket, BucketedDDP
 from labkit.data_parallel.replica import average_in_backward, require_as_wrapped
 

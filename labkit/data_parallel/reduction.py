@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.collectives.wire import LIBRARY, Handle
+from labkit.collectives.backend import LIBRARY, Handle
 from labkit.comm import Group
 
 

@@ -11,7 +11,7 @@ Wire, steps: see labkit/comm/shared_memory/symmetric.py.
 
 from torch import Tensor
 
-from labkit.collectives.wire import Done, Handle
+from labkit.collectives.backend import Done, Handle
 from labkit.comm import Group, SymmetricMemory
 from labkit.comm.group import chosen
 from labkit.comm.shared_memory.collectives import ALIGNMENT

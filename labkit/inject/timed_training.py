@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from labkit.collectives import ring_all_reduce
-from labkit.collectives.wire import LIBRARY, RING, Wire
+from labkit.collectives.backend import LIBRARY, RING, CollectiveBackend
 from labkit.comm import FatTree, Group, Link, Topology
 from labkit.data_parallel import DDP, InBackground, library_all_reduce
 from labkit.gpt_config import GPTConfig
@@ -105,21 +105,21 @@ def _plain(model: nn.Module) -> tuple[nn.Module, Step]:
     return model, lambda batch: model(batch.requires_grad_()).sum().backward()
 
 
-def _ddp(world: Group, wire: Wire) -> tuple[nn.Module, Step]:
-    reduce = InBackground(ring_all_reduce, world) if wire is RING else library_all_reduce
+def _ddp(world: Group, backend: CollectiveBackend) -> tuple[nn.Module, Step]:
+    reduce = InBackground(ring_all_reduce, world) if backend is RING else library_all_reduce
     return _plain(DDP(_stack(), world, reduce, bucket_bytes=LAYER_BYTES))
 
 
-def _zero3(world: Group, wire: Wire) -> tuple[nn.Module, Step]:
-    return _plain(FullyShardedModule(_stack(), world, wire=wire))
+def _zero3(world: Group, backend: CollectiveBackend) -> tuple[nn.Module, Step]:
+    return _plain(FullyShardedModule(_stack(), world, backend=backend))
 
 
 class _Split(nn.Module):
     """Two linear layers, cut by their inner features, and the time of this rank's share."""
 
-    def __init__(self, world: Group, wire: Wire) -> None:
+    def __init__(self, world: Group, backend: CollectiveBackend) -> None:
         super().__init__()
-        self.layout = Replicated(world, wire)
+        self.layout = Replicated(world, backend)
         self.up, self.down = (nn.Parameter(torch.rand(WIDTH, WIDTH) / WIDTH) for _ in range(2))
         self.wait = Wait()
 
@@ -128,12 +128,12 @@ class _Split(nn.Module):
         return row_linear(self.wait(y), self.layout, self.down)
 
 
-def _tp(world: Group, wire: Wire) -> tuple[nn.Module, Step]:
-    model = nn.Sequential(*(_Split(world, wire) for _ in range(LAYERS)))
+def _tp(world: Group, backend: CollectiveBackend) -> tuple[nn.Module, Step]:
+    model = nn.Sequential(*(_Split(world, backend) for _ in range(LAYERS)))
     return model, lambda batch: model(batch.requires_grad_()).sum().backward()
 
 
-def _pp(world: Group, wire: Wire) -> tuple[nn.Module, Step]:
+def _pp(world: Group, backend: CollectiveBackend) -> tuple[nn.Module, Step]:
     stage = nn.Sequential(TimedLayer((LAYERS - 1) * ROW_S), TimedLayer())
     schedule = plan(one_f_one_b, world.size, ROWS // 2)
     pipeline = Pipeline(schedule, {world.rank: stage}, lambda y, _: y.sum(), world)
@@ -158,7 +158,7 @@ class _TimedExperts(nn.Module):
         return x_ND + 0.01 * self.moe(x_ND[None])[0][0]
 
 
-def _moe(world: Group, wire: Wire) -> tuple[nn.Module, Step]:
+def _moe(world: Group, backend: CollectiveBackend) -> tuple[nn.Module, Step]:
     model = nn.Sequential(*(_TimedExperts(world) for _ in range(MOE_LAYERS)))
     turn = torch.arange(ROWS) + ROWS * world.rank
     by_turn = torch.eye(world.size, WIDTH)[turn % world.size]
@@ -186,9 +186,9 @@ def timed_training(
     folder: profiler traces go to folder/rank0.json and so on; None: the journal is all there is,
     and collectives are rings of messages, which a topology throttles.
     """
-    wire = RING if folder is None else LIBRARY
+    backend = RING if folder is None else LIBRARY
     with faults(world, *chosen):
-        model, step = STRATEGIES[strategy](world, wire)
+        model, step = STRATEGIES[strategy](world, backend)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         rows = torch.zeros(ROWS * (num_steps + 1), WIDTH)
         batches = iter(DataLoader(TensorDataset(rows), batch_size=ROWS))

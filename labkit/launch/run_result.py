@@ -34,7 +34,7 @@ class Traffic:
     """What one rank put on the wire, and took off it, according to its journal.
 
     The bytes of a library collective are those of the algorithm that the backend uses (see
-    comm/wire_bytes.py). `socket_bytes` is what the kernel counted on the rank's sockets meanwhile:
+    comm/traffic.py). `socket_bytes` is what the kernel counted on the rank's sockets meanwhile:
     these and gloo's notes of 48 bytes, two for a message sent and one for a message received.
     None where there is no such count (macOS).
     """

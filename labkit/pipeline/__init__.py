@@ -9,7 +9,7 @@ Read in this order:
 
     executor.py     Pipeline: the list performed by real stages on real ranks; one weight on two
                     stages; pipeline_checks.py has its arguments, deferred.py a backward in halves
-    wires.py        its messages, in the order of their sender
+    stage_messages.py  its messages, in the order of their sender
     gpt_pp.py       the lab's GPT cut into stages, which layers go where, and its training
     emulated.py     operations that take a given time, by sleeping: schedules measured on few cores
     pipedream.py    updates without a flush, with stashed versions

@@ -29,7 +29,7 @@ from torch.autograd.graph import GradientEdge
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from labkit.collectives.wire import first_order_only
+from labkit.collectives.backend import first_order_only
 
 
 class _Product(NamedTuple):

@@ -12,7 +12,7 @@ No schedule is known here by name: `Pipeline.step` performs whatever list it is 
 Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which need
 not be equal; gradients are those of the mean loss over the batch: over its rows, or over what a
 WeightedLoss is a mean over. (What looks at a whole batch, such as a batch norm, sees a microbatch.)
-Wire: see wires.py.
+Wire: see stage_messages.py.
 
 Tied weights: the token embedding, on the first stage, is the head's weight, on the last. Each of
 the two stages computes a part of its gradient. The weight stays one only if both ranks take the
@@ -44,8 +44,8 @@ from labkit.pipeline import pipeline_checks as checks
 from labkit.pipeline.deferred import DeferredWeights
 from labkit.pipeline.op import Kind, Op, Schedule, consumer
 from labkit.pipeline.simulation import Span
+from labkit.pipeline.stage_messages import StageMessages
 from labkit.pipeline.validation import validate
-from labkit.pipeline.wires import Wires
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -96,7 +96,7 @@ class Pipeline:
         checks.same_plan(schedule, tied, self.group)
         self.stages, self.loss, self.tied = dict(stages), loss, tied
         self._means = None if isinstance(loss, WeightedLoss) else checks.MeanOfMeans(loss)
-        self._wires = Wires(schedule, self.group)
+        self._stage_messages = StageMessages(schedule, self.group)
         self._is_whole = True  # False while a step is under way, and after one that has failed
 
     def step(self, inputs: Tensor, targets: Tensor) -> Step:
@@ -115,21 +115,21 @@ class Pipeline:
             )
         work = self._work(inputs, targets)
         self._is_whole, before = False, set_aside(self.tied)
-        self._wires.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
+        self._stage_messages.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
         spans: list[Span] = []
         in_flight = 0
         for op in self.schedule.rows[rank]:
             need, product = op.needs(num_stages), op.product
-            taken = None if need is None else self._wires.take(need)
+            taken = None if need is None else self._stage_messages.take(need)
             start = time.perf_counter()
             with self.group.region(_REGIONS[op.kind]):
                 made = work.perform(op, taken)
             spans.append(Span(op, start, time.perf_counter()))
             if made is not None and consumer(product, num_stages) is not None:
-                self._wires.send(product, made)
+                self._stage_messages.send(product, made)
             del taken, made  # what has been used is let go before the next message is taken
             in_flight = max(in_flight, len(work.held))
-        self._wires.end()
+        self._stage_messages.end()
         if self.tied is not None:
             sum_tied_gradients(self.tied, before, self.schedule, self.group)
         if self.group.size > 1:

@@ -202,7 +202,7 @@ def _name(product: Product) -> str:
 Link = tuple[int, int]  # from rank, to rank
 
 
-class _Wires:
+class _PostedMessages:
     """The messages that have been posted: by link, the products of both ends, in order."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class _Wires:
         end.append(message.product)
         return link, len(end) - 1
 
-    def is_through(self, link: Link, number: int) -> bool:
+    def is_complete(self, link: Link, number: int) -> bool:
         """Return whether both ends have been posted."""
         return number < min(len(self.sent[link]), len(self.received[link]))
 
@@ -230,7 +230,7 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
     message mean different products. ValueError: a message to a rank that there is not.
     """
     _require_ranks(rows)
-    wires, position = _Wires(), [0] * len(rows)
+    messages, position = _PostedMessages(), [0] * len(rows)
     under_way: list[list[tuple[Link, int]] | None] = [None] * len(rows)  # of the current action
     ready = deque(range(len(rows)))
     while ready:
@@ -239,17 +239,17 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
             action = rows[rank][position[rank]]
             posted = under_way[rank]
             if posted is None:
-                posted = [wires.post(rank, message) for message in messages_of(action)]
+                posted = [messages.post(rank, message) for message in messages_of(action)]
                 under_way[rank] = posted
                 ready.extend({peer for link, _ in posted for peer in link} - {rank})
-            _require_pairs(wires, posted, rows, position)
-            if not all(wires.is_through(*each) for each in posted):
+            _require_pairs(messages, posted, rows, position)
+            if not all(messages.is_complete(*each) for each in posted):
                 break
             yield rank, action
             position[rank] += 1
             under_way[rank] = None
     if any(at < len(row) for at, row in zip(position, rows)):
-        raise _blocked(rows, position, wires, under_way)
+        raise _blocked(rows, position, messages, under_way)
 
 
 def require_end(rows: Sequence[Row]) -> None:
@@ -270,12 +270,15 @@ def _require_ranks(rows: Sequence[Row]) -> None:
 
 
 def _require_pairs(
-    wires: _Wires, posted: list[tuple[Link, int]], rows: Sequence[Row], position: list[int]
+    messages: _PostedMessages,
+    posted: list[tuple[Link, int]],
+    rows: Sequence[Row],
+    position: list[int],
 ) -> None:
     for link, number in posted:
-        if not wires.is_through(link, number):
+        if not messages.is_complete(link, number):
             continue
-        sent, received = wires.sent[link][number], wires.received[link][number]
+        sent, received = messages.sent[link][number], messages.received[link][number]
         if sent != received:
             src, dst = link
             raise MessageError(
@@ -290,17 +293,17 @@ def _require_pairs(
 def _blocked(
     rows: Sequence[Row],
     position: list[int],
-    wires: _Wires,
+    messages: _PostedMessages,
     under_way: list[list[tuple[Link, int]] | None],
 ) -> MessageError:
     """Name the ranks that wait for each other in a cycle, or for one that has ended."""
     waits: dict[int, int] = {}  # rank -> the rank that it waits for
     for rank, posted in enumerate(under_way):
         for link, number in posted or ():
-            if not wires.is_through(link, number):
+            if not messages.is_complete(link, number):
                 waits.setdefault(rank, link[0] + link[1] - rank)
 
-    def told(rank: int) -> str:
+    def waiting(rank: int) -> str:
         return f"rank {rank} waits at {shown(rows[rank][position[rank]])} for rank {waits[rank]}"
 
     rank, path = min(waits), list[int]()
@@ -309,8 +312,8 @@ def _blocked(
         rank = waits[rank]
     if rank not in waits:
         last = path[-1]
-        reason = f"{told(last)}, which has finished"
+        reason = f"{waiting(last)}, which has finished"
         return MessageError("ended", reason, rows, {last: position[last]})
     cycle = path[path.index(rank) :]
-    reason = f"a deadlock: {'; '.join(map(told, cycle))}"
+    reason = f"a deadlock: {'; '.join(map(waiting, cycle))}"
     return MessageError("deadlock", reason, rows, {each: position[each] for each in cycle})

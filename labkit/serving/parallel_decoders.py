@@ -75,7 +75,7 @@ class TensorParallelDecoder(Decoder):
     def __init__(self, model: TensorParallelGPT | ParallelStage) -> None:
         self.model: Any = model
         self.group: Group = model.group
-        self._layout = Replicated(model.group, model.wire)
+        self._layout = Replicated(model.group, model.backend)
 
     @property
     def cache_config(self) -> GPTConfig:

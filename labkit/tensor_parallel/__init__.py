@@ -13,10 +13,10 @@ Read in this order:
     fused.py               linear.py with communication that backward hides; one gather for three
                            weights
 
-collectives/wire.py: who performs the collectives.
+collectives/backend.py: who performs the collectives.
 """
 
-from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
+from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend
 from labkit.tensor_parallel.activation_layout import (
     ActivationLayout,
     Replicated,
@@ -66,7 +66,7 @@ __all__ = [
     "SHARED_MEMORY",
     "TensorParallelGPT",
     "SequenceSharded",
-    "Wire",
+    "CollectiveBackend",
     "clip_gradients",
     "column_linear",
     "enter",

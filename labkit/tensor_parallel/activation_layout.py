@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit import arguments
-from labkit.collectives.wire import Wire, chosen_wire, first_order_only
+from labkit.collectives.backend import CollectiveBackend, chosen_backend, first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 
@@ -63,10 +63,10 @@ class Replicated:
     Wire: `whole` nothing, `summed` 2(n-1)/n of x's bytes.
     """
 
-    def __init__(self, group: Group | None, wire: Wire | None = None) -> None:
+    def __init__(self, group: Group | None, backend: CollectiveBackend | None = None) -> None:
         """`group`: None for torch.distributed's default one."""
         self.group = chosen(group)
-        self._wire = chosen_wire(wire, self.group)
+        self._backend = chosen_backend(backend, self.group)
 
     def whole(self, x: Tensor) -> Finish:
         """x itself."""
@@ -74,7 +74,7 @@ class Replicated:
 
     def summed(self, partial: Tensor) -> Finish:
         """An all-reduce."""
-        return self._wire.all_reduce(partial.contiguous(), self.group).wait
+        return self._backend.all_reduce(partial.contiguous(), self.group).wait
 
 
 class SequenceSharded:
@@ -89,11 +89,15 @@ class SequenceSharded:
     """
 
     def __init__(
-        self, group: Group | None, num_sequences: int, num_tokens: int, wire: Wire | None = None
+        self,
+        group: Group | None,
+        num_sequences: int,
+        num_tokens: int,
+        backend: CollectiveBackend | None = None,
     ) -> None:
         """`group`: None for torch.distributed's default one. num_sequences: B. num_tokens: T."""
         self.group = chosen(group)
-        self._wire = chosen_wire(wire, self.group)
+        self._backend = chosen_backend(backend, self.group)
         self.num_sequences = arguments.whole("num_sequences", num_sequences, "0 or more", least=0)
         self.num_tokens = arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
 
@@ -120,7 +124,7 @@ class SequenceSharded:
                 f"sequence-sharded features of shape {tuple(x.shape)}, but {self._tokens} on "
                 f"{self.group.size} ranks are {self.num_rows} rows each; give ({self.num_rows}, D)"
             )
-        gathered = self._wire.all_gather(x.contiguous(), self.group)
+        gathered = self._backend.all_gather(x.contiguous(), self.group)
         total = self.num_sequences * self.num_tokens
         shape = (self.num_sequences, self.num_tokens)
         return lambda: gathered.wait()[:total].unflatten(0, shape)
@@ -138,7 +142,7 @@ class SequenceSharded:
         rows = partial.flatten(0, 1)
         num_missing = self.num_rows * self.group.size - len(rows)
         filled = F.pad(rows, (0, 0, 0, num_missing)) if num_missing else rows.contiguous()
-        return self._wire.reduce_scatter(filled, self.group).wait
+        return self._backend.reduce_scatter(filled, self.group).wait
 
 
 def enter(x: Tensor, layout: ActivationLayout) -> Tensor:

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
 from labkit import arguments
-from labkit.collectives.wire import first_order_only
+from labkit.collectives.backend import first_order_only
 from labkit.tensor_parallel.activation_layout import ActivationLayout, required
 
 

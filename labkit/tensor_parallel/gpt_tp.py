@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit import arguments
-from labkit.collectives.wire import Wire, chosen_wire
+from labkit.collectives.backend import CollectiveBackend, chosen_backend
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import Batch, Corpus
@@ -48,12 +48,13 @@ def parallelize(
     group: Group | None = None,
     *,
     sequence_parallel: bool = False,
-    wire: Wire | None = None,
+    backend: CollectiveBackend | None = None,
 ) -> TensorParallelGPT:
     """This rank's part of `model`, as a module of its own: `model` may be dropped afterwards.
 
     model: the whole GPT, with the same weights on every rank (of each, a sum is compared); dtype,
-    device and what is frozen stay. wire: LIBRARY, RING or SHARED_MEMORY; None: see chosen_wire.
+    device and what is frozen stay. backend: LIBRARY, RING or SHARED_MEMORY;
+    None: see chosen_backend.
     Make the optimizer afterwards, of the result's parameters.
     ValueError where the ranks cannot share the heads evenly (it names the numbers that can), or the
     weights differ; TypeError for another module.
@@ -64,18 +65,20 @@ def parallelize(
             "others of labkit.tensor_parallel.ColumnLinear and RowLinear"
         )
     group = chosen(group)
-    wire = chosen_wire(wire, group)
+    backend = chosen_backend(backend, group)
     _require_same_weights(model, group)
-    return TensorParallelGPT(model, group, sequence_parallel, wire)
+    return TensorParallelGPT(model, group, sequence_parallel, backend)
 
 
 class TensorParallelGPT(nn.Module):
     """tokens_BT, the same on every rank -> logits_BTv, this rank's share of the vocabulary."""
 
-    def __init__(self, model: GPT, group: Group, sequence_parallel: bool, wire: Wire) -> None:
+    def __init__(
+        self, model: GPT, group: Group, sequence_parallel: bool, backend: CollectiveBackend
+    ) -> None:
         super().__init__()
         self.config = model.config
-        self.group, self.sequence_parallel, self.wire = group, sequence_parallel, wire
+        self.group, self.sequence_parallel, self.backend = group, sequence_parallel, backend
         self.embedding = ParallelEmbedding(model, group)
         self.blocks = nn.ModuleList(_parallel_blocks(model, group))
         self.norm = ShardedWeight(model.norm.weight, REPLICATED, group)
@@ -84,11 +87,11 @@ class TensorParallelGPT(nn.Module):
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """logits_BTv. Every rank passes the same tokens (not checked). Errors as of GPT."""
         require_tokens(tokens_BT, self.config.vocab, self.config.longest)
-        layout: ActivationLayout = Replicated(self.group, self.wire)
+        layout: ActivationLayout = Replicated(self.group, self.backend)
         replicated = self._replicated()
         if self.sequence_parallel:
             num_sequences, num_tokens = tokens_BT.shape
-            layout = SequenceSharded(self.group, num_sequences, num_tokens, self.wire)
+            layout = SequenceSharded(self.group, num_sequences, num_tokens, self.backend)
             replicated = list(summed_over(self.group, *replicated))
         position_TD = None if self.config.rotary else replicated.pop(0)
         *of_blocks, of_head = replicated
@@ -215,7 +218,7 @@ def train(
     corpus: Corpus | None = None,
     *,
     sequence_parallel: bool = False,
-    wire: Wire | None = None,
+    backend: CollectiveBackend | None = None,
 ) -> Trained:
     """`labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config, settings)).
 
@@ -224,7 +227,7 @@ def train(
     """
     require_configs(config, settings)
     whole = GPT(config, settings.seed, settings.dtype).to(group.device)
-    model = parallelize(whole, group, sequence_parallel=sequence_parallel, wire=wire)
+    model = parallelize(whole, group, sequence_parallel=sequence_parallel, backend=backend)
     optimizer = settings.make_optimizer(model.parameters())
     losses = fit(partial(train_step, model, optimizer), config, settings, corpus)
     state = gather_full_state(model)

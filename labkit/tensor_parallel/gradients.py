@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit import global_norm
-from labkit.collectives.wire import first_order_only
+from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.tensor_parallel.linear import REPLICATED, Cut

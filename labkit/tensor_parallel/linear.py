@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit import arguments
-from labkit.collectives.wire import first_order_only
+from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.global_norm import as_part

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit import arguments
-from labkit.collectives.wire import first_order_only
+from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import counted

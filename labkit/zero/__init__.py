@@ -22,10 +22,10 @@ Beside these, for a second reading:
     state_dict.py         states in shards or whole
     states_on_disk.py     states elsewhere: on the CPU and on disk
 
-collectives/wire.py has the collectives: by the backend, a ring, or shared memory.
+collectives/backend.py has the collectives: by the backend, a ring, or shared memory.
 """
 
-from labkit.collectives.wire import LIBRARY, RING, SHARED_MEMORY, Wire
+from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend
 from labkit.zero.state_dict import merged
 from labkit.zero.states_on_disk import on_disk
 from labkit.zero.zero1 import Zero1Optimizer
@@ -37,7 +37,7 @@ __all__ = [
     "LIBRARY",
     "RING",
     "SHARED_MEMORY",
-    "Wire",
+    "CollectiveBackend",
     "Zero1Optimizer",
     "Zero2Optimizer",
     "merged",

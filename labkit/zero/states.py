@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.collectives.wire import own_part
+from labkit.collectives.backend import own_part
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.global_norm import PartOfGradient

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labkit.collectives.wire import Wire, own_part
+from labkit.collectives.backend import CollectiveBackend, own_part
 from labkit.comm import Group
 from labkit.data_parallel.background import CommunicationThread, OnThread
 from labkit.data_parallel.bucketed import require_plain_numbers
@@ -49,7 +49,7 @@ class Sharding(NamedTuple):
 
     group: Group
     thread: CommunicationThread
-    wire: Wire
+    backend: CollectiveBackend
     num_ranks: int
     """Over which gradients are averaged: with replicas more than `group` has."""
     compute_dtype: torch.dtype | None
@@ -125,7 +125,7 @@ class Unit:
         for flat in self.flats:
             if flat.is_trainable:
                 gradients, arrived = flat.take_gradients()
-                reduce = partial(_reduce, gradients, self.name, self._how.wire)
+                reduce = partial(_reduce, gradients, self.name, self._how.backend)
                 handle = self._how.thread.start(reduce)
                 self._reducing.append(partial(flat.add_gradient, handle, arrived))
 
@@ -143,10 +143,10 @@ class Unit:
             flat.forget_gradients()
 
 
-def _reduce(gradients: Tensor, name: str, wire: Wire, group: Group) -> Tensor:
+def _reduce(gradients: Tensor, name: str, backend: CollectiveBackend, group: Group) -> Tensor:
     # A copy of its own shard: all else is freed here, before the thread gathers the next unit.
     with group.label(f"gradients of {name}"):
-        own: Tensor = wire.reduce_scatter(gradients, group, in_place=True).wait()
+        own: Tensor = backend.reduce_scatter(gradients, group, in_place=True).wait()
         return own.clone()
 
 
@@ -189,7 +189,7 @@ class FlatParameter:
         """Fill `full` from every rank's shard."""
         self.full.untyped_storage().resize_(self.full.numel() * self.full.element_size())
         own = own_part(self.full, group).copy_(self.shard)
-        self._how.wire.all_gather(own, group, out=self.full).wait()
+        self._how.backend.all_gather(own, group, out=self.full).wait()
 
     def show(self) -> None:
         """Let the module's parameters be views of `full`."""
@@ -299,7 +299,7 @@ class FlatParameter:
         group = self._how.group
         flat = torch.empty_like(self.full, dtype=self.shard.dtype)
         own = own_part(flat, group).copy_(self.shard)
-        self._how.wire.all_gather(own, group, out=flat).wait()
+        self._how.backend.all_gather(own, group, out=flat).wait()
         return {n: v.clone() for n, v in zip(self.names, self._flat.views(flat), strict=True)}
 
     def require_shapes(self, whole: Mapping[str, Tensor]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.collectives.wire import Wire, chosen_wire, own_part, require_wire
+from labkit.collectives.backend import CollectiveBackend, chosen_backend, own_part, require_backend
 from labkit.comm import Group
 from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.ddp import with_gradient_anywhere
@@ -59,7 +59,7 @@ class Zero1Optimizer(ShardedStates):
         optimizer_class: Callable[..., Any],
         group: Group | None = None,
         *,
-        wire: Wire | None = None,
+        backend: CollectiveBackend | None = None,
         master_dtype: torch.dtype | None = None,
         masters_on: torch.device | str | None = None,
         find_unused_parameters: bool = False,
@@ -67,7 +67,7 @@ class Zero1Optimizer(ShardedStates):
     ) -> None:
         """params: parameters, named ones, or dicts with settings of their own, as torch's take.
 
-        group: None for torch.distributed's default one. wire: the collectives; None: a ring on
+        group: None for torch.distributed's default one. backend: the collectives; None: a ring on
         CPU, the backend's own elsewhere. master_dtype: torch.float32 for parameters of 16 bits:
         updates are kept in it. masters_on: "cpu" keeps masters and states there, and steps there:
         see states_on_disk.py. find_unused_parameters: whether a step may leave parameters without
@@ -76,11 +76,11 @@ class Zero1Optimizer(ShardedStates):
         TypeError for what cannot be sharded; ValueError on a rank whose parameters differ from
         rank 0's in more than values.
         """
-        require_wire(wire)
+        require_backend(backend)
         require_floating("master_dtype", master_dtype)
         masters = Masters(master_dtype, None if masters_on is None else torch.device(masters_on))
         super().__init__(params, optimizer_class, group, masters, defaults)
-        self.wire = chosen_wire(wire, self.group)
+        self.backend = chosen_backend(backend, self.group)
         self.find_unused_parameters = find_unused_parameters
         self._reduced: list[Tensor] | None = None
         self._receive_gradients()
@@ -147,7 +147,7 @@ class Zero1Optimizer(ShardedStates):
             with self.group.label(f"weights of {shard.label}"):
                 weights = shard.flat.weights
                 own = own_part(weights, self.group)
-                self.wire.all_gather(own, self.group, out=weights).wait()
+                self.backend.all_gather(own, self.group, out=weights).wait()
         self.zero_grad()
         return loss
 
@@ -173,7 +173,7 @@ class Zero1Optimizer(ShardedStates):
             if is_divided_before(gradients.flat.dtype):
                 gradients.flat.div_(self.group.size)
             with self.group.label(f"gradients of {gradients.shard.label}"):
-                handle = self.wire.reduce_scatter(gradients.flat, self.group, in_place=True)
+                handle = self.backend.reduce_scatter(gradients.flat, self.group, in_place=True)
                 sums.append(handle.wait())
         return sums
 

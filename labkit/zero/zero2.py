@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.collectives.wire import Wire
+from labkit.collectives.backend import CollectiveBackend
 from labkit.comm import Group
 from labkit.data_parallel.background import CommunicationThread, OnThread
 from labkit.data_parallel.bucketed import BUCKET_BYTES, cut, require_plain_numbers
@@ -57,7 +57,7 @@ class Zero2Optimizer(Zero1Optimizer):
         group: Group | None = None,
         *,
         bucket_bytes: int = BUCKET_BYTES,
-        wire: Wire | None = None,
+        backend: CollectiveBackend | None = None,
         master_dtype: torch.dtype | None = None,
         masters_on: torch.device | str | None = None,
         find_unused_parameters: bool = False,
@@ -78,7 +78,7 @@ class Zero2Optimizer(Zero1Optimizer):
             params,
             optimizer_class,
             group,
-            wire=wire,
+            backend=backend,
             master_dtype=master_dtype,
             masters_on=masters_on,
             find_unused_parameters=find_unused_parameters,
@@ -129,7 +129,7 @@ class Zero2Optimizer(Zero1Optimizer):
     def _start_next(self) -> None:
         if self._num_started:
             self._buckets[self._num_started - 1].finish()  # or buckets would pile up
-        self._buckets[self._num_started].start(self._thread, self.wire)
+        self._buckets[self._num_started].start(self._thread, self.backend)
         self._num_started += 1
 
     def _end_pass(self) -> None:
@@ -212,7 +212,7 @@ class GradientBucket:
         """The numbers of the parameters whose gradients are not there."""
         return set(range(len(self.shard.names))) - self._ready
 
-    def start(self, thread: CommunicationThread, wire: Wire) -> None:
+    def start(self, thread: CommunicationThread, backend: CollectiveBackend) -> None:
         """Start to reduce it, with zeros for what is missing."""
         if self._flat is None:
             self._allocate()
@@ -225,7 +225,7 @@ class GradientBucket:
 
         def reduce(group: Group) -> Tensor:
             with group.label(f"gradients of {self.shard.label}"):
-                own: Tensor = wire.reduce_scatter(flat, group, in_place=True).wait()
+                own: Tensor = backend.reduce_scatter(flat, group, in_place=True).wait()
                 return own
 
         self._reducing = thread.start(reduce)

@@ -47,7 +47,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from labkit.collectives.wire import Done, Wire, chosen_wire, require_wire
+from labkit.collectives.backend import CollectiveBackend, Done, chosen_backend, require_backend
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data_parallel.background import CommunicationThread
@@ -106,7 +106,7 @@ class FullyShardedModule(nn.Module):
         units: Iterable[nn.Module] | None = None,
         reshard_after_forward: bool | Iterable[nn.Module] = True,
         replicas: Group | None = None,
-        wire: Wire | None = None,
+        backend: CollectiveBackend | None = None,
         debug: bool = False,
     ) -> None:
         """group: the ranks that shard; None for torch.distributed's default one.
@@ -125,7 +125,7 @@ class FullyShardedModule(nn.Module):
         """
         super().__init__()
         require_plain(module)
-        require_wire(wire)
+        require_backend(backend)
         require_floating("compute_dtype", compute_dtype)
         modules = {ROOT: module, **named_modules(module, units)}
         resharded = resharded_names(reshard_after_forward, modules)
@@ -137,10 +137,10 @@ class FullyShardedModule(nn.Module):
         _watch_steps()
 
         thread = CommunicationThread.of(self.group)
-        wire, num_ranks = chosen_wire(wire, self.group), self.group.size
+        backend, num_ranks = chosen_backend(backend, self.group), self.group.size
         if replicas is not None:
-            wire, num_ranks = across(thread.own(replicas), wire), num_ranks * replicas.size
-        how = Sharding(self.group, thread, wire, num_ranks, compute_dtype, debug)
+            backend, num_ranks = across(thread.own(replicas), backend), num_ranks * replicas.size
+        how = Sharding(self.group, thread, backend, num_ranks, compute_dtype, debug)
         by_unit = parameters_by_unit(module, modules)
         self._units = [Unit(name, parameters, how) for name, parameters in by_unit.items()]
         self._passes = Passes(self._units, [u for u in self._units if u.name in resharded])
@@ -353,19 +353,19 @@ def require_replicas(replicas: Group, group: Group) -> None:
         )
 
 
-def across(replicas: Group, wire: Wire) -> Wire:
-    """`wire`, whose reduce-scatter sums over the ranks that hold the same shard, too.
+def across(replicas: Group, backend: CollectiveBackend) -> CollectiveBackend:
+    """`backend`, whose reduce-scatter sums over the ranks that hold the same shard, too.
 
     Wire, besides: 2(m-1)/m of a shard's bytes, with m replicas.
     """
 
     def reduce_scatter(flat: Tensor, group: Group, *, in_place: bool = False) -> Done:
-        own = wire.reduce_scatter(flat, group, in_place=in_place).wait()
+        own = backend.reduce_scatter(flat, group, in_place=in_place).wait()
         with replicas.label("gradients of replicas"):
             replicas.all_reduce(own, out=own)
         return Done(own)
 
-    return wire._replace(reduce_scatter=reduce_scatter)
+    return backend._replace(reduce_scatter=reduce_scatter)
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -83,9 +83,9 @@ def all_strategies(world):
         return lambda module: (module, sharded(module.parameters(), kind, world, **options, **how))
 
     found = {
-        "zero2, ring": zero(world, optimizer_of(Zero2Optimizer, wire=RING)),
-        "zero3, ring": zero(world, partial(fully_sharded, wire=RING)),
-        "tp, ring": tensor_parallel.train(*on, sequence_parallel=True, wire=RING),
+        "zero2, ring": zero(world, optimizer_of(Zero2Optimizer, backend=RING)),
+        "zero3, ring": zero(world, partial(fully_sharded, backend=RING)),
+        "tp, ring": tensor_parallel.train(*on, sequence_parallel=True, backend=RING),
         "cp, ring": context_parallel.train(*on, attention=ring_attention),
     }
     if world.size == 2:  # collectives alone: their order does not depend on the number of ranks

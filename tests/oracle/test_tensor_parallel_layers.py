@@ -33,7 +33,7 @@ from labkit.tensor_parallel import (
     vocab_cross_entropy,
 )
 
-WIRES = {"library": LIBRARY, "ring": RING, "shared memory": SHARED_MEMORY}
+BACKENDS = {"library": LIBRARY, "ring": RING, "shared memory": SHARED_MEMORY}
 B, T, D, F_ = 3, 5, 6, 7  # 15 tokens and 7 features: 2, 3 and 4 divide not both
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -107,13 +107,13 @@ def test_the_first_features_go_to_the_first_ranks_one_more_each():
     assert [shape["2.weight"] for shape in shapes] == [(D, 2), (D, 2), (D, 2), (D, 1)]
 
 
-def fused(world, form, wire):
+def fused(world, form, backend):
     """The same by the fused functions, between layers in either layout; without biases."""
     up, down = two_layers()
-    wire = WIRES[wire]
+    backend = BACKENDS[backend]
     layout = {
-        "replicated": Replicated(world, wire),
-        "sequence-sharded": SequenceSharded(world, B, T, wire),
+        "replicated": Replicated(world, backend),
+        "sequence-sharded": SequenceSharded(world, B, T, backend),
     }[form]
     shares = [ColumnLinear(up, world).weight, RowLinear(down, world).weight]
     x = drawn(0, B, T, D)
@@ -142,11 +142,12 @@ def _rows(x_BTD, layout):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "wire"), [(1, "ring"), (2, "ring"), *((3, each) for each in WIRES), (4, "ring")]
+    ("world_size", "backend"),
+    [(1, "ring"), (2, "ring"), *((3, each) for each in BACKENDS), (4, "ring")],
 )
 @pytest.mark.parametrize("form", ["replicated", "sequence-sharded"])
-def test_fused_layers_are_the_same_in_both_forms_on_every_wire(world_size, form, wire):
-    run(fused, world_size, (form, wire))
+def test_fused_layers_are_the_same_in_both_forms_on_every_backend(world_size, form, backend):
+    run(fused, world_size, (form, backend))
 
 
 def adjoint(world):

@@ -57,11 +57,11 @@ def one_thread():
     torch.set_num_threads(num_threads)
 
 
-def side_by_side(world, config, sequence_parallel, wire):
+def side_by_side(world, config, sequence_parallel, backend):
     """Steps of both: the largest differences of the losses and of all gathered gradients."""
     batches = SGD.batches(None, config.context)
     whole = GPT(config, SGD.seed, SGD.dtype)
-    model = parallelize(whole, world, sequence_parallel=sequence_parallel, wire=wire)
+    model = parallelize(whole, world, sequence_parallel=sequence_parallel, backend=backend)
     optimizers = [SGD.make_optimizer(each.parameters()) for each in (whole, model)]
     of_losses, of_gradients = [], []
     for step in range(SGD.num_steps):
@@ -86,12 +86,12 @@ def test_losses_and_all_gradients_follow_the_serial_ones(world_size, sequence_pa
 
 
 @pytest.mark.parametrize(
-    ("wire", "sequence_parallel"),
+    ("backend", "sequence_parallel"),
     [(RING, False), (SHARED_MEMORY, True)],
     ids=["replicated, ring", "sequence, shared memory"],
 )
-def test_so_they_do_with_copies_of_kv_heads_on_every_wire(wire, sequence_parallel):
-    for found in run(side_by_side, 4, (SHARED_KV, sequence_parallel, wire)).values:
+def test_so_they_do_with_copies_of_kv_heads_on_every_backend(backend, sequence_parallel):
+    for found in run(side_by_side, 4, (SHARED_KV, sequence_parallel, backend)).values:
         assert max(found) < 1e-12
 
 
@@ -309,8 +309,8 @@ def another_form(world):
     parallelize(ContextParallelGPT(SMALL, world), world)
 
 
-def no_wire(world):
-    parallelize(GPT(SMALL), world, wire="ring")
+def no_backend(world):
+    parallelize(GPT(SMALL), world, backend="ring")
 
 
 def another_state(world):
@@ -341,7 +341,7 @@ def outside(world):
         (2, no_name, r"'norm.bias' of shape \(16,\) is no parameter's"),
         (2, another_module, "model is a Linear, and parallelize cuts labkit.model.GPT; build"),
         (2, another_form, "model is a ContextParallelGPT, and parallelize cuts labkit.model.GPT"),
-        (2, no_wire, "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
+        (2, no_backend, "backend='ring': give LIBRARY, RING or SHARED_MEMORY"),
         (2, another_state, r"weight has shape \(100, 16\) in the state.*\(256, 16\)"),
         (2, a_name_less, "'norm.weight' is not in the state"),
         (3, too_many, "3 ranks cannot share 4 heads evenly; these numbers of ranks can: 1, 2, 4"),

@@ -25,8 +25,8 @@ from labkit.zero import (
     LIBRARY,
     RING,
     SHARED_MEMORY,
+    CollectiveBackend,
     FullyShardedModule,
-    Wire,
     Zero1Optimizer,
     plain_zero3,
 )
@@ -158,7 +158,7 @@ def trained_plainly(world: Group):
 
 
 def test_so_they_do_with_each_option():
-    cases = [{"debug": True}, {"wire": SHARED_MEMORY}, {"wire": LIBRARY}, {"units": ()}]
+    cases = [{"debug": True}, {"backend": SHARED_MEMORY}, {"backend": LIBRARY}, {"units": ()}]
 
     def all_of_them(world):
         gathered = [trained_without_reshard(world, which) for which in ("all", "root")]
@@ -359,8 +359,8 @@ def leaves_out(world, options):
 
 LEAVES_OUT = (
     {},
-    {"wire": LIBRARY},
-    {"wire": SHARED_MEMORY},
+    {"backend": LIBRARY},
+    {"backend": SHARED_MEMORY},
     {"reshard_after_forward": False},
     {"units": []},
     {"compute_dtype": torch.float16},
@@ -419,8 +419,8 @@ def test_a_layer_may_talk_on_the_groups_that_shard_while_the_next_one_is_gathere
             return RING.reduce_scatter(flat, group, in_place)
 
         layers = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(3)))
-        wire = Wire(RING.all_reduce, late_sum, late)
-        model = FullyShardedModule(layers, host, replicas=across, wire=wire)
+        backend = CollectiveBackend(RING.all_reduce, late_sum, late)
+        model = FullyShardedModule(layers, host, replicas=across, backend=backend)
         for layer in layers:
             layer.register_forward_hook(lambda _, inputs, y: sleeps_and_sums(y, host))
             layer.register_full_backward_hook(lambda *_: sleeps_and_sums(torch.ones(1), across))
@@ -880,7 +880,7 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
         ("sharded optimizer", "is a shard of FullyShardedModule"),
         ("replicas", "only this rank is in both"),
         ("crossed replicas", "they have the same number in groups of the same size"),
-        ("wire", "wire='ring': give LIBRARY, RING or SHARED_MEMORY"),
+        ("backend", "backend='ring': give LIBRARY, RING or SHARED_MEMORY"),
         ("dtype", "compute_dtype='bf16': give a dtype such as torch.float32"),
         ("state_dict", "a sharded module has no state_dict"),
         ("copied", "cannot be copied or pickled; save full_parameters"),
@@ -933,8 +933,8 @@ def test_wrong_calls_are_refused_with_their_reason(misuse, message):
         if misuse == "crossed replicas":
             pairs = world.split(world.rank // 2), world.split(int(world.rank in (0, 3)))
             FullyShardedModule(linear, pairs[0], replicas=pairs[1])
-        if misuse == "wire":
-            FullyShardedModule(linear, world, wire="ring")
+        if misuse == "backend":
+            FullyShardedModule(linear, world, backend="ring")
         if misuse == "dtype":
             FullyShardedModule(linear, world, "bf16")
         if misuse == "state_dict":

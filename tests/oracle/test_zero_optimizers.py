@@ -198,8 +198,8 @@ def several(world, cases):
 
 def test_microbatches_add_up_whatever_the_wire():
     cases = [
-        ("AdamW", {"num_steps": 2, "num_microbatches": 3, "wire": wire, "rung": rung})
-        for wire in (RING, SHARED_MEMORY, LIBRARY)
+        ("AdamW", {"num_steps": 2, "num_microbatches": 3, "backend": backend, "rung": rung})
+        for backend in (RING, SHARED_MEMORY, LIBRARY)
         for rung in ("zero1", "zero2")
     ]
     expected = serial("AdamW", num_steps=2, num_microbatches=3)

@@ -74,7 +74,7 @@ def test_tensor_parallelism_adds_up_twice_per_block_and_once_for_the_embedding(s
 
 
 def on_shared_memory(world):
-    return TensorParallelDecoder(parallelize(GPT(CONFIG), world, wire=SHARED_MEMORY))
+    return TensorParallelDecoder(parallelize(GPT(CONFIG), world, backend=SHARED_MEMORY))
 
 
 def test_sums_go_over_the_wire_that_the_model_was_cut_for():

@@ -48,7 +48,7 @@ from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.shared_memory.barrier import Barrier
 from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
 from labkit.comm.shared_memory.memory_order import MemoryOrder
-from labkit.comm.wire_bytes import WireBytes
+from labkit.comm.traffic import Traffic
 
 # Smaller blocks meet at more barriers (at 4 MiB and 8 ranks twice the time), larger ones leave the
 # caches of the cores. And docker gives a container 64 MiB of /dev/shm.
@@ -153,9 +153,7 @@ class SharedMemory:
         """Enter the operation in the journal, and carry it out. `x`: all of what is cut."""
         group, longest = self.group, -(-x.numel() // self.group.size)
         with self._supersteps.lock:
-            record = group._post(
-                kind, x, WireBytes(0, 0), True, reduce=reduce, medium=SHARED_MEMORY
-            )
+            record = group._post(kind, x, Traffic(0, 0), True, reduce=reduce, medium=SHARED_MEMORY)
             self._order.require_same(group, record, kind)
             with group._under_way(record):
                 self._supersteps.perform(x.dtype, longest, steps, timeout_s(group))

@@ -34,7 +34,7 @@ from labkit.comm import owned_folder
 from labkit.comm.member import mark
 from labkit.comm.operation import ranks_named, verb
 from labkit.comm.shared_memory.barrier import Barrier
-from labkit.comm.wire_bytes import ring_all_gather
+from labkit.comm.traffic import ring_all_gather
 
 if TYPE_CHECKING:
     from labkit.comm.group import Group

@@ -31,7 +31,7 @@ from labkit.comm.operation import SHARED_MEMORY
 from labkit.comm.shared_memory.collectives import ALIGNMENT
 from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
 from labkit.comm.shared_memory.memory_order import MemoryOrder
-from labkit.comm.wire_bytes import WireBytes
+from labkit.comm.traffic import Traffic
 
 BLOCK_BYTES = 256 * 2**10
 """What is added up before it is written: it stays in a core's cache in between."""
@@ -108,7 +108,7 @@ class SymmetricMemory:
         group, wait_s = self.group, timeout_s(self.group)
         with self._lock:
             record = group._post(
-                "all_reduce", x, WireBytes(0, 0), True, reduce="sum", medium=SHARED_MEMORY
+                "all_reduce", x, Traffic(0, 0), True, reduce="sum", medium=SHARED_MEMORY
             )
             self._order.require_same(group, record, "all_reduce", at)
             with group._under_way(record):

@@ -21,12 +21,12 @@ from labkit.model import GPT, MLP, Block, GPTConfig
 from labkit.tensor_parallel import (
     LIBRARY,
     RING,
+    CollectiveBackend,
     ColumnLinear,
     ParallelMLP,
     Replicated,
     RowLinear,
     SequenceSharded,
-    Wire,
     gather_features,
     leave,
     share_features,
@@ -43,7 +43,7 @@ _TOKENS = 64
 @real_run
 def all_reduces_of_a_block(phase: str) -> int:
     """All-reduces that a rank calls in one tensor-parallel block, "forward" or "backward"."""
-    block = run(partial(_one_block, sequence_parallel=False, wire=LIBRARY), _RANKS)
+    block = run(partial(_one_block, sequence_parallel=False, backend=LIBRARY), _RANKS)
     return sum(each.kind == "all_reduce" for each in _of_phase(block, phase))
 
 
@@ -103,16 +103,16 @@ def _block(sequence_parallel: bool, num_ranks: int = _RANKS) -> Run:
     return run(partial(_one_block, sequence_parallel=sequence_parallel), num_ranks)
 
 
-def _one_block(world: Group, sequence_parallel: bool, wire: Wire = RING) -> int:
+def _one_block(world: Group, sequence_parallel: bool, backend: CollectiveBackend = RING) -> int:
     torch.manual_seed(0)
     whole = GPT(_CONFIG).blocks[0]
     assert isinstance(whole, Block)
     block = ParallelBlock(whole, world)
     norms = block.attention_norm.weight, block.mlp_norm.weight
     x_BTD = torch.randn(2, _TOKENS, _CONFIG.hidden)
-    layout: ActivationLayout = Replicated(world, wire)
+    layout: ActivationLayout = Replicated(world, backend)
     if sequence_parallel:
-        layout = shards = SequenceSharded(world, 2, _TOKENS, wire)
+        layout = shards = SequenceSharded(world, 2, _TOKENS, backend)
         x_BTD = x_BTD.flatten(0, 1)[shards.rows.start : shards.rows.stop].clone()
     x_BTD.requires_grad_()
     world.barrier()

@@ -54,7 +54,7 @@ class _Message(NamedTuple):
     """The place in its receiver's row."""
 
 
-class Wires:
+class StageMessages:
     """One rank's messages of a schedule: `begin` a step, `send`, `take`, `end` it."""
 
     def __init__(self, schedule: Schedule, group: Group) -> None:

@@ -21,39 +21,39 @@ Source: gloo/allreduce.cc, broadcast.cc, gather.cc; nccl-tests, doc/PERFORMANCE.
 from typing import NamedTuple
 
 
-class WireBytes(NamedTuple):
+class Traffic(NamedTuple):
     """Bytes that one rank sends and receives in one operation."""
 
     sent: int
     received: int
 
 
-def ring_all_reduce(nbytes: int, size: int) -> WireBytes:
+def ring_all_reduce(nbytes: int, size: int) -> Traffic:
     """`nbytes`: the whole tensor. Rounded to whole bytes: gloo cuts segments of its own."""
     moved = round(2 * (size - 1) * nbytes / size)
-    return WireBytes(moved, moved)
+    return Traffic(moved, moved)
 
 
-def ring_all_gather(nbytes: int, size: int) -> WireBytes:
+def ring_all_gather(nbytes: int, size: int) -> Traffic:
     """`nbytes`: one rank's part."""
-    return WireBytes((size - 1) * nbytes, (size - 1) * nbytes)
+    return Traffic((size - 1) * nbytes, (size - 1) * nbytes)
 
 
-def tree_broadcast(nbytes: int, size: int, rank: int, root: int) -> WireBytes:
+def tree_broadcast(nbytes: int, size: int, rank: int, root: int) -> Traffic:
     """Binomial tree: rank v (counted from the root) has the children v + 2**k, 2**k > v."""
     virtual = (rank - root) % size
     step, children = 1, 0
     while virtual + step < size:
         children += step > virtual
         step *= 2
-    return WireBytes(children * nbytes, 0 if virtual == 0 else nbytes)
+    return Traffic(children * nbytes, 0 if virtual == 0 else nbytes)
 
 
-def to_root(nbytes: int, size: int, rank: int, root: int) -> WireBytes:
+def to_root(nbytes: int, size: int, rank: int, root: int) -> Traffic:
     """Gather: `nbytes` is one rank's part."""
-    return WireBytes(0, (size - 1) * nbytes) if rank == root else WireBytes(nbytes, 0)
+    return Traffic(0, (size - 1) * nbytes) if rank == root else Traffic(nbytes, 0)
 
 
-def from_root(nbytes: int, size: int, rank: int, root: int) -> WireBytes:
+def from_root(nbytes: int, size: int, rank: int, root: int) -> Traffic:
     """Scatter: `nbytes` is one rank's part."""
-    return WireBytes(*reversed(to_root(nbytes, size, rank, root)))
+    return Traffic(*reversed(to_root(nbytes, size, rank, root)))

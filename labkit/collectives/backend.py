@@ -49,7 +49,7 @@ class Done(NamedTuple):
         return self.result
 
 
-class Wire(NamedTuple):
+class CollectiveBackend(NamedTuple):
     """Each starts a collective on a contiguous tensor, whose memory it may use. It returns at once,
     or when it is done: `wait()` of the handle returns the result."""
 
@@ -77,21 +77,21 @@ def _library_reduce_scatter(x: Tensor, group: Group, *, in_place: bool = False) 
     return handle
 
 
-LIBRARY = Wire(
+LIBRARY = CollectiveBackend(
     lambda x, group: group.all_reduce(x, out=x, wait=False),
     _library_reduce_scatter,
     lambda x, group, out=None: group.all_gather(x, out=out, wait=False),
 )
 """The backend's, in the background: what is computed before the result is needed hides them."""
 
-RING = Wire(
+RING = CollectiveBackend(
     lambda x, group: Done(ring_all_reduce(x, group, out=x)),
     lambda x, group, in_place=False: _rows(x, ring_reduce_scatter(x, group, in_place=in_place)),
     lambda x, group, out=None: _rows(x, ring_all_gather(x, x.numel() * group.size, group, out=out)),
 )
 """The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does."""
 
-SHARED_MEMORY = Wire(
+SHARED_MEMORY = CollectiveBackend(
     lambda x, group: Done(shared_memory_all_reduce(x, group, out=x)),
     lambda x, group, in_place=False: _rows(
         x, shared_memory_reduce_scatter(x, group, in_place=in_place)
@@ -103,24 +103,24 @@ SHARED_MEMORY = Wire(
 """Among ranks of one host: nothing is sent at all."""
 
 
-_ON_A_CPU = Wire(LIBRARY.all_reduce, RING.reduce_scatter, RING.all_gather)
+_ON_A_CPU = CollectiveBackend(LIBRARY.all_reduce, RING.reduce_scatter, RING.all_gather)
 
 
-def require_wire(wire: object) -> None:
+def require_backend(backend: object) -> None:
     """TypeError for what is no Wire, and not None."""
-    if wire is not None and not isinstance(wire, Wire):
-        raise TypeError(f"wire={wire!r:.60}: give LIBRARY, RING or SHARED_MEMORY")
+    if backend is not None and not isinstance(backend, CollectiveBackend):
+        raise TypeError(f"backend={backend!r:.60}: give LIBRARY, RING or SHARED_MEMORY")
 
 
-def chosen_wire(wire: Wire | None, group: Group) -> Wire:
-    """`wire`; for None the backend's collectives, but for the two that gloo has no good ones of.
+def chosen_backend(backend: CollectiveBackend | None, group: Group) -> CollectiveBackend:
+    """Return `backend`; for None torch's, but RING's for the two that gloo performs badly.
 
-    TypeError for what is no Wire.
+    TypeError for what is no CollectiveBackend.
     """
-    require_wire(wire)
-    if wire is None:
+    require_backend(backend)
+    if backend is None:
         return _ON_A_CPU if group.device.type == "cpu" else LIBRARY
-    return wire
+    return backend
 
 
 def first_order_only(backward: Callable[..., Any]) -> Callable[..., Any]:
