@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from labkit.calc import PassTime
-from labkit.serving import Arrival, Decoder, Engine, Output, Piece, Timing, replay
+from labkit.serving import Arrival, Decoder, Engine, Output, ScheduledTokens, Timing, replay
 from labkit.serving.caches import KVCache
 from labkit.serving.scheduler import Scheduler
 
@@ -36,7 +36,7 @@ class RecordedEngine(Engine):
     """
 
     def __init__(self, decoder: Decoder, cache: KVCache, scheduler: Scheduler) -> None:
-        self.passes: list[list[Piece]] = []
+        self.passes: list[list[ScheduledTokens]] = []
         self.seconds: list[float] = []
         super().__init__(_Noting(decoder, self.passes), cache, scheduler)
 
@@ -52,17 +52,19 @@ class RecordedEngine(Engine):
 class _Noting(Decoder):
     """Appends the pieces of each pass to a list."""
 
-    def __init__(self, decoder: Decoder, passes: list[list[Piece]]) -> None:
+    def __init__(self, decoder: Decoder, passes: list[list[ScheduledTokens]]) -> None:
         super().__init__(decoder.model)
         self.decoder, self.passes = decoder, passes
 
-    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         logits_SV = self.decoder(pieces, cache)
         self.passes.append(list(pieces))
         return logits_SV
 
 
-def fit_pass_time(passes: Sequence[Sequence[Piece]], seconds: Sequence[float]) -> PassTime:
+def fit_pass_time(
+    passes: Sequence[Sequence[ScheduledTokens]], seconds: Sequence[float]
+) -> PassTime:
     """The three numbers, none below 0, with the least sum of |fitted - measured| seconds.
 
     A median is the number with the least such sum: passes that the machine disturbed do not move
@@ -83,7 +85,7 @@ def fit_pass_time(passes: Sequence[Sequence[Piece]], seconds: Sequence[float]) -
     return PassTime(*best_31.flatten().tolist())
 
 
-def _work(pieces: Sequence[Piece]) -> tuple[int, int]:
+def _work(pieces: Sequence[ScheduledTokens]) -> tuple[int, int]:
     """New tokens of a pass, and tokens that are cached before it."""
     return sum(len(piece.tokens) for piece in pieces), sum(piece.start for piece in pieces)
 
@@ -120,7 +122,7 @@ class _FittedDecoder(Decoder):
         ]
         self.pass_time, self.now_s = pass_time, 0.0
 
-    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         """Logits that leave one choice: the token that was recorded."""
         cache.commit(pieces)
         self.now_s += self.pass_time(*_work(pieces))

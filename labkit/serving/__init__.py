@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     )
     from labkit.serving.replicas import Replicas
     from labkit.serving.request_router import Load, Router, by_prefix, least_loaded, round_robin
-    from labkit.serving.requests import Arrival, Piece, Request, Sampling, poisson_trace
+    from labkit.serving.requests import Arrival, Request, Sampling, ScheduledTokens, poisson_trace
     from labkit.serving.scheduler import (
         chunked_prefill,
         continuous,

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from labkit.model import GPTConfig
 from labkit.serving.pages import Pages
-from labkit.serving.requests import Piece
+from labkit.serving.requests import ScheduledTokens
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class KVCache:
         Rung 1: 0."""
         return self._num_cached.get(sequence, 0)
 
-    def slots(self, pieces: Sequence[Piece]) -> list[Tensor]:
+    def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
         """For each piece, the slots of its sequence's tokens 0 to end - 1, on the CPU.
 
         ValueError: a piece does not start where the cached tokens end, or has no room.
@@ -157,7 +157,7 @@ class KVCache:
             self.values_LNGK[layer].index_select(0, slots_n),
         )
 
-    def commit(self, pieces: Sequence[Piece]) -> None:
+    def commit(self, pieces: Sequence[ScheduledTokens]) -> None:
         """Count the tokens of these pieces as cached: they were written in all layers."""
         for piece in pieces:
             self._num_cached[piece.sequence] = piece.end
@@ -193,7 +193,7 @@ class KVCache:
         """
         if not self.reserve(sequence, len(tokens), longest):
             return False
-        whole = [Piece(sequence, tokens, 0)]
+        whole = [ScheduledTokens(sequence, tokens, 0)]
         (slots_n,) = self.slots(whole)
         for stored_LNXX, copy_LnXX in zip(self.tensors, copies, strict=True):
             device = stored_LNXX.device
@@ -258,7 +258,7 @@ class NoCache(KVCache):
         """There is always room for what is not kept."""
         return True
 
-    def slots(self, pieces: Sequence[Piece]) -> list[Tensor]:
+    def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
         """The places of the tokens in the pass itself."""
         for piece in pieces:
             if piece.start:
@@ -278,7 +278,7 @@ class NoCache(KVCache):
         k_nGK, v_nGK = self._of_layer
         return k_nGK.index_select(0, slots_n), v_nGK.index_select(0, slots_n)
 
-    def commit(self, pieces: Sequence[Piece]) -> None:
+    def commit(self, pieces: Sequence[ScheduledTokens]) -> None:
         """Keep nothing."""
 
 

@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from labkit.model import GPT, GPTConfig, rotate
 from labkit.serving.caches import KVCache
-from labkit.serving.requests import Piece
+from labkit.serving.requests import ScheduledTokens
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys and values of the pass's tokens, all heads in a row -> what the heads give."""
@@ -54,7 +54,7 @@ class Decoder:
         return config
 
     @torch.no_grad()
-    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         """logits_SV, or more rows: num_logits of each piece.
 
         Reserve room before. The pieces are then cached; each is of another sequence. ValueError: a
@@ -66,7 +66,7 @@ class Decoder:
         cache.commit(pieces)
         return logits_SV
 
-    def layout(self, pieces: Sequence[Piece], cache: KVCache) -> Layout:
+    def layout(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
         """Place each token. ValueError for more tokens than positions, and as in cache.slots."""
         longest = self.model.config.longest
         for piece in pieces:
@@ -111,12 +111,12 @@ def store_head_by_inputs(model: GPT) -> GPT:
     return model
 
 
-def _ends(pieces: Sequence[Piece]) -> Tensor:
+def _ends(pieces: Sequence[ScheduledTokens]) -> Tensor:
     """Return the end of each piece in the row of all tokens."""
     return torch.tensor([len(piece.tokens) for piece in pieces], device="cpu").cumsum(0)
 
 
-def rows_of_logits(pieces: Sequence[Piece]) -> list[int]:
+def rows_of_logits(pieces: Sequence[ScheduledTokens]) -> list[int]:
     """Return the rows of x_nD that become logits: the last num_logits tokens of each piece."""
     ends = _ends(pieces).tolist()
     return [
@@ -145,7 +145,7 @@ class Layout:
     groups: list[_Alike]
 
 
-def _layout(pieces: Sequence[Piece], cache: KVCache) -> Layout:
+def _layout(pieces: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
     slots, device = cache.slots(pieces), cache.keys_LNGK.device
     places = [at for piece in pieces for at in range(piece.start, piece.end)]
     positions_n = torch.tensor(places, device="cpu")

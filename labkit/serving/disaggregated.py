@@ -43,7 +43,7 @@ from labkit.comm import Group
 from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Decoder
 from labkit.serving.on_ranks import EngineWithRanks
-from labkit.serving.requests import Generation, Piece, Request
+from labkit.serving.requests import Generation, Request, ScheduledTokens
 from labkit.serving.scheduler import Plan, Scheduler, State
 from labkit.serving.serving_engine import Engine, Output
 
@@ -146,7 +146,7 @@ def prefill(decoder: Decoder, cache: KVCache, group: Group) -> None:
                 "give its cache as many pages as that of rank 0"
             )
         if num_shared < num_tokens:
-            decoder([Piece(sequence, tokens[num_shared:], num_shared)], cache)
+            decoder([ScheduledTokens(sequence, tokens[num_shared:], num_shared)], cache)
         for copy_LnXX in cache.copy_out(sequence):
             group.send(copy_LnXX, 0)
         cache.free(sequence)

@@ -25,7 +25,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from labkit.serving.requests import Piece
+from labkit.serving.requests import ScheduledTokens
 
 
 class PagePool:
@@ -145,7 +145,7 @@ class Pages:
         """Like KVCache."""
         return len(self._tables[sequence].tokens) if sequence in self._tables else 0
 
-    def commit(self, pieces: Sequence[Piece]) -> None:
+    def commit(self, pieces: Sequence[ScheduledTokens]) -> None:
         """Like KVCache, and other sequences find the pages that are full now."""
         for piece in pieces:
             table = self._tables[piece.sequence]

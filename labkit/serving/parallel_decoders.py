@@ -51,7 +51,7 @@ from labkit.model import GPTConfig
 from labkit.pipeline import PipelineGPT
 from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Attend, Decoder, Layout, rows_of_logits
-from labkit.serving.requests import Piece
+from labkit.serving.requests import ScheduledTokens
 from labkit.tensor_parallel import (
     Replicated,
     TensorParallelGPT,
@@ -147,7 +147,7 @@ class PipelineDecoder(Decoder):
         return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 
     @torch.no_grad()
-    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         """Like Decoder, on all ranks."""
         rank, last = self.group.rank, self.group.size - 1
         parts = _microbatches(pieces, self.num_microbatches)
@@ -170,7 +170,7 @@ class PipelineDecoder(Decoder):
         cache.commit(pieces)
         return all_logits
 
-    def _receive(self, part: Sequence[Piece] | None) -> Pending[Tensor] | None:
+    def _receive(self, part: Sequence[ScheduledTokens] | None) -> Pending[Tensor] | None:
         """Begin to receive a microbatch; None where there is none, or it begins here."""
         if part is None or self.group.rank == 0:
             return None
@@ -182,10 +182,10 @@ class PipelineDecoder(Decoder):
         return next(self.model.parameters()).new_empty(shape)
 
 
-def _microbatches(pieces: Sequence[Piece], at_most: int) -> list[list[Piece]]:
+def _microbatches(pieces: Sequence[ScheduledTokens], at_most: int) -> list[list[ScheduledTokens]]:
     """Neighbouring pieces, with about equally many tokens in each microbatch."""
     total = sum(len(piece.tokens) for piece in pieces)
-    parts: list[list[Piece]] = [[] for _ in range(at_most)]
+    parts: list[list[ScheduledTokens]] = [[] for _ in range(at_most)]
     start = 0
     for piece in pieces:
         parts[start * at_most // total].append(piece)

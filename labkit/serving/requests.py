@@ -117,12 +117,12 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScheduledTokens:
     """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
 
     sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
     num_logits: the logits of how many of its last tokens the pass gives.
-    A whole prompt, a chunk of it, and a single new token are all pieces.
+    They are a whole prompt, a chunk of one, or a single new token.
     """
 
     sequence: int

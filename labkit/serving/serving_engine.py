@@ -32,7 +32,7 @@ from labkit import arguments
 from labkit.model import GPTConfig
 from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Decoder
-from labkit.serving.requests import Generation, Piece, Request, sample
+from labkit.serving.requests import Generation, Request, ScheduledTokens, sample
 from labkit.serving.scheduler import Chunk, Plan, Scheduler, State
 
 
@@ -208,7 +208,7 @@ class Engine(EngineClient):
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
 
-    def _logits(self, pieces: list[Piece]) -> Sequence[Tensor]:
+    def _logits(self, pieces: list[ScheduledTokens]) -> Sequence[Tensor]:
         """Run the pass; for each piece, what `_next` is given if it ends with the last token."""
         return list(self.decoder(pieces, self.cache))
 
@@ -240,7 +240,7 @@ class Engine(EngineClient):
             self.running.append(generation)
             self._fill(generation)
 
-    def _piece(self, chunk: Chunk) -> Piece:
+    def _piece(self, chunk: Chunk) -> ScheduledTokens:
         """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""
         generation, id = chunk.generation, chunk.generation.id
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
@@ -249,7 +249,7 @@ class Engine(EngineClient):
                 f"the cache has {self.cache.num_free_pages} free pages; ask pages_needed before"
             )
         start = self.cache.num_cached(id)
-        return Piece(id, generation.tokens[start : start + chunk.num_tokens], start)
+        return ScheduledTokens(id, generation.tokens[start : start + chunk.num_tokens], start)
 
 
 def require_room(name: str, limit: int | None, number: int) -> None:

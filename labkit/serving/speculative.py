@@ -38,7 +38,7 @@ from torch import Tensor
 
 from labkit.serving.caches import KVCache
 from labkit.serving.decoder import Decoder
-from labkit.serving.requests import Generation, Piece, distribution, draw_token
+from labkit.serving.requests import Generation, ScheduledTokens, distribution, draw_token
 from labkit.serving.scheduler import Scheduler
 from labkit.serving.serving_engine import Engine, Output
 
@@ -144,7 +144,7 @@ class SpeculativeEngine(Engine):
         super()._fill(generation)
         self.draft_cache.share_prefix(generation.id, generation.tokens)
 
-    def _logits(self, pieces: list[Piece]) -> list[Tensor]:
+    def _logits(self, pieces: list[ScheduledTokens]) -> list[Tensor]:
         """For each piece, logits_jV of the tokens after its last and after each of its drafts."""
         running = {each.id: each for each in self.running}
         self._drafts = {p.sequence: self._reserved(running[p.sequence], p) for p in pieces}
@@ -153,7 +153,7 @@ class SpeculativeEngine(Engine):
         logits_nV = self.decoder(longer, self.cache)
         return list(logits_nV.split([piece.num_logits for piece in longer]))
 
-    def _reserved(self, generation: Generation, piece: Piece) -> _Draft:
+    def _reserved(self, generation: Generation, piece: ScheduledTokens) -> _Draft:
         """Room for drafts in both caches, if the answer has begun; no drafts where there is none.
 
         The last token of an answer is never drafted, since the target always gives one itself.
@@ -187,7 +187,7 @@ class SpeculativeEngine(Engine):
         for draft in drafts:
             tokens = [*draft.generation.tokens, *draft.tokens]
             start = self.draft_cache.num_cached(draft.generation.id)
-            pieces.append(Piece(draft.generation.id, tokens[start:], start))
+            pieces.append(ScheduledTokens(draft.generation.id, tokens[start:], start))
         for draft, logits_V in zip(drafts, self.draft(pieces, self.draft_cache), strict=True):
             try:
                 q_V = distribution(logits_V, draft.generation.request.sampling)
@@ -197,7 +197,7 @@ class SpeculativeEngine(Engine):
             draft.tokens.append(draw_token(q_V, *_uniforms(draft.generation, 1)))
             draft.rows_kV.append(q_V)
 
-    def _with_drafts(self, piece: Piece) -> Piece:
+    def _with_drafts(self, piece: ScheduledTokens) -> ScheduledTokens:
         drafts = self._drafts[piece.sequence].tokens
         return replace(piece, tokens=[*piece.tokens, *drafts], num_logits=len(drafts) + 1)
 

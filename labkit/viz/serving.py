@@ -43,7 +43,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.calc.units import number_text, seconds_text
 from labkit.serving.caches import KVCache, SlotUse
-from labkit.serving.requests import Piece
+from labkit.serving.requests import ScheduledTokens
 from labkit.viz import style
 from labkit.viz.memory import clean
 from labkit.viz.style import CellPainter, Picture, blank_axes
@@ -234,7 +234,7 @@ class Cell(NamedTuple):
 
 
 def passes(
-    schedules: Mapping[str, Sequence[Sequence[Piece]]],
+    schedules: Mapping[str, Sequence[Sequence[ScheduledTokens]]],
     *,
     title: str = "which request computes what in which pass",
 ) -> Picture:
@@ -284,7 +284,7 @@ def passes(
     return picture
 
 
-def _cells(schedule: Sequence[Sequence[Piece]]) -> Iterator[Cell]:
+def _cells(schedule: Sequence[Sequence[ScheduledTokens]]) -> Iterator[Cell]:
     ends: dict[int, int] = {}
     for column, pieces in enumerate(schedule):
         for piece in pieces:

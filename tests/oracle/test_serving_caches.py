@@ -13,7 +13,14 @@ import pytest
 import torch
 
 from labkit.model import GPT, GPTConfig, attend, rotate, split_heads
-from labkit.serving import ContiguousCache, Decoder, Int8PagedCache, NoCache, PagedCache, Piece
+from labkit.serving import (
+    ContiguousCache,
+    Decoder,
+    Int8PagedCache,
+    NoCache,
+    PagedCache,
+    ScheduledTokens,
+)
 from labkit.serving.decoder import store_head_by_inputs
 from labkit.serving.quantized import from_codes, to_codes
 
@@ -95,7 +102,7 @@ def serve(model, cache, prompts, num_new, random):
             is_whole = isinstance(cache, NoCache) or random.random() < 0.4
             length = rest if is_whole else random.randint(1, rest)
             if cache.reserve(i, start + length, longest[i]):
-                pieces.append(Piece(i, tokens[i][start : start + length], start))
+                pieces.append(ScheduledTokens(i, tokens[i][start : start + length], start))
         if active and not pieces:
             victim = active.pop()  # preempted: computed again later
             cache.free(victim)
@@ -169,7 +176,7 @@ def test_a_copy_has_all_bits_and_as_many_bytes_as_its_tokens_in_the_cache(make):
     config = GPTConfig(num_layers=2, hidden=8, num_heads=2)
     cache, tokens = make(config, 8, 4, torch.bfloat16), list(range(9))
     cache.reserve(0, 9, 9)
-    Decoder(GPT(config, dtype=torch.bfloat16))([Piece(0, tokens, 0)], cache)
+    Decoder(GPT(config, dtype=torch.bfloat16))([ScheduledTokens(0, tokens, 0)], cache)
     copies = cache.copy_out(0)
     assert cache.copy_in(1, tokens, 9, copies)
     for copy, again in zip(copies, cache.copy_out(1), strict=True):
@@ -212,7 +219,7 @@ def answers(decoder, cache, sequences, num_new):
         for i, each in tokens.items():
             start = cache.num_cached(i)
             assert cache.reserve(i, len(each), 40)
-            pieces.append(Piece(i, each[start:], start))
+            pieces.append(ScheduledTokens(i, each[start:], start))
         for piece, row in zip(pieces, decoder(pieces, cache), strict=True):
             tokens[piece.sequence].append(int(row.argmax()))
     return tokens
@@ -255,22 +262,22 @@ def test_a_prompt_that_was_served_before_shares_its_full_pages():
 @pytest.mark.parametrize(
     ("piece", "message"),
     [
-        (Piece(0, [1], 3), "has 2 cached tokens.*starts at 3"),
-        (Piece(0, [1, 2, 3], 2), r"has 4 slots.*ends at 5; call reserve\(0, 5"),
-        (Piece(1, [1] * 41, 0), "gets 41 tokens.*40 positions"),
+        (ScheduledTokens(0, [1], 3), "has 2 cached tokens.*starts at 3"),
+        (ScheduledTokens(0, [1, 2, 3], 2), r"has 4 slots.*ends at 5; call reserve\(0, 5"),
+        (ScheduledTokens(1, [1] * 41, 0), "gets 41 tokens.*40 positions"),
     ],
 )
 def test_pieces_that_cannot_be_computed_are_refused(piece, message):
     cache, decoder = PagedCache(LEARNED, 12, 4, torch.float64), Decoder(MODELS[LEARNED])
     cache.reserve(0, 2, 4)
-    decoder([Piece(0, [1, 2], 0)], cache)
+    decoder([ScheduledTokens(0, [1, 2], 0)], cache)
     with pytest.raises(ValueError, match=message):
         decoder([piece], cache)
 
 
 def test_without_a_cache_a_piece_starts_at_the_first_token():
     with pytest.raises(ValueError, match="no cached tokens.*starts at 1"):
-        Decoder(MODELS[LEARNED])([Piece(0, [1], 1)], NoCache(LEARNED))
+        Decoder(MODELS[LEARNED])([ScheduledTokens(0, [1], 1)], NoCache(LEARNED))
 
 
 @pytest.mark.parametrize("config", [LEARNED, ROTARY], ids=["learned", "rotary"])
@@ -285,7 +292,7 @@ def test_all_tensors_of_a_pass_are_on_the_device_of_model_and_cache(config):
     ):
         for sequence in range(2):
             cache.reserve(sequence, 3, 40)
-        logits_SV = decoder([Piece(0, [1, 2, 3], 0), Piece(1, [1], 0)], cache)
+        logits_SV = decoder([ScheduledTokens(0, [1, 2, 3], 0), ScheduledTokens(1, [1], 0)], cache)
         assert logits_SV.device.type == "meta"
     assert {copy.device.type for copy in cache.copy_out(0)} == {"meta"}
     assert cache.copy_in(2, [1, 2, 3], 40, [torch.zeros(2, 3, 2, 4)] * 2)

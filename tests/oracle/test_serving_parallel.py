@@ -25,10 +25,10 @@ from labkit.serving import (
     Engine,
     Leader,
     PagedCache,
-    Piece,
     PipelineDecoder,
     Request,
     Sampling,
+    ScheduledTokens,
     SpeculativeEngine,
     SwappingEngine,
     TensorParallelDecoder,
@@ -190,12 +190,21 @@ def some_passes(world, make, config, dtype):
     for sequence, prompt in enumerate(prompts):
         assert cache.reserve(sequence, len(prompt) + 2, 40)
     passes = [
-        [Piece(0, prompts[0][:3], 0), Piece(1, prompts[1], 0)],
-        [Piece(0, prompts[0][3:], 3), Piece(2, prompts[2], 0), Piece(3, prompts[3], 0)],
-        [Piece(2, [12], 3), Piece(1, [13], 1), Piece(0, [14], 5), Piece(3, [15], 2)],
+        [ScheduledTokens(0, prompts[0][:3], 0), ScheduledTokens(1, prompts[1], 0)],
+        [
+            ScheduledTokens(0, prompts[0][3:], 3),
+            ScheduledTokens(2, prompts[2], 0),
+            ScheduledTokens(3, prompts[3], 0),
+        ],
+        [
+            ScheduledTokens(2, [12], 3),
+            ScheduledTokens(1, [13], 1),
+            ScheduledTokens(0, [14], 5),
+            ScheduledTokens(3, [15], 2),
+        ],
     ]
     found = [decoder(pieces, cache) for pieces in passes]
-    last = [Piece(3, [16], 3), Piece(0, [17, 18, 0], 6, num_logits=2)]
+    last = [ScheduledTokens(3, [16], 3), ScheduledTokens(0, [17, 18, 0], 6, num_logits=2)]
     assert cache.reserve(0, 9, 40)
     return [*found, decoder(last, cache)], tuple(cache.keys_LNGK.shape)
 

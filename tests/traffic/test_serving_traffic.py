@@ -14,9 +14,9 @@ from labkit.serving import (
     Engine,
     Leader,
     PagedCache,
-    Piece,
     PipelineDecoder,
     Request,
+    ScheduledTokens,
     TensorParallelDecoder,
     continuous,
     follow,
@@ -49,7 +49,7 @@ def passes(world, make):
         for sequence, own in enumerate(tokens):
             start = cache.num_cached(sequence)
             assert cache.reserve(sequence, start + len(own), 8)
-            pieces.append(Piece(sequence, own, start))
+            pieces.append(ScheduledTokens(sequence, own, start))
         with world.region(name):
             decoder(pieces, cache)
 

@@ -12,8 +12,8 @@ from labkit.serving import (
     Arrival,
     Decoder,
     PagedCache,
-    Piece,
     Request,
+    ScheduledTokens,
     continuous,
     poisson_trace,
     static_batches,
@@ -27,7 +27,10 @@ DECODER = Decoder(MODEL)
 def made_up_passes(num=40):
     draw = random.Random(0)
     passes = [
-        [Piece(row, [0] * draw.choice((1, 1, 20)), draw.randrange(500)) for row in range(batch)]
+        [
+            ScheduledTokens(row, [0] * draw.choice((1, 1, 20)), draw.randrange(500))
+            for row in range(batch)
+        ]
         for batch in (draw.randint(1, 8) for _ in range(num))
     ]
     tokens = [sum(len(piece.tokens) for piece in pieces) for pieces in passes]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.model import GPTConfig
-from labkit.serving import ContiguousCache, NoCache, PagedCache, Piece
+from labkit.serving import ContiguousCache, NoCache, PagedCache, ScheduledTokens
 from labkit.serving.caches import SlotUse
 from labkit.serving.pages import prefix_keys
 
@@ -24,7 +24,9 @@ OPS = st.one_of(
 
 
 def held(cache, sequence, num):
-    return cache.slots([Piece(sequence, [0] * num, cache.num_cached(sequence))])[0].tolist()
+    return cache.slots([ScheduledTokens(sequence, [0] * num, cache.num_cached(sequence))])[
+        0
+    ].tolist()
 
 
 class Model:
@@ -49,7 +51,7 @@ class Model:
         if not fits:
             self.free(i, 0)
             return
-        piece = Piece(i, tokens[start:], start)
+        piece = ScheduledTokens(i, tokens[start:], start)
         (slots,) = self.cache.slots([piece])
         new = torch.tensor(piece.tokens, dtype=torch.float32).view(-1, 1, 1)
         self.cache.write(0, slots[start:], new, -new)
@@ -137,7 +139,7 @@ def test_pages_without_a_token_after_a_truncation_are_free_and_still_found():
 @pytest.mark.parametrize("cache", [NoCache(CONFIG), ContiguousCache(CONFIG, 9)])
 def test_other_caches_forget_the_last_tokens(cache):
     cache.reserve(0, 3, 9)
-    cache.commit([Piece(0, [1, 2, 3], 0)])
+    cache.commit([ScheduledTokens(0, [1, 2, 3], 0)])
     num_cached = min(cache.num_cached(0), 2)
     cache.truncate(0, 2)
     cache.truncate(0, 9)
@@ -148,7 +150,7 @@ def test_the_page_that_was_freed_first_is_taken_first_and_forgotten():
     cache = PagedCache(CONFIG, 2, 2)
     for i in range(2):
         cache.reserve(i, 2, 2)
-        cache.commit([Piece(i, [i, i], 0)])
+        cache.commit([ScheduledTokens(i, [i, i], 0)])
     cache.free(1)
     cache.free(0)
     assert cache.reserve(2, 1, 9)
@@ -159,7 +161,7 @@ def test_the_page_that_was_freed_first_is_taken_first_and_forgotten():
 def test_of_a_sequence_that_ended_the_first_page_is_kept_longest():
     cache = PagedCache(CONFIG, 3, 2)
     cache.reserve(0, 6, 6)
-    cache.commit([Piece(0, [1, 2, 3, 4, 5, 6], 0)])
+    cache.commit([ScheduledTokens(0, [1, 2, 3, 4, 5, 6], 0)])
     cache.free(0)
     cache.reserve(1, 1, 9)
     assert cache.share_prefix(2, [1, 2, 3, 4, 5, 6, 7]) == 4
@@ -170,7 +172,7 @@ def test_of_two_pages_with_equal_tokens_the_first_is_found():
     for i in range(2):
         assert cache.share_prefix(i, [1, 2]) == 0  # both before either is computed
         cache.reserve(i, 2, 2)
-    cache.commit([Piece(i, [1, 2], 0) for i in range(2)])
+    cache.commit([ScheduledTokens(i, [1, 2], 0) for i in range(2)])
     cache.share_prefix(2, [1, 2, 3])
     assert cache.pool.references == [2, 1, 0]
 
@@ -189,7 +191,7 @@ def test_contiguous_regions_go_into_the_first_hole_that_is_long_enough():
 
 def test_waste_is_reserved_internal_and_external():
     final = {0: 5, 1: 3}  # tokens at the end, of 8 that each may have at most
-    cached = [Piece(0, [1, 2, 3], 0), Piece(1, [9, 9], 0)]
+    cached = [ScheduledTokens(0, [1, 2, 3], 0), ScheduledTokens(1, [9, 9], 0)]
     contiguous, pages = ContiguousCache(CONFIG, 20), PagedCache(CONFIG, 5, 4)
     for cache in (contiguous, pages):
         assert all(cache.reserve(piece.sequence, piece.end, 8) for piece in cached)

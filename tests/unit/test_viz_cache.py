@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from labkit import viz
 from labkit.model import GPT, GPTConfig
-from labkit.serving import ContiguousCache, Decoder, PagedCache, Piece
+from labkit.serving import ContiguousCache, Decoder, PagedCache, ScheduledTokens
 from labkit.serving.caches import SlotUse
 from labkit.viz import style
 
@@ -23,7 +23,7 @@ def filled(cache):
         tokens = list(text.encode())
         shared = cache.share_prefix(sequence, tokens)
         assert cache.reserve(sequence, len(tokens), 10)
-        decoder([Piece(sequence, tokens[shared:], shared)], cache)
+        decoder([ScheduledTokens(sequence, tokens[shared:], shared)], cache)
     return cache
 
 

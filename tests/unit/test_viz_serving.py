@@ -3,16 +3,20 @@
 import pytest
 
 from labkit import viz
-from labkit.serving import Piece
+from labkit.serving import ScheduledTokens
 
 PREEMPTED = [
-    [Piece(3, [1, 2, 3], 0), Piece(8, [4], 0)],
-    [Piece(3, [5], 3), Piece(8, [6], 1)],
-    [Piece(3, [7], 4)],
-    [Piece(8, [4, 6, 9], 0)],
-    [Piece(8, [1], 3)],
+    [ScheduledTokens(3, [1, 2, 3], 0), ScheduledTokens(8, [4], 0)],
+    [ScheduledTokens(3, [5], 3), ScheduledTokens(8, [6], 1)],
+    [ScheduledTokens(3, [7], 4)],
+    [ScheduledTokens(8, [4, 6, 9], 0)],
+    [ScheduledTokens(8, [1], 3)],
 ]
-CHUNKED = [[Piece(0, [1, 2], 0)], [Piece(0, [3, 4], 2)], [Piece(0, [5], 4)]]
+CHUNKED = [
+    [ScheduledTokens(0, [1, 2], 0)],
+    [ScheduledTokens(0, [3, 4], 2)],
+    [ScheduledTokens(0, [5], 4)],
+]
 PROMPT, AGAIN, TOKEN = "#d55e00", "#e69f00", "#a9c6e3"
 
 

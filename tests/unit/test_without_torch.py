@@ -72,7 +72,7 @@ def a_puzzle_is_solved_and_remembered():
 
 
 def a_scheduler_plans_passes_over_pages():
-    from labkit.serving import Pages, Piece, Request, preempting
+    from labkit.serving import Pages, Request, ScheduledTokens, preempting
     from labkit.serving.requests import Generation
     from labkit.serving.scheduler import State
 
@@ -81,7 +81,7 @@ def a_scheduler_plans_passes_over_pages():
     plan = preempting(State([first, second], [], pages))
     assert [(each.generation, each.num_tokens) for each in plan.chunks] == [(first, 5)]
     assert pages.reserve(first.id, 5, first.longest)
-    pages.commit([Piece(first.id, first.tokens, 0)])
+    pages.commit([ScheduledTokens(first.id, first.tokens, 0)])
     assert pages.num_found(second.tokens) == 4, "the first page holds the same tokens"
     assert pages.share_prefix(second.id, second.tokens) == 4
     plan = preempting(State([second], [first], pages))

@@ -25,9 +25,9 @@ from labkit.serving import (
     Int8PagedCache,
     Load,
     PagedCache,
-    Piece,
     Request,
     Sampling,
+    ScheduledTokens,
     SpeculativeEngine,
     by_prefix,
     chunked_prefill,
@@ -144,7 +144,7 @@ class _Recording(Decoder):
         self.num_tokens: list[int] = []
         self.cached = self.held = 0
 
-    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         logits_SV = super().__call__(pieces, cache)
         use = cache.slot_use({piece.sequence: piece.end for piece in pieces}, wanted=0)
         self.num_tokens.append(sum(len(piece.tokens) for piece in pieces))
@@ -160,7 +160,7 @@ class _Counting(Decoder):
         super().__init__(GPT(_TWO_LAYERS, seed=0, dtype=_DTYPE))
         self.num_passes = self.num_tokens = self.num_prompt_tokens = self.longest_piece = 0
 
-    def __call__(self, pieces: Sequence[Piece], cache: KVCache) -> Tensor:
+    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         sizes = [len(piece.tokens) for piece in pieces]
         self.num_passes += 1
         self.num_tokens += sum(sizes)
