@@ -1,6 +1,10 @@
 """Save checkpoints that are complete or not there, and load them into any layout.
 
-Read in this order:
+Read in this order, and start here:
+
+    plain.py           a shard per rank, and the one rename that makes all of them count
+
+then:
 
     checkpointer.py    Checkpointer: save and load, seen from a training loop
     manifest.py        what a complete checkpoint is, on the disk

@@ -6,6 +6,10 @@
                                    ^                                         ^
                         sizes and checksums are gathered           the save counts from here on
 
+To plain.py this adds a manifest with names, places and checksums, so that other layouts read what
+they need and a flipped byte is found; one error for all ranks where one cannot write; the removal
+of older checkpoints; and storage that is not shared.
+
 Replicas share the writing of tensors from 1 MiB on; one rank writes a smaller one. A name
 without `.partial` exists only after all bytes under it are on the disk, so whenever the job dies,
 the folder has the checkpoint before or the new one, whole. Older ones are removed after that.

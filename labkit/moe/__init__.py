@@ -1,6 +1,10 @@
 """Mixture of experts: every token goes through a few of many MLPs, which are sharded over ranks.
 
-Read in this order:
+Read in this order, and start here:
+
+    plain.py       one expert per token: the two all-to-alls, forward alone
+
+then:
 
     routing.py     what a router decides; the letters of shapes: N, E, k, A; how many choices an
                    expert takes, and which are dropped; the sizes of a layer

@@ -3,6 +3,9 @@
     MoE                  all experts in one process, one after the other: the oracle
     ExpertParallelMoE    the experts sharded over a group, tokens travelling to them and back
 
+To plain.py this adds backward, which needs the exchanges as adjoint operations; several experts per
+token, with weights and dropped choices; and experts that the number of ranks does not divide.
+
 Both have one router (replicated), and the parameters of the second are the first's, under the same
 names: of `mlp.experts.3.up.weight` and so on each rank has some. Capacities and expert choice look
 at a group of tokens (routing.py). In ExpertParallelMoE that is the rank's; MoE gets the number of

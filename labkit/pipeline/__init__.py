@@ -1,6 +1,10 @@
 """Pipeline parallelism: the model cut by layers, the batch by sequences, the order as data.
 
-Read in this order:
+Read in this order, and start here:
+
+    plain.py        1F1B on one stage per rank: a row of cells, and its sends and receives
+
+then, with schedules as data:
 
     op.py           Op(kind, stage, microbatch), Schedule, plan; a schedule as text, and back
     schedules.py    naive, gpipe, one_f_one_b, interleaved; zero bubble: H1, H2 and V

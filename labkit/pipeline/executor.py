@@ -7,7 +7,10 @@
     W   add the weights' gradients to `.grad`            keeps nothing
     B   I, then W. In a stage whose backward is never split this is torch's own backward.
 
-No schedule is known here by name: `Pipeline.step` performs whatever list it is given.
+No schedule is known here by name: `Pipeline.step` performs whatever list it is given. That is more
+than plain.py does, which has 1F1B alone: so every schedule runs by the same code that is validated,
+simulated and drawn. Several stages per rank, backwards in halves, outputs of any shape, weighted
+losses and a tied weight come with it, and messages in an order that nccl needs, too (wires.py).
 
 Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which need
 not be equal; gradients are those of the mean loss over the batch: over its rows, or over what a

@@ -1,6 +1,10 @@
 """Serve a GPT: keys and values of many sequences in one cache, and one forward for all of them.
 
-Read in this order:
+Read in this order, and start here:
+
+    plain.py            greedy answers: a cache per sequence, one pass for all that run
+
+then:
 
     caches.py           what a cache does; rung 1: no cache; rung 2: contiguous regions
     pages.py            rung 3: pages, shared between sequences

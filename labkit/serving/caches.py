@@ -1,7 +1,9 @@
 """Caches of keys and values of past tokens: what every cache does, and its three rungs.
 
 A token's keys and values do not change once they are computed, so a new token only needs its own.
-A cache has one slot per token. The rungs differ in how they hand out slots:
+plain.py lets each sequence's tensors grow, which copies them for every token. Here the cache is
+allocated once, with one slot per token, as a GPU's memory must be. The rungs differ in how they
+hand out slots:
 
     rung 1  NoCache            keeps nothing: every pass computes all tokens again
     rung 2  ContiguousCache    one region per sequence, as long as the sequence may ever get

@@ -2,6 +2,9 @@
 
     waiting  g f e  ->  running  d c b a  ->  one pass of pieces  ->  a new token each
 
+plain.py is rung 2 with a queue: it admits while there is a place, and its caches have no end. Here
+a cache is full at some point, and what happens then is decided by a rung.
+
 A scheduler is a pure function from the state to a plan. It changes nothing, so a test calls it
 without a model. The engine (serving_engine.py) carries out the plan.
 

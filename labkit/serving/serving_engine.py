@@ -10,6 +10,9 @@
         for output in engine.step():
             print(output.id, output.token, output.finish_reason)
 
+To plain.py this adds requests that come while others run, sampling, caches of a limited size, and
+schedulers that can be exchanged.
+
 One step is one pass. It returns the new tokens, so that a caller can send each one at once.
 
 Answers do not depend on the traffic. The decoder computes each sequence from its own tokens, and

@@ -13,6 +13,7 @@ import torch
 from labkit import run
 from labkit.model import GPTConfig
 from labkit.moe import ExpertParallelMoE, MoE, MoEConfig, expert_load
+from labkit.moe.plain import switch_layer
 
 CONFIG = GPTConfig(hidden=6, num_heads=2, ffn=5)
 CASES = {
@@ -24,6 +25,7 @@ CASES = {
     "a bias": MoEConfig(num_experts=4, router="bias_balanced"),
     "expert choice": MoEConfig(num_experts=4, router="expert_choice"),
 }
+PLAIN = MoEConfig(num_experts=12, top_k=1, weights="of_all")  # up to 4 ranks divide the experts
 TOKENS = [7, 0, 12, 5]  # of each rank
 LIMIT = 1e-12
 
@@ -58,10 +60,20 @@ def pass_of(layer, x, grad, *groups):
 
 
 def pass_of_all(world):
-    return {
+    passes = {
         name: pass_of(filled(ExpertParallelMoE(CONFIG, moe, world)), *inputs_of(world.rank))
         for name, moe in CASES.items()
     }
+    return {**passes, "plain": plain_pass(world)}
+
+
+@torch.no_grad()
+def plain_pass(world):
+    layer, num_here = filled(MoE(CONFIG, PLAIN)), PLAIN.num_experts // world.size
+    held = range(world.rank * num_here, (world.rank + 1) * num_here)
+    experts = {expert: layer.experts[str(expert)] for expert in held}
+    x, _ = inputs_of(world.rank)
+    return switch_layer(x[0], layer.router.gate.weight, experts, world)
 
 
 @functools.cache
@@ -102,6 +114,13 @@ def test_outputs_and_the_gradients_of_inputs_are_the_serial_ones(world_size, nam
     assert torch.equal(sum(v[3] for v in values), chosen)
     assert torch.equal(sum(v[4] for v in values), dropped)
     assert bool(dropped.sum()) == (CASES[name].capacity_factor is not None)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_the_plain_rungs_outputs_are_the_serial_ones(world_size):
+    x = torch.cat([next(inputs_of(rank)) for rank in range(world_size)], 1)
+    found = torch.cat([value["plain"] for value in ranks(world_size)])
+    torch.testing.assert_close(found, filled(MoE(CONFIG, PLAIN))(x)[0][0], rtol=0, atol=LIMIT)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

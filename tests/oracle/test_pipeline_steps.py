@@ -4,7 +4,7 @@ In float64, where sums in another order differ by some 1e-16 of what is added; 1
 Stages are of unequal widths, microbatches of unequal sizes, and a weight may be shared.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from labkit.pipeline import (
     zero_bubble_v,
 )
 from labkit.pipeline.deferred import DeferredWeights
+from labkit.pipeline.plain import pipeline_step
 
 TOLERANCE = 1e-12
 NUM_ROWS = 11  # no number of microbatches divides it
@@ -95,16 +96,47 @@ def steps(world: Group):
                 module.zero_grad()
             step = pipeline.step(*batch(n))
             found.append((schedule, step, gradients(stages)))
+    return found, plain_steps(world)
+
+
+def plain_stage(stage: int) -> nn.Module:
+    """The plain rung's stages take and give the batch's width."""
+    torch.manual_seed(stage)
+    return nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 5)).double()
+
+
+def plain_steps(world: Group):
+    """By the number of microbatches, the gradients of this rank's stage after one plain step."""
+    x, found = batch(0)[0], {}
+    for num_microbatches in (1, 2, 5, 7):
+        stage = plain_stage(world.rank)
+        pipeline_step(stage, F.mse_loss, x, x.sin(), num_microbatches, world)
+        found[num_microbatches] = [p.grad for p in stage.parameters()]
     return found
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+def test_the_plain_rungs_gradients_are_the_serial_ones(num_ranks):
+    stages, x = [plain_stage(stage) for stage in range(num_ranks)], batch(0)[0]
+    F.mse_loss(nn.Sequential(*stages)(x), x.sin()).backward()
+    for stage, (_, found) in zip(stages, ranks(num_ranks), strict=True):
+        expected = [p.grad for p in stage.parameters()]
+        for num_microbatches, of_plain in found.items():
+            for one, two in zip(of_plain, expected, strict=True):
+                assert torch.allclose(one, two, rtol=TOLERANCE, atol=TOLERANCE), num_microbatches
+
+
+@cache
+def ranks(num_ranks: int):
+    return run(steps, num_ranks, timeout=120).values
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_losses_gradients_order_and_microbatches_in_flight_are_the_serial_and_planned_ones(
     num_ranks,
 ):
-    result = run(steps, num_ranks, timeout=120)
     num_checked = 0
-    for of_ranks in zip(*result.values, strict=True):
+    for of_ranks in zip(*(found for found, _ in ranks(num_ranks)), strict=True):
         schedule = of_ranks[0][0]
         loss, expected = serial(schedule.num_stages)
         found = {name: grad for _, _, grads in of_ranks for name, grad in grads.items()}

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from labkit import run
-from labkit.checkpoint import Checkpointer, DoesNotFit, load_plain, loading
+from labkit.checkpoint import Checkpointer, Disk, DoesNotFit, load_plain, loading
 from labkit.checkpoint.loading import find, wanted_shards
+from labkit.checkpoint.plain import load_shard, save_shards
 from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.data_parallel import DDP
 from labkit.mesh import Mesh
@@ -21,6 +22,7 @@ from tests.an_example import load_example
 
 recovery = load_example("recovery")
 Job, LAYOUTS, EXPERTS = recovery.Job, recovery.LAYOUTS, recovery.EXPERTS
+sub_world = recovery.sub_world
 
 
 class Odd(nn.Module):
@@ -116,6 +118,16 @@ ODD = {
 }
 BFLOAT16 = {"bf16, zero2": (odd_bfloat16_zero2, 3), "bf16, alone": (odd_bfloat16_alone, 1)}
 ALL = {**LAYOUTS, **EXPERTS, **ODD, **BFLOAT16}
+SIZES = (1, 2, 3, 4)
+
+
+def whole_of(step):
+    return torch.arange(11.0) / (step + 2)
+
+
+def uneven(num_ranks):
+    """Elements of each rank's shard of 11: the last one has none, unless it is alone."""
+    return {1: [11], 2: [11, 0], 3: [5, 6, 0], 4: [2, 7, 2, 0]}[num_ranks]
 
 
 def travels(world, folder, pairs):
@@ -123,7 +135,7 @@ def travels(world, folder, pairs):
     found = {}
     for saved, other in pairs:
         make, size = ALL[other]
-        group = recovery.sub_world(world, size)
+        group = sub_world(world, size)
         if group is None:
             continue
         job = make(group, 2)
@@ -134,6 +146,21 @@ def travels(world, folder, pairs):
         found[saved, other] = (num_read, loaded.bytes_read, needed)
         target = folder / f"{saved} to {other}"
         Checkpointer(target, job.model, job.optimizer, group, extra=job.extra).save(loaded.step)
+    return found, travels_plainly(world, folder / "plain")
+
+
+def travels_plainly(world, folder):
+    """By the step, which 1 to 4 ranks save, and the number of ranks that load it: their shards."""
+    groups, found = [sub_world(world, size) for size in SIZES], {}
+    for step, saving in zip(SIZES, groups):
+        if saving:
+            shard = whole_of(step).split(uneven(step))[world.rank]
+            save_shards(Disk(), folder, step, shard, saving)
+        world.barrier()
+        for size, loading_ in zip(SIZES, groups):
+            if loading_:
+                found[step, size] = load_shard(folder, loading_)
+        world.barrier()
     return found
 
 
@@ -177,6 +204,15 @@ def resharded(folder, resumed):
     return run(travels, 4, (folder, pairs()), timeout=120).values
 
 
+@pytest.mark.parametrize("saved", SIZES)
+@pytest.mark.parametrize("loaded", SIZES)
+def test_the_plain_rung_too_loads_on_any_number_of_ranks(resharded, saved, loaded):
+    found = [of_plain[saved, loaded] for _, of_plain in resharded[:loaded]]
+    assert [step for step, _ in found] == [saved] * loaded
+    assert torch.equal(torch.cat([shard for _, shard in found]), whole_of(saved))
+    assert max(len(x) for _, x in found) - min(len(x) for _, x in found) <= 1
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_job_that_goes_on_equals_one_that_never_stopped_dropout_included(resumed, name):
     of_ranks = [of_rank[name] for of_rank in resumed if name in of_rank]
@@ -196,7 +232,7 @@ def test_another_layout_takes_over_every_bit(folder, resharded, pair):
 
 
 def test_a_rank_reads_the_bytes_that_it_needs_and_no_others(resharded):
-    for of_rank in resharded:
+    for of_rank, _ in resharded:
         for (saved, other), (num_read, num_told, num_needed) in of_rank.items():
             assert num_read == num_told == num_needed, (saved, other)
 

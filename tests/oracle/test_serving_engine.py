@@ -27,6 +27,7 @@ from labkit.serving import (
     priorities,
     static_batches,
 )
+from labkit.serving.plain import generate
 from labkit.serving.requests import sample
 
 CONFIG = GPTConfig(vocab=19, context=40, num_layers=1, hidden=8, num_heads=2, num_kv_heads=1)
@@ -85,6 +86,14 @@ def naive(request):
         if tokens[-1] in request.stop:
             break
     return tokens[len(request.prompt) :]
+
+
+@pytest.mark.parametrize("max_running", [1, 2, 3, 4, 9])
+def test_the_plain_rung_gives_the_tokens_of_naive_generation(max_running):
+    prompts = [[*range(n)] or [18] for n in (5, 1, 0, 12, 3, 7)]
+    num_new = [4, 9, 1, 2, 7, 5]
+    expected = [naive(Request(*each)) for each in zip(prompts, num_new)]
+    assert generate(MODEL, prompts, num_new, max_running) == expected
 
 
 @settings(max_examples=60)

@@ -1,0 +1,60 @@
+"""Greedy answers to many prompts: a key-value cache for each, and one pass for all that run.
+
+    pass 1   a b c    the prompts of a, b and c        -> a token for each
+    pass 2   a b c    one token of each                -> another one; b has ended
+    pass 3   a c d    one token of a and c; d joins with its prompt
+
+A pass puts all tokens that are not cached into one row (n, D). Attention alone goes by sequence.
+Layout: a cache has keys and values by layer, (2, G, tokens, K). Paper: Yu et al., "Orca", OSDI 2022
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from labkit.model import GPT, split_heads
+
+Tokens = list[list[int]]
+
+
+@torch.no_grad()
+def generate(model: GPT, prompts: Tokens, num_new: list[int], max_running: int) -> Tokens:
+    """Return `num_new[i]` tokens for prompt i. A pass computes at most `max_running` sequences."""
+    empty = torch.empty(2, model.config.kv_heads, 0, model.config.head_dim)
+    sequences = [list(prompt) for prompt in prompts]
+    waiting, caches = list(range(len(prompts))), dict[int, list[Tensor]]()
+    while waiting or caches:
+        while waiting and len(caches) < max_running:
+            caches[waiting.pop(0)] = [empty] * model.config.num_layers
+        logits_SV = next_logits(model, [sequences[each] for each in caches], [*caches.values()])
+        for each, token in zip(list(caches), logits_SV.argmax(1).tolist()):
+            sequences[each].append(token)
+            if len(sequences[each]) == len(prompts[each]) + num_new[each]:
+                del caches[each]
+    return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts)]
+
+
+def next_logits(model: GPT, sequences: Tokens, caches: list[list[Tensor]]) -> Tensor:
+    """Return the logits after each sequence, (S, V). Its new keys and values go into its cache."""
+    starts = [cache[0].shape[2] for cache in caches]
+    new = [s[n:] for s, n in zip(sequences, starts)]
+    places_n = torch.cat([torch.arange(n, len(s)) for s, n in zip(sequences, starts)])
+    x_nD = model.embedding.at(torch.tensor(sum(new, [])), places_n)
+    blocks: Any = model.blocks
+    for layer, block in enumerate(blocks):
+        its, h_nD, y = block.attention, block.attention_norm(x_nD), []
+        qkv = (
+            of(h_nD).split([len(each) for each in new]) for of in (its.query, its.key, its.value)
+        )
+        for cache, *of_one in zip(caches, *qkv):
+            q, k, v = (split_heads(x[None], its.head_dim) for x in of_one)
+            k, v = cache[layer] = torch.cat([cache[layer], torch.cat([k, v])], 2)
+            mask = places_n.new_ones(q.shape[2], k.shape[1]).tril(k.shape[1] - q.shape[2]).bool()
+            y_1HtK = scaled_dot_product_attention(q, k[None], v[None], mask, enable_gqa=True)
+            y.append(y_1HtK[0].transpose(0, 1).flatten(1))
+        x_nD = x_nD + its.out(torch.cat(y))
+        x_nD = x_nD + block.mlp(block.mlp_norm(x_nD))
+    last = torch.tensor([len(each) for each in new]).cumsum(0) - 1
+    return model.head(model.norm(x_nD[last]))
