@@ -10,9 +10,12 @@ from tests.unit.test_rooms import imports_in
 ROOT = Path(__file__).parents[2]
 # (below labkit/, solution, the functions and classes that are one text)
 PAIRS = [
+    ("checkpoint/plain.py", "atomic_commit", ["save", "load_newest"]),
     ("collectives/plain.py", "ring_all_reduce", ["ring_all_reduce"]),
     ("context_parallel/plain.py", "ring_attention_step", ["ring_attention"]),
     ("data_parallel/plain.py", "average_gradients", ["average_gradients"]),
+    ("moe/plain.py", "expert_all_to_all", ["expert_all_to_all"]),
+    ("pipeline/plain.py", "one_f_one_b_schedule", ["one_f_one_b_schedule"]),
     ("tensor_parallel/plain.py", "column_row_mlp", ["column_row_mlp", "_Copied", "_Summed"]),
     ("zero/plain_zero1.py", "zero1_step", ["zero1_step"]),
     ("zero/plain_zero3.py", "zero3_unit", ["zero3_unit"]),
