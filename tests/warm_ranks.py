@@ -51,8 +51,8 @@ class Call:
         fn, args = payload.read(self.path, world.rank)
         # What the last run has left: a learner's file, and the count of modules in labels.
         sys.modules.pop("submission", None)
-        if naive := sys.modules.get("labkit.data_parallel.naive"):
-            naive._NUM_WRAPPED.clear()
+        if replica := sys.modules.get("labkit.data_parallel.replica"):
+            replica._NUM_WRAPPED.clear()
         draw_own_random_numbers()
         dtype, modules = torch.get_default_dtype(), dict(sys.modules)
         try:

@@ -31,7 +31,7 @@ from labkit.checkpoint.kept_by_torch import KERNEL_SETTINGS as KERNEL_SETTINGS
 from labkit.checkpoint.kept_by_torch import kept_by
 from labkit.checkpoint.plain_data import memory_of
 from labkit.combined import CombinedGPT
-from labkit.data_parallel.naive import Replica
+from labkit.data_parallel.replica import Replica
 from labkit.optimizer import AdamState, AdamW, load_states, states_of
 from labkit.pipeline import PipelineGPT
 from labkit.precision import MasterWeights

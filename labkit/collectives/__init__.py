@@ -3,9 +3,10 @@
 What a rank sends and receives at once it posts in one block, `with group.together()`, so that ranks
 that send to each other do not wait for each other's receive on nccl either.
 
-Read in this order (the ring in the fewest lines: solutions/ring_all_reduce.py):
+Read in this order:
 
-    ring.py               reduce-scatter and all-gather round a ring, in chunks and blocks
+    plain.py              start here: ring all-reduce in the fewest lines
+    ring.py               the same in blocks and in place; reduce-scatter and all-gather alone
     stream.py             a long tensor goes through a rank in blocks; where results are put
     ring_broadcast.py     a broadcast along a chain
     tree.py               reduce and broadcast along a binary tree; double_tree.py: two trees

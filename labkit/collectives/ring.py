@@ -1,23 +1,15 @@
-"""Ring all-reduce = reduce-scatter + all-gather, by messages to the right-hand neighbour only.
+"""Ring reduce-scatter, all-gather and all-reduce, in blocks. The second rung.
 
-x is cut into n chunks (`torch.tensor_split`: the first numel % n are one element longer). In the
-first phase a chunk travels round the ring and grows by one rank's part at every stop; in the
-second the finished chunks travel round once more. With n = 3, "ab" = a's part plus b's:
-
-    reduce-scatter   rank a        rank b        rank c
-    step 0 sends     a2            b0            c1            chunk rank - 1
-    step 1 sends     ac1           ab2           bc0
-    then holds       bca0          cab1          abc2          chunk rank, complete
-
-    all-gather       sends its complete chunk, then passes on what it received
+It adds to plain.py: a long chunk travels in blocks of BLOCK_BYTES. While one block is added, the
+next is on its way, and a rank passes a block on as soon as it has it. The two phases are then one
+stream of blocks. Whole chunks take up to 1.5 times as long. Each phase can be called alone, a sum
+can be left in place, and arguments are checked.
 
 Steps: 2(n-1). Wire: every rank sends each chunk but one, twice: 2(n-1)/n of x. In no
 all-reduce made of messages does the busiest rank send less (a tree lets its leaves send only x, and
 its root pays), which is why rings are used for large tensors; for small ones 2(n-1) latencies are
 too many.
 
-A long chunk travels in blocks of BLOCK_BYTES: while one block is added, the next is on its way,
-and a rank passes a block on as soon as it has it. The two phases are then one stream of blocks.
 Paper: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 J. Parallel Distrib. Comput. 69(2), 2009.
 """

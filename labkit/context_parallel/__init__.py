@@ -2,6 +2,7 @@
 
 Read in this order:
 
+    plain.py          start here: causal ring attention in the fewest lines, forward only
     shards.py         which tokens a rank holds, and what is refused
     ring.py           attention over blocks of keys, which merge; keys and values go round a ring
                       while blocks are computed

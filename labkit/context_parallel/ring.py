@@ -1,18 +1,14 @@
-"""Ring attention: queries stay, keys and values go round.
+"""Ring attention with gradients, for any placement of tokens. The second rung.
 
-Each rank holds some tokens of a sequence. In n steps the keys and values of every rank pass by, and
-one result per source is merged into the last; they travel on while blocks are computed. n = 3:
+It adds to plain.py: a backward pass; placements that give all ranks equal work; heads of queries
+that share keys; attention without a mask; and scores in tiles, whatever the length of the sequence.
 
-    step     rank 0    rank 1    rank 2      keys and values that the rank's queries look at
-    0        kv 0      kv 1      kv 2        sent to the right meanwhile
-    1        kv 2      kv 0      kv 1        sent to the right meanwhile
-    2        kv 1      kv 2      kv 0
+Backward sends keys and values round once more. The gradients of kv s begin at rank s + 1, follow
+one step behind and grow at each rank; the last message brings them home, to what rank s has added
+itself.
 
-Backward sends them round once more. The gradients of kv s begin at rank s + 1, follow one step
-behind and grow at each rank; the last message brings them home, to what rank s has added itself.
-
-The first rung is `attend` and `merge`: attention over some of the keys, and how two such results
-become one. With the output of each part goes the logarithm of its sum, and both merge exactly:
+`attend` computes attention over some of the keys, and `merge` makes one result of two. With the
+output of each part goes the logarithm of its sum, and both merge exactly:
 
     S   = Q K^T / sqrt(K)                       scores of one block, masked ones -inf
     lse = log sum_s exp(S_s)                    taken as m + log sum_s exp(S_s - m), m = max S

@@ -1,8 +1,9 @@
 """Data parallelism: every rank has the whole model, and computes on its share of the batch.
 
-Read in this order. Each class adds one idea to the one before:
+Read in this order. Each rung adds one idea to the one before:
 
-    naive.py        NaiveDDP         equal modules on all ranks; one all-reduce per parameter
+    plain.py        start here       the idea: one all-reduce per gradient
+    naive.py        NaiveDDP         a wrapped module, and checks that replicas stay equal
     bucketed.py     BucketedDDP      one all-reduce for many parameters
     overlapped.py   OverlappedDDP    all-reduces start while backward computes
     ddp.py          DDP              accumulation, parameters that are left out, and buckets in the
@@ -10,7 +11,7 @@ Read in this order. Each class adds one idea to the one before:
 
 Beside them:
 
-    replica.py             what is checked about a module; hooks that end with their owner
+    replica.py             Replica: what all of them share, checks, hooks that end with their owner
     reduction.py           many tensors as one message; and
                            `all_reduce=`: start(x, group) -> handle. A function, or one of these:
     compression.py           error feedback, one bit, top-k, PowerSGD

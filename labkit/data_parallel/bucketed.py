@@ -1,4 +1,4 @@
-"""BucketedDDP: as NaiveDDP, with a few large messages instead of many small ones. The second rung.
+"""BucketedDDP: as NaiveDDP, with a few large messages instead of many small ones. The third rung.
 
     backward ......................... | all-reduce bucket 0 | bucket 1 | bucket 2 | step
 
@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from labkit import arguments
 from labkit.collectives.backend import Handle
 from labkit.comm import Group
-from labkit.data_parallel.naive import Replica, gradients_of
+from labkit.data_parallel.naive import gradients_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
-from labkit.data_parallel.replica import require_as_wrapped, trainable_parameters
+from labkit.data_parallel.replica import Replica, require_as_wrapped, trainable_parameters
 
 MIB = 2**20
 BUCKET_BYTES = 25 * MIB

@@ -33,9 +33,10 @@ from torch import Tensor, nn
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.data_parallel.bucketed import BUCKET_BYTES, Bucket, cut, make_buckets
-from labkit.data_parallel.naive import NaiveDDP, Replica
+from labkit.data_parallel.naive import NaiveDDP
 from labkit.data_parallel.overlapped import OverlappedDDP, places_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
+from labkit.data_parallel.replica import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summed_losses

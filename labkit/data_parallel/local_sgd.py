@@ -20,8 +20,8 @@ from torch import nn
 from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
-from labkit.data_parallel.naive import Replica
 from labkit.data_parallel.reduction import flattened, put
+from labkit.data_parallel.replica import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import checked_rate, checked_share
 from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summed_losses

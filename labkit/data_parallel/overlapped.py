@@ -1,4 +1,4 @@
-"""OverlappedDDP: a bucket travels while backward computes the next. The third rung.
+"""OverlappedDDP: a bucket travels while backward computes the next. The fourth rung.
 
     backward   w4 w3 | w2 w1 w0 |
     network          | bucket 0 | bucket 1 |

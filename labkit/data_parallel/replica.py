@@ -1,4 +1,4 @@
-"""A wrapped module: its checks on all ranks, and hooks that end with their owner.
+"""Replica, a module that is equal on all ranks; its checks, and hooks that end with their owner.
 
 `require_plain` and `require_equal_layouts` check a module before it is wrapped, and
 `require_as_wrapped` after changes. `average_in_backward` sets hooks:
@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import weakref
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from labkit.comm import Group
+from labkit.comm.group import chosen
 from labkit.comm.operation import verb
 
 _SHARDED = "_is_sharded_by_labkit"
@@ -124,6 +127,89 @@ def require_as_wrapped(
                 f"{', '.join(names)} {verb(names, 'was')} {what}: replicas would diverge. Make "
                 "such changes first, and wrap the module again"
             )
+
+
+# Every rank wraps its modules in one order, or what they broadcast would not meet.
+_NUM_WRAPPED: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
+
+
+class Replica(nn.Module):
+    """One rank's copy of a module, equal to all others from the start. Every strategy is one.
+
+    `module` keeps its names: save `model.module.state_dict()`. Wrapped again, by any strategy, it
+    belongs to the newest wrapper. Freeze parameters before you wrap.
+    Every rank makes as many training passes as the others, which would wait for it for ever. Where
+    one rank has fewer batches, all ranks stop when its batches are used up. (torch has a Join.)
+    TypeError for what is no module, or is wrapped already, before anything is sent; ValueError on a
+    rank whose module differs from rank 0's in more than its values.
+    """
+
+    is_wrapper = True
+
+    def __init__(
+        self, module: nn.Module, group: Group | None = None, *, broadcast_buffers: bool = True
+    ) -> None:
+        """`group`: None for torch.distributed's default one.
+
+        broadcast_buffers: whether a forward pass in training begins with rank 0's buffers. An
+        evaluation does not, so it may run on one rank alone, under torch.no_grad() (with torch's
+        own, it hangs).
+        """
+        super().__init__()
+        require_plain(module)
+        unhook(module)  # or an earlier wrapper would reduce beside this one
+        self.module = module
+        self.group = chosen(group)
+        self.broadcast_buffers = broadcast_buffers
+        self._as_wrapped = kinds_of(module)
+        _NUM_WRAPPED[self.group] = self.number = _NUM_WRAPPED.get(self.group, 0) + 1
+        require_equal_layouts(module, self.group)
+        for tensor in (*module.parameters(), *module.buffers()):
+            self.group.broadcast(tensor.data, root=0, out=tensor.data)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's output."""
+        if self.training and self.broadcast_buffers:
+            self._broadcast_buffers()
+        return self.module(*args, **kwargs)
+
+    def reduce_gradients(self) -> None:
+        """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
+
+        The mean counts every rank alike. Where shares of the batch differ in size, scale the loss
+        of each rank by `len(share) / len(batch) * group.size` before its backward pass. Count what
+        the loss is a mean over: of padded sequences that is the targets that are not ignored.
+        """
+        raise NotImplementedError
+
+    @property
+    def trainable_parameters(self) -> dict[str, nn.Parameter]:
+        """The parameters that are not frozen, by name; a tied one once."""
+        return trainable_parameters(self.module)
+
+    def label_of(self, what: str) -> str:
+        """Return a message's label, which differs between modules that are wrapped side by side."""
+        return what if self.number == 1 else f"module {self.number}, {what}"
+
+    def _broadcast_buffers(self) -> None:
+        """Take rank 0's, in one message per dtype: training changes running means, for example."""
+        by_dtype = defaultdict(list)
+        for buffer in self.module.buffers():
+            by_dtype[buffer.dtype].append(buffer)
+        for buffers in by_dtype.values():
+            flat = torch.cat([buffer.flatten() for buffer in buffers])
+            self.group.broadcast(flat, root=0, out=flat)
+            for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+                # .data: the graph of an earlier forward pass, whose backward is to come, may hold
+                # this buffer, and autograd would take the copy for a mistake.
+                buffer.data.copy_(part.view_as(buffer))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a wrapper is bound to this process and its group, and cannot be copied or pickled, "
+            "since nothing would average the copy's gradients; copy or save its `module`, and wrap "
+            "the copy"
+        )
 
 
 _HOOKS = "_hooks_of_labkit"

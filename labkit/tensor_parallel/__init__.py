@@ -2,6 +2,7 @@
 
 Read in this order:
 
+    plain.py               start here: a column and a row layer in the fewest lines, f and g
     activation_layout.py   how ranks hold features between layers; the pairs f and g: enter, leave
     linear.py              ColumnLinear and RowLinear, as the paper has them; how a tensor is cut
     attention.py           the two halves of a block; which rank has which heads, also with fewer

@@ -1,8 +1,8 @@
 """The two linear layers as one function each: what backward needs travels while it computes.
 
-linear.py puts a collective beside a matrix product and leaves the rest to autograd, which then
-computes both gradients of the product before it goes on to the all-reduce. But the gradient of the
-weight is not needed for that. Here a column layer's backward
+It adds overlap to linear.py, which puts a collective beside a matrix product and leaves the rest to
+autograd. Autograd computes both gradients of the product before it goes on to the all-reduce. But
+the gradient of the weight is not needed for that. Here a column layer's backward
 
     1. multiplies the gradient of y by w: partial sums of x's gradient; starts to add them up,
     2. multiplies it by x: the gradient of the weight, while 1 is under way,
@@ -33,9 +33,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
-from labkit import arguments
 from labkit.collectives.backend import first_order_only
 from labkit.tensor_parallel.activation_layout import ActivationLayout, required
+from labkit.tensor_parallel.linear import require_fitting
 
 
 class Later(Protocol):
@@ -83,17 +83,6 @@ def row_linear(
         return z
     require_fitting("y", y, weight, "this rank's f features, and its weight (D, f)")
     return _RowLinear.apply(required(layout), later, *_as_autocast((y, weight)))
-
-
-def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
-    """TypeError for what are no tensors, ValueError unless the last dims are equal."""
-    arguments.instance(name, x, Tensor, f"give {instead}")
-    arguments.instance("weight", weight, Tensor, f"give {instead}")
-    if not x.dim() or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-        raise ValueError(
-            f"{name} of shape {tuple(x.shape)} does not fit a weight of {tuple(weight.shape)}: "
-            f"give {instead}"
-        )
 
 
 class _ColumnLinear(torch.autograd.Function):

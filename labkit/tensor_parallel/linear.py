@@ -5,6 +5,8 @@
     z_BTD = y_BTf w_Df^T     RowLinear: a rank holds the columns of w_DF that belong to its features
                              y_BTf, and computes a part of the sum over f; the parts are added up
 
+It adds to plain.py: modules that cut a whole nn.Linear, other layouts between layers
+(activation_layout.py has f and g for each), and the `Cut` by which a checkpoint knows the shards.
 A column layer's output, cut by features, is a row layer's input, and any function that works
 feature by feature (GELU) fits in between. In the other order, a row layer's sum would have to be
 completed, and a column layer's features gathered: twice the communication. Only there, or where
@@ -41,7 +43,6 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.global_norm import as_part
 from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
-from labkit.tensor_parallel.fused import require_fitting
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,17 @@ class RowLinear(nn.Module):
         require_fitting("y", y, self.weight, instead)
         z = leave(F.linear(y, self.weight), Replicated(self.group))
         return z if self.bias is None else z + self.bias
+
+
+def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
+    """TypeError for what are no tensors, ValueError unless the last dims are equal."""
+    arguments.instance(name, x, Tensor, f"give {instead}")
+    arguments.instance("weight", weight, Tensor, f"give {instead}")
+    if not x.dim() or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"{name} of shape {tuple(x.shape)} does not fit a weight of {tuple(weight.shape)}: "
+            f"give {instead}"
+        )
 
 
 def _require_whole(linear: nn.Linear) -> None:

@@ -1,12 +1,11 @@
 """ZeRO: data parallelism without its redundancy.
 
-Each class shards one thing more. Read in this order:
+Start here: plain_zero1.py and plain_zero3.py, the ideas in the fewest lines (of ZeRO-2:
+solutions/zero2_gradients.py). Then each class shards one thing more:
 
     Zero1Optimizer       optimizer states     zero1.py, on states.py (shards) and flat.py
     Zero2Optimizer       and gradients        zero2.py
     FullyShardedModule   and parameters       zero3.py, passes.py, unit.py
-
-The idea of each in the fewest lines: solutions/zero1_step.py, zero2_gradients.py, zero3_unit.py.
 
 One step of ZeRO-3 takes five files:
 

@@ -1,13 +1,9 @@
 """ZeRO-1: every rank keeps the optimizer states of its share of the parameters only.
 
-    backward          g0 g1 g2 | g0 g1 g2 | g0 g1 g2      each rank has all gradients, of its batch
-    reduce-scatter    G0       |    G1    |       G2      means, each rank those of its shard
-    step              w0'      |    w1'   |       w2'     with states for that shard only
-    all-gather        w0'w1'w2'| w0'w1'w2'| w0'w1'w2'
-
-An all-reduce is a reduce-scatter and an all-gather. Between the two there is room for the optimizer
-step, on n-th parts: so it costs no byte more than plain data parallelism, and the states, three
-quarters of the memory in mixed precision with Adam (12 of 16 bytes), shrink to 1/n.
+It adds to plain_zero1.py any torch optimizer with its groups and state dicts, masters in float32,
+states on the CPU or on disk, clipping, and gradients that a part of the ranks has not. In mixed
+precision with Adam the states are three quarters of the memory (12 of 16 bytes): they shrink to
+1/n, and nothing more is sent than in plain data parallelism.
 
 Layout: parameters are views of one flat tensor per group of settings and dtype, cut into n
 shards; gradients likewise. States, and float32 masters where asked for, are of one shard.

@@ -1,4 +1,4 @@
-"""ZeRO-2: as zero1, and no rank keeps gradients of another rank's shard either.
+"""ZeRO-2 adds to zero1.py: no rank keeps gradients of another rank's shard either.
 
     backward   w4 w3 |  w2 w1  | w0
     network          | reduce-scatter bucket 0 | bucket 1 | ...

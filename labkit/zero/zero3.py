@@ -4,9 +4,9 @@
     backward   gather 2 | compute 2, gather 1 | compute 1, gather 0 | ...      and again
     gradients             reduce-scatter 2      reduce-scatter 1
 
-A unit is a layer: its parameters are gathered in one all-gather before it computes, those of the
-next one while it computes, and are released afterwards. So a rank holds an n-th of all states, and
-besides two gathered units and the gradients of two.
+It adds to plain_zero3.py: hooks, so that any module can be wrapped; and overlap. While a unit
+computes, the next one's parameters are gathered and the last one's gradients are reduced. So a rank
+holds an n-th of all states, two gathered units, and the gradients of two.
 
 Parameters of no layer (embeddings, the last norm, the head) belong to the root unit, which is
 gathered for all of a forward pass, and for all of a backward pass.
