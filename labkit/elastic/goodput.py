@@ -134,7 +134,7 @@ def measure_goodput(
         failures = draw_failures(mtbf_s, _NUM_RANKS, _MOST_FAILURES, seed)
         with tempfile.TemporaryDirectory() as name:
             arguments = (Path(name), failures, interval, num_steps, step_s, write_s)
-            ended = run(_train, _NUM_RANKS, arguments, restarts=_MOST_FAILURES - 1, timeout=120)
+            ended = run(_train, _NUM_RANKS, arguments, restarts=_MOST_FAILURES - 1, timeout=600)
             assert ended.run.values == [num_steps] * _NUM_RANKS, ended.run.values
             lines = [line.split() for line in (Path(name) / "events").read_text().splitlines()]
         return account([Event(float(t), int(a), kind, int(step)) for t, a, kind, step in lines])

@@ -16,7 +16,7 @@ from labkit.comm import Operation, Timeline
 Asked = ParamSpec("Asked")
 Measured = TypeVar("Measured")
 # Evidence is proved on busy machines, too, and none of these is meant to hang.
-run = functools.partial(labkit.run, timeout=180)
+run = functools.partial(labkit.run, timeout=600)
 
 
 def real_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:

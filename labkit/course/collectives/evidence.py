@@ -298,7 +298,7 @@ def _checked(num_tensors: int) -> int:
 @real_run
 def _run() -> Run:
     topology = Topology(hosts=1, ranks_per_host=RANKS, fast=LINK)
-    return run(_in_turns, RANKS, topology=topology, timeout=120)
+    return run(_in_turns, RANKS, topology=topology, timeout=600)
 
 
 def _in_turns(world: Group) -> None:

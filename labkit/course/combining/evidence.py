@@ -11,7 +11,7 @@ from labkit.train import TrainConfig
 
 _SIZES = {"dp": 2, "pp": 2, "tp": 2}
 _CONFIG = GPTConfig(context=16, num_layers=4, hidden=32, num_heads=4, ffn=64)
-_TIMEOUT_S = 180  # eight ranks on a busy machine with two cores are slow to import
+_TIMEOUT_S = 600  # eight ranks on a busy machine with two cores are slow to import
 _SETTINGS = TrainConfig(num_steps=1, num_sequences=8, dtype=torch.float64)
 
 

@@ -156,7 +156,7 @@ def gpipe_spans(num_stages: int, num_microbatches: int) -> list[list[list[float]
     """By rank: start and end of each of its operations in that step, from the first start."""
     schedule = plan(gpipe, num_stages, num_microbatches)
     costs = Costs(forward=FORWARD_S, input_gradient=FORWARD_S, weight_gradient=FORWARD_S)
-    by_rank = run(emulated_step, num_stages, args=(schedule, costs, _TRIES), timeout=120).values
+    by_rank = run(emulated_step, num_stages, args=(schedule, costs, _TRIES), timeout=600).values
     steps = [measured(schedule, [steps[n].spans for steps in by_rank]) for n in range(_TRIES)]
     best = min(steps, key=lambda step: step.makespan)
     return [[[round(each.start, 6), round(each.end, 6)] for each in row] for row in best.rows]

@@ -195,7 +195,7 @@ def where_attempts_end(failure: str) -> list[int]:
     """
     with tempfile.TemporaryDirectory() as folder:
         with suppress(RankError):
-            elastic.run(_fails, 2, (folder, failure), timeout=180)
+            elastic.run(_fails, 2, (folder, failure), timeout=600)
         made = [each.name.split("-") for each in Path(folder).glob("*-*")]
     attempts = sorted({number for number, _ in made})
     return [max(int(step) for number, step in made if number == each) for each in attempts]
@@ -229,7 +229,7 @@ def processes() -> tuple[frozenset[int], ...]:
             *("--local-addr", "127.0.0.1", "--nproc-per-node", str(NUM_WORKERS)),
             *("--max-restarts", "1", "--monitor-interval", "0.1", str(script), str(seen)),
         ]
-        subprocess.run(command, check=True, capture_output=True, timeout=180)
+        subprocess.run(command, check=True, capture_output=True, timeout=600)
         found = [each.name.split("-") for each in seen.iterdir()]
     return tuple(frozenset(int(pid) for n, pid in found if n == number) for number in "01")
 
@@ -266,7 +266,7 @@ def after_a_kill(rung: str, killed_in: int = 13) -> Recovery:
     program = {"from disk": _from_disk, "from memory": _from_memory}[rung]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ended = elastic.run(program, 4, (folder, killed_in), timeout=180)
+        ended = elastic.run(program, 4, (folder, killed_in), timeout=600)
         lines = (folder / "made").read_text().splitlines()
     made = [(float(seconds), int(step)) for seconds, step in map(str.split, lines)]
     sent, read = ended.run.values[0]
@@ -304,7 +304,7 @@ def _from_memory(world: Group, folder: Path, killed_in: int) -> tuple[int, int]:
 
 
 def _of_replicas(killed_in: int) -> Recovery:
-    ended = elastic.run_replicas(_replica, 4, (killed_in,), timeout=180)
+    ended = elastic.run_replicas(_replica, 4, (killed_in,), timeout=600)
     (healing,) = ended.healings
     made = [(commit.at_s, commit.step) for commit in ended.commits]
     begun, nbytes = ended.values[0]
