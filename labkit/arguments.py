@@ -14,9 +14,13 @@ cannot be, such as nan.
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
+from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class UserError(Exception):
@@ -31,6 +35,20 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
     )
+
+
+def named(given: object, kind: type[T], known: Mapping[str, T]) -> T:
+    """Return `given` if it is of this kind, or the entry of `known` that has this name.
+
+    ValueError lists the names, and says which are near.
+    """
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, str) and given in known:
+        return known[given]
+    near = difflib.get_close_matches(given.lower(), known) if isinstance(given, str) else []
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise ValueError(f"{given!r:.60} is no {kind.__name__} and none of {', '.join(known)}{meant}")
 
 
 def number(

@@ -98,11 +98,7 @@ GPUS: Mapping[str, GPU] = MappingProxyType(
 
 def gpu(which: GPU | str) -> GPU:
     """Return an accelerator, given itself or by its name in GPUS. ValueError lists the names."""
-    if isinstance(which, GPU):
-        return which
-    if isinstance(which, str) and which in GPUS:
-        return GPUS[which]
-    raise ValueError(f"{which!r} is no GPU and none of {', '.join(GPUS)}")
+    return arguments.named(which, GPU, GPUS)
 
 
 @dataclass(frozen=True)
@@ -224,8 +220,5 @@ def cluster(which: Cluster | str, num_gpus: int | None = None) -> Cluster:
 
     ValueError lists the names.
     """
-    if isinstance(which, str) and which in CLUSTERS:
-        which = CLUSTERS[which]
-    if not isinstance(which, Cluster):
-        raise ValueError(f"{which!r} is no Cluster and none of {', '.join(CLUSTERS)}")
-    return which if num_gpus is None else replace(which, num_gpus=num_gpus)
+    found = arguments.named(which, Cluster, CLUSTERS)
+    return found if num_gpus is None else replace(found, num_gpus=num_gpus)

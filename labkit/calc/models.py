@@ -227,11 +227,7 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
 
 def model(config: ModelConfig | str) -> ModelConfig:
     """Return a configuration, given itself or by its name in MODELS. ValueError lists the names."""
-    if isinstance(config, ModelConfig):
-        return config
-    if isinstance(config, str) and config in MODELS:
-        return MODELS[config]
-    raise ValueError(f"{config!r} is no ModelConfig and none of {', '.join(MODELS)}")
+    return arguments.named(config, ModelConfig, MODELS)
 
 
 def sequence_length(config: ModelConfig, sequence: int | None) -> int:

@@ -13,6 +13,9 @@ import json
 import re
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +32,8 @@ from labkit.cli.terminal import console, counted
 
 if TYPE_CHECKING:
     from labkit.launch.checkup import Finding
-
+    from labkit.profile.comparison import Comparison
+    from labkit.profile.report import Report
 
 _MARKS = (  # by level
     Text("ok", style="green"),
@@ -225,27 +229,34 @@ def profile(
 ) -> None:
     """Say where the time of a training step goes, from profiler traces of any job."""
     with ending_at_once():
-        from labkit.profile import Trace, compare, page, read, report
+        from labkit.profile import compare, page, read, report
         from labkit.profile.trace_file import MAX_BYTES
-
-    def read_all(paths: list[Path]) -> Trace:
-        return read(paths, communication=communication or (), max_bytes=max_bytes or MAX_BYTES)
-
-    try:
+    read_all = partial(read, communication=communication or (), max_bytes=max_bytes or MAX_BYTES)
+    with _refusing_bad_files():
         trace = read_all(traces)
         found = report(trace)
         comparison = compare(read_all(before), trace) if before else None
         if html:
             html.write_text(page(found, comparison), encoding="utf-8")
+    if html:
+        console(stderr=as_json).print(Text(f"Wrote {html}: open it in a browser."), soft_wrap=True)
+    _show_profile(found, comparison, as_json)
+
+
+@contextmanager
+def _refusing_bad_files() -> Iterator[None]:
+    """End with status 2 and one line if a file cannot be read, understood or written."""
+    try:
+        yield
     except (OSError, ValueError) as error:
         text = str(error)
         if isinstance(error, OSError) and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
         console(stderr=True).print(Text(f"labkit: {text}", style="red"), soft_wrap=True)
         raise typer.Exit(2) from None
-    if html:
-        written = Text(f"Wrote {html}: open it in a browser.")
-        console(stderr=as_json).print(written, soft_wrap=True)
+
+
+def _show_profile(found: Report, comparison: Comparison | None, as_json: bool) -> None:
     if as_json:
         compared = {"comparison": comparison.to_json()} if comparison else {}
         print(json.dumps(found.to_json() | compared, indent=1))

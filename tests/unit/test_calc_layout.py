@@ -79,6 +79,8 @@ def test_clusters_are_of_whole_nodes_and_interrupted_the_more_the_larger_they_ar
         calc.cluster("h100", 515)
     with pytest.raises(ValueError, match="none of v100, a100, h100, b200"):
         calc.cluster("h1000")
+    with pytest.raises(ValueError, match=r"did you mean llama3-8b"):
+        calc.num_parameters("Llama-3-8B")
 
 
 def test_a_cluster_has_a_gpu_and_links_of_two_speeds():

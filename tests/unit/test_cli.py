@@ -12,7 +12,7 @@ from labkit import cli, progress
 from labkit.grade import catalog
 from labkit.grade.catalog import get_exercise, load_catalog, load_subjects
 from labkit.interview.cards import read_bank
-from labkit.interview.drills import Outcome, judge
+from labkit.interview.drills import DRILLS, Outcome, judge
 
 ROOT = Path(__file__).parents[2]
 NAME, OTHER = "model_state_bytes", "tree_broadcast"
@@ -179,5 +179,5 @@ def test_a_new_drill_can_be_asked(labkit):
     made = runpy.run_path(str(catalog.COURSE / "collectives" / "drills.py"))["my_drill"]
     question = made.question(seed=1)
     assert judge(question, question.answer_text).outcome is Outcome.RIGHT
-    assert labkit("new", "drill", "bubble_of_total", "--topic", "co-2")[0] == 2
+    assert labkit("new", "drill", next(iter(DRILLS)), "--topic", "co-2")[0] == 2
     assert labkit("new", "drill", "my_drill", "--topic", "co-99")[0] == 2

@@ -157,11 +157,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 def recipe_of(recipe: Recipe | str) -> Recipe:
     """Return a recipe, given itself or by its name in RECIPES. ValueError lists them."""
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, str) and recipe in RECIPES:
-        return RECIPES[recipe]
-    raise ValueError(f"{recipe!r} is no Recipe and none of {', '.join(RECIPES)}")
+    return arguments.named(recipe, Recipe, RECIPES)
 
 
 # The first level that shards a kind.

@@ -56,12 +56,10 @@ def collective(
     rings: int | None = None,
     splits: Sequence[Sequence[int]] | None = None,
 ) -> Collective:
-    """Return the cost of a collective.
+    """Return the cost: `.sent_bytes`, `.messages`, `.steps` and `.seconds(alpha, beta)`.
 
-    It has `.sent_bytes`, `.messages`, `.steps` and `.seconds(alpha, beta)`.
-
-    nbytes: size of the whole tensor. A scatter, a reduce-scatter and an all-to-all start with it,
-    and a gather and an all-gather end with it. Without it, bytes are multiples of the tensor.
+    nbytes: the whole tensor, which scatter, reduce-scatter and all-to-all start with, and gather
+    and all-gather end with. Without it, bytes are multiples of the tensor.
     rank: its exact bytes and messages, for elements of `itemsize` bytes; None: the mean.
 
     Some algorithms take more arguments:
@@ -70,8 +68,7 @@ def collective(
                     all-reduce one block travels within hosts while another travels between them
     ranks_per_host  for ring, hierarchical and pairwise: `.tier_bytes` tells bytes within hosts from
                     bytes between them, and `seconds` takes pairs, (fast, slow)
-    rings           share the tensor, and leave a host by as many of its ranks, each with its own
-                    adapter; 1 by default
+    rings           share the tensor, each leaving a host by another rank and adapter; 1 by default
     splits          of an all-to-all: splits[r][s] elements from rank r to rank s; without nbytes
 
     collective("all_reduce", "ring", 8, 1e9).sent_bytes == 1.75e9
@@ -80,40 +77,14 @@ def collective(
     ValueError for an unknown collective or algorithm, for impossible sizes and ranks, and, with a
     rank, for a tensor that is not a whole number of elements. TypeError for what is not a number.
     """
-    kind = _kind(operation, algorithm)
-    n, itemsize = (
-        arguments.counted("world_size", world_size),
-        arguments.counted("itemsize", itemsize),
-    )
-    options: dict[str, object] = {"root": root, "block_bytes": block_bytes}
-    options |= {"ranks_per_host": ranks_per_host, "rings": rings, "splits": splits}
-    for name, given in options.items():
-        if given is not None and name not in kind.options:
-            raise ValueError(
-                f"{name}={given!r:.60}: {operation} by {algorithm} takes "
-                f"{', '.join(sorted(kind.options)) or 'no such thing'}"
-            )
-    if splits is not None:
-        nbytes = itemsize * _mean_row(splits, n)
-    arguments.number("nbytes", nbytes, "0 or more", least=0)
-    if rank is not None and splits is None and nbytes % itemsize:
-        raise ValueError(
-            f"nbytes={nbytes!r:.60}: elements come whole, of itemsize={itemsize} bytes; give a "
-            f"multiple of {itemsize}, or another itemsize"
-        )
-    has_hosts = ranks_per_host is not None or kind is HierarchicalAllReduce
-    per_host = _per_host(ranks_per_host, n) if has_hosts else None
-    return kind(
-        world_size=n,
-        nbytes=nbytes,
-        itemsize=itemsize,
-        rank=None if rank is None else arguments.rank("rank", rank, n),
-        root=0 if root is None else arguments.rank("root", root, n),
-        block_bytes=None if block_bytes is None else arguments.counted("block_bytes", block_bytes),
-        ranks_per_host=per_host,
-        rings=1 if rings is None else _rings(rings, per_host),
-        splits=splits,
-    )
+    kind, n = _kind(operation, algorithm), arguments.counted("world_size", world_size)
+    size = arguments.counted("itemsize", itemsize)
+    options = {"root": root, "block_bytes": block_bytes, "ranks_per_host": ranks_per_host}
+    checked = _checked_options(kind, n, {**options, "rings": rings, "splits": splits})
+    numel = None if splits is None else _mean_row(splits, n)
+    nbytes = _checked_nbytes(nbytes, size, rank) if numel is None else size * numel
+    member = None if rank is None else arguments.rank("rank", rank, n)
+    return kind(world_size=n, nbytes=nbytes, itemsize=size, rank=member, **checked)
 
 
 def _kind(operation: str, algorithm: str) -> type[Collective]:
@@ -125,6 +96,38 @@ def _kind(operation: str, algorithm: str) -> type[Collective]:
         raise ValueError(f"algorithm={algorithm!r:.60}: {operation} has {', '.join(algorithms)}")
     operations = dict.fromkeys(kind.operation for kind in COLLECTIVES)
     raise ValueError(f"operation={operation!r:.60}: give one of {', '.join(operations)}")
+
+
+def _checked_options(kind: type[Collective], n: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Check the options of n ranks, None being the default, and return all of them."""
+    for name, value in given.items():
+        if value is not None and name not in kind.options:
+            raise ValueError(
+                f"{name}={value!r:.60}: {kind.operation} by {kind.algorithm} takes "
+                f"{', '.join(sorted(kind.options)) or 'no such thing'}"
+            )
+    root, block_bytes, per_host = given["root"], given["block_bytes"], given["ranks_per_host"]
+    if per_host is not None or kind is HierarchicalAllReduce:
+        per_host = _per_host(per_host, n)
+    return {
+        "root": 0 if root is None else arguments.rank("root", root, n),
+        "block_bytes": None
+        if block_bytes is None
+        else arguments.counted("block_bytes", block_bytes),
+        "ranks_per_host": per_host,
+        "rings": 1 if given["rings"] is None else _rings(given["rings"], per_host),
+        "splits": given["splits"],
+    }
+
+
+def _checked_nbytes(nbytes: float, itemsize: int, rank: int | None) -> float:
+    arguments.number("nbytes", nbytes, "0 or more", least=0)
+    if rank is not None and nbytes % itemsize:
+        raise ValueError(
+            f"nbytes={nbytes!r:.60}: elements come whole, of itemsize={itemsize} bytes; give a "
+            f"multiple of {itemsize}, or another itemsize"
+        )
+    return nbytes
 
 
 def _per_host(ranks_per_host: Any, n: int) -> int:

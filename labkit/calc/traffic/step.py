@@ -202,49 +202,31 @@ def combined_traffic_bytes(
 
     num_sequences: of the global batch. layers: the layers of each stage, where 0 is the embedding,
     1 and up are the blocks, and the last number is norm and head; stages are dealt round over pp.
-    at: the rank's coordinates, {"dp": 0, "tp": 1, ...}; an axis that is left out is 0.
-    microbatches: of each replica. sequence: tokens of each; None:
-    the model's context. itemsize: of activations, gradients and parameters on the wire.
+    at: the rank's coordinates, {"dp": 0, "tp": 1, ...}; 0 if left out. microbatches: of a replica.
+    sequence: tokens of each; None: the model's context. itemsize: bytes of all numbers sent.
+
     ValueError for models unlike the lab's GPT (biases, gated, no learned positions, untied), for
     layers that are not all of the model's in order, and for too few sequences.
     """
     config = _supported(model(config))
-    sizes = {
-        "dp": arguments.counted("dp", dp),
-        "tp": arguments.counted("tp", tp),
-        "pp": arguments.counted("pp", pp),
-    }
-    place = _place(at, sizes)
-    size, m = (
-        arguments.counted("itemsize", itemsize),
-        arguments.counted("microbatches", microbatches),
-    )
-    mine = _own_layers(config, layers, sizes["pp"], place["pp"])
-    sequences = chunk_numels(arguments.counted("num_sequences", num_sequences), dp)[place["dp"]]
-    if sequences < m:
-        raise ValueError(
-            f"num_sequences={num_sequences} over dp={dp} leave {sequences} for {m} microbatches; "
-            f"give {dp * m} or more"
-        )
+    place = _place(at, {"dp": dp, "tp": tp, "pp": pp})
+    size = arguments.counted("itemsize", itemsize)
+    m = arguments.counted("microbatches", microbatches)
+    mine = _own_layers(config, layers, pp, place["pp"])
+    sequences = _own_sequences(num_sequences, dp, place["dp"], m)
     tokens = sequences * sequence_length(config, sequence)
     vocab = chunk_numels(config.vocab, tp)[place["tp"]]
-    parts = {
-        "tp": _over_tp(config, mine, sequences, sequence, tp, size, m),
-        "pp": pipeline_traffic_bytes(
-            tokens,
-            config.hidden,
-            pp,
-            place["pp"],
-            size,
-            virtual=len(layers) // pp,
-            tied_vocab=vocab,
-        ),
-        "dp": _over_dp(rank_parameters(config, mine, tp, place["tp"]), dp, size),
-        "norm": _norm(dp * tp * pp, clipped),
-    }
+    over_pp = pipeline_traffic_bytes(
+        tokens, config.hidden, pp, place["pp"], size, virtual=len(layers) // pp, tied_vocab=vocab
+    )
     return total(
         f"sent by the rank at {', '.join(f'{axis} {where}' for axis, where in place.items())}",
-        parts,
+        {
+            "tp": _over_tp(config, mine, sequences, sequence, tp, size, m),
+            "pp": over_pp,
+            "dp": _over_dp(rank_parameters(config, mine, tp, place["tp"]), dp, size),
+            "norm": _norm(dp * tp * pp, clipped),
+        },
         convention="rings; sent bytes of a step; x_BTD between stages whole on every tp rank",
         source=_COMBINED_SOURCE,
     )
@@ -326,9 +308,22 @@ def _supported(config: ModelConfig) -> ModelConfig:
 
 
 def _place(at: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    if unknown := at.keys() - sizes.keys():
+    """Check the sizes of the axes, and return the coordinate along each of them."""
+    checked = {axis: arguments.counted(axis, size) for axis, size in sizes.items()}
+    if unknown := at.keys() - checked.keys():
         raise ValueError(f"at={dict(at)!r} has {min(unknown)!r}; give coordinates by dp, tp and pp")
-    return {axis: arguments.rank(axis, at.get(axis, 0), size) for axis, size in sizes.items()}
+    return {axis: arguments.rank(axis, at.get(axis, 0), size) for axis, size in checked.items()}
+
+
+def _own_sequences(num_sequences: int, dp: int, rank: int, microbatches: int) -> int:
+    """Return the sequences of the replica, at least one for each microbatch."""
+    own = chunk_numels(arguments.counted("num_sequences", num_sequences), dp)[rank]
+    if own < microbatches:
+        raise ValueError(
+            f"num_sequences={num_sequences} over dp={dp} leave {own} for {microbatches} "
+            f"microbatches; give {dp * microbatches} or more"
+        )
+    return own
 
 
 def _own_layers(
