@@ -35,8 +35,8 @@ from labkit.data_parallel.replica import Replica
 from labkit.optimizer import AdamState, AdamW, load_states, states_of
 from labkit.pipeline import PipelineGPT
 from labkit.precision import MasterWeights
-from labkit.tensor_parallel import REPLICATED, Cut
-from labkit.tensor_parallel.gradients import parameters_with_cuts
+from labkit.tensor_parallel import REPLICATED, Sharding
+from labkit.tensor_parallel.gradients import parameters_with_shardings
 from labkit.zero import FullyShardedModule
 from labkit.zero.states import MASTER, ShardedStates
 
@@ -206,7 +206,9 @@ def shards_of(model: nn.Module) -> Iterator[TensorShard]:
     TypeError for a module that is cut by tensor parallelism within FullyShardedModule.
     """
     if isinstance(model, FullyShardedModule):
-        if any(cut.dim is not None for _, _, cut in parameters_with_cuts(model.module)):
+        if any(
+            sharding.dim is not None for _, _, sharding in parameters_with_shardings(model.module)
+        ):
             raise TypeError(
                 "a FullyShardedModule of a tensor-parallel model: its shards are ranges of a "
                 "rank's own rows, which no other layout has. Save from CombinedGPT, or shard the "
@@ -218,10 +220,10 @@ def shards_of(model: nn.Module) -> Iterator[TensorShard]:
             yield TensorShard(name, extent, shard)
         yield from _buffers_of(model.module)
     elif isinstance(model, PipelineGPT):  # CombinedGPT is one
-        cuts = model.cuts() if isinstance(model, CombinedGPT) else {}
+        shardings = model.shardings() if isinstance(model, CombinedGPT) else {}
         rank = model.mesh.tp.rank if isinstance(model, CombinedGPT) else 0
         for name, parameter in model.gpt_parameters().items():
-            extent = _extent_of(parameter, cuts.get(name, REPLICATED), rank)
+            extent = _extent_of(parameter, shardings.get(name, REPLICATED), rank)
             yield TensorShard(name, extent, parameter)
         for stage in model.stages.values():
             yield from _buffers_of(stage)
@@ -230,8 +232,10 @@ def shards_of(model: nn.Module) -> Iterator[TensorShard]:
     else:
         rank = getattr(getattr(model, "group", None), "rank", 0)
         found: dict[int, TensorShard] = {}  # a tied parameter under its first name only
-        for name, tensor, cut in parameters_with_cuts(model):
-            found.setdefault(id(tensor), TensorShard(name, _extent_of(tensor, cut, rank), tensor))
+        for name, tensor, sharding in parameters_with_shardings(model):
+            found.setdefault(
+                id(tensor), TensorShard(name, _extent_of(tensor, sharding, rank), tensor)
+            )
         yield from found.values()
         yield from _buffers_of(model)
 
@@ -252,10 +256,10 @@ def _require_rows(name: str, parameter: Tensor) -> None:
         )
 
 
-def _extent_of(parameter: Tensor, cut: Cut, rank: int) -> Extent:
-    if cut.dim is None:
+def _extent_of(parameter: Tensor, sharding: Sharding, rank: int) -> Extent:
+    if sharding.dim is None:
         return Extent.whole(tuple(parameter.shape))
-    return Extent.of_dim(tuple(cut.whole_shape(parameter)), cut.dim, cut.held[rank])
+    return Extent.of_dim(tuple(sharding.full_shape(parameter)), sharding.dim, sharding.ranges[rank])
 
 
 def _shard_of_state(state: StateOf, key: str, value: Any) -> TensorShard:

@@ -29,9 +29,15 @@ from labkit.mesh import Mesh
 from labkit.model import GPTConfig, require_tokens
 from labkit.pipeline import GPTStage, PipelineGPT, Schedule
 from labkit.pipeline.gpt_pp import TIED
-from labkit.tensor_parallel import Cut, Replicated, TensorParallelGPT, column_linear, parallelize
+from labkit.tensor_parallel import (
+    Replicated,
+    Sharding,
+    TensorParallelGPT,
+    column_linear,
+    parallelize,
+)
 from labkit.tensor_parallel.gpt_tp import ParallelBlock, normed
-from labkit.tensor_parallel.gradients import parameters_with_cuts
+from labkit.tensor_parallel.gradients import parameters_with_shardings
 
 _ASKED = (
     "were gradients reduced over dp, those of the tied weight over pp, and clipped by one norm on "
@@ -87,11 +93,11 @@ class CombinedGPT(PipelineGPT):
         self.mesh = mesh
         self.to(mesh.world.device)
 
-    def cuts(self) -> dict[str, Cut]:
+    def shardings(self) -> dict[str, Sharding]:
         """Return the sharding of each of this rank's parameters over tp, by GPT's names."""
         found = {}
         for stage in self.stages.values():
-            for name, _, cut in parameters_with_cuts(stage):
+            for name, _, cut in parameters_with_shardings(stage):
                 found[TIED if name == "head.weight" else name] = cut
         return found
 
@@ -104,7 +110,7 @@ class CombinedGPT(PipelineGPT):
         embedding, head    2, where the first and the last stage are on two ranks
         """
         first, last = (self.schedule.rank_of[s] for s in (0, self.schedule.num_stages - 1))
-        found = {name: cut.num_holders(self.mesh.tp) for name, cut in self.cuts().items()}
+        found = {name: cut.num_holders(self.mesh.tp) for name, cut in self.shardings().items()}
         if TIED in found and first != last:
             found[TIED] *= 2
         return found
@@ -124,13 +130,13 @@ def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
     Wire: for each parameter an all-gather over tp, a broadcast over pp, and one over all ranks to
     compare.
     """
-    mesh, own, cuts = model.mesh, model.gpt_parameters(), model.cuts()
+    mesh, own, shardings = model.mesh, model.gpt_parameters(), model.shardings()
     state, differ = {}, set()
     for name, parameter in model.whole_parameters():
         root = model.holder_of(name)
         mine = torch.empty_like(parameter, device=mesh.world.device)
         if name in own:
-            mine = cuts[name].gather(own[name], mesh.tp)
+            mine = shardings[name].gather(own[name], mesh.tp)
         state[name] = mesh.pp.broadcast(mine, root)
         if name == TIED and name in own and not same_bits(mine, state[name]):
             differ.add(name)

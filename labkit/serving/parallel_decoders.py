@@ -56,7 +56,7 @@ from labkit.tensor_parallel import (
     Replicated,
     TensorParallelGPT,
     column_linear,
-    even_cut,
+    even_sharding,
     row_linear,
 )
 from labkit.tensor_parallel.gpt_tp import normed
@@ -100,8 +100,8 @@ class TensorParallelDecoder(Decoder):
         """Like Decoder. Wire: an all-gather."""
         norm, head = self.model.norm.weight, self.model.head.weight
         (logits_nv,) = column_linear(normed(x_nD, norm), self._layout, head)
-        cut = even_cut(self.model.config.vocab, 1, self.group.size)
-        return cut.gather(logits_nv, self.group)
+        sharding = even_sharding(self.model.config.vocab, 1, self.group.size)
+        return sharding.gather(logits_nv, self.group)
 
     def _through(self, block: Any, x_nD: Tensor, attend: Attend) -> Tensor:
         """Two sums."""

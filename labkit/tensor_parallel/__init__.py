@@ -44,9 +44,9 @@ from labkit.tensor_parallel.gradients import (
 from labkit.tensor_parallel.linear import (
     REPLICATED,
     ColumnLinear,
-    Cut,
     RowLinear,
-    even_cut,
+    Sharding,
+    even_sharding,
     gather_features,
     share_features,
 )
@@ -54,8 +54,8 @@ from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
 
 __all__ = [
     "ActivationLayout",
+    "CollectiveBackend",
     "ColumnLinear",
-    "Cut",
     "HeadShares",
     "LIBRARY",
     "ParallelAttention",
@@ -65,13 +65,13 @@ __all__ = [
     "Replicated",
     "RowLinear",
     "SHARED_MEMORY",
-    "TensorParallelGPT",
     "SequenceSharded",
-    "CollectiveBackend",
+    "Sharding",
+    "TensorParallelGPT",
     "clip_gradients",
     "column_linear",
     "enter",
-    "even_cut",
+    "even_sharding",
     "gather_features",
     "gather_full",
     "gather_full_gradients",

@@ -34,7 +34,7 @@ from labkit.model import MLP, Attention, attend
 from labkit.tensor_parallel.activation_layout import ActivationLayout, Replicated
 from labkit.tensor_parallel.fused import column_linear, row_linear
 from labkit.tensor_parallel.gradients import summed_over
-from labkit.tensor_parallel.linear import ShardedWeight, even_cut, head_cut
+from labkit.tensor_parallel.linear import ShardedWeight, even_sharding, head_sharding
 
 
 class ParallelAttention(nn.Module):
@@ -62,14 +62,14 @@ class ParallelAttention(nn.Module):
         shares = HeadShares(num_heads, num_kv_heads, group.size)
         ranks = range(group.size)
         of_queries = [shares.queries(rank) for rank in ranks]
-        query_cut = head_cut(of_queries, self.head_dim, 0)
-        out_cut = head_cut(of_queries, self.head_dim, 1)
-        of_keys = head_cut([shares.keys(rank) for rank in ranks], self.head_dim, 0)
+        query_sharding = head_sharding(of_queries, self.head_dim, 0)
+        out_sharding = head_sharding(of_queries, self.head_dim, 1)
+        of_keys = head_sharding([shares.keys(rank) for rank in ranks], self.head_dim, 0)
         self.group, self.copies = group, copies or copies_of(num_heads, num_kv_heads, group)
-        self.query = ShardedWeight(attention.query.weight, query_cut, group)
+        self.query = ShardedWeight(attention.query.weight, query_sharding, group)
         self.key = ShardedWeight(attention.key.weight, of_keys, group)
         self.value = ShardedWeight(attention.value.weight, of_keys, group)
-        self.out = ShardedWeight(attention.out.weight, out_cut, group)
+        self.out = ShardedWeight(attention.out.weight, out_sharding, group)
 
     def forward(self, x: Tensor, layout: ActivationLayout | None = None) -> Tensor:
         """x and the result in this layout; None: replicated, x_BTD."""
@@ -96,8 +96,8 @@ class ParallelMLP(nn.Module):
         arguments.instance("mlp", mlp, MLP, "give the MLP of a block of labkit.model.GPT")
         self.group = group = chosen(group)
         ffn = mlp.up.out_features
-        self.up = ShardedWeight(mlp.up.weight, even_cut(ffn, 0, group.size), group)
-        self.down = ShardedWeight(mlp.down.weight, even_cut(ffn, 1, group.size), group)
+        self.up = ShardedWeight(mlp.up.weight, even_sharding(ffn, 0, group.size), group)
+        self.down = ShardedWeight(mlp.down.weight, even_sharding(ffn, 1, group.size), group)
 
     def forward(self, x: Tensor, layout: ActivationLayout | None = None) -> Tensor:
         """x and the result in this layout; None: replicated, x_BTD."""

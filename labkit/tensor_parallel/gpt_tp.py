@@ -38,7 +38,7 @@ from labkit.tensor_parallel.activation_layout import ActivationLayout, Replicate
 from labkit.tensor_parallel.attention import ParallelAttention, ParallelMLP, copies_of
 from labkit.tensor_parallel.fused import column_linear
 from labkit.tensor_parallel.gradients import gather_full_state, summed_over
-from labkit.tensor_parallel.linear import REPLICATED, ShardedWeight, even_cut
+from labkit.tensor_parallel.linear import REPLICATED, ShardedWeight, even_sharding
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
 from labkit.train import TrainConfig, Trained, fit, require_configs
 
@@ -132,8 +132,8 @@ class ParallelEmbedding(nn.Module):
     def __init__(self, model: GPT, group: Group) -> None:
         super().__init__()
         embedding = model.embedding
-        vocab = even_cut(embedding.token.num_embeddings, 0, group.size)
-        self.vocab = vocab.held[group.rank]
+        vocab = even_sharding(embedding.token.num_embeddings, 0, group.size)
+        self.vocab = vocab.ranges[group.rank]
         self.token = ShardedWeight(embedding.token.weight, vocab, group)
         self.position: ShardedWeight | None = None
         if embedding.position is not None:

@@ -22,7 +22,7 @@ from labkit import global_norm
 from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.tensor_parallel.linear import REPLICATED, Cut
+from labkit.tensor_parallel.linear import REPLICATED, Sharding
 
 
 def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
@@ -34,9 +34,9 @@ def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str,
     group = group_of(model, group)
     gathered: dict[Tensor, Tensor] = {}  # a tied one travels once
     state = {}
-    for name, parameter, cut in parameters_with_cuts(model):
+    for name, parameter, sharding in parameters_with_shardings(model):
         if parameter not in gathered:
-            gathered[parameter] = cut.gather(parameter, group)
+            gathered[parameter] = sharding.gather(parameter, group)
         state[name] = gathered[parameter]
     return state
 
@@ -60,7 +60,10 @@ def gather_full(
     same names. ValueError for a name or a shape of none. Wire: an all-gather of each sharded one.
     """
     group = group_of(model, group)
-    known = {name: (parameter, cut) for name, parameter, cut in parameters_with_cuts(model)}
+    known = {
+        name: (parameter, sharding)
+        for name, parameter, sharding in parameters_with_shardings(model)
+    }
     for name, share in shares.items():
         if name not in known or share.shape != known[name][0].shape:
             raise ValueError(
@@ -79,28 +82,28 @@ def load_full_state(
     ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
     """
     rank = group_of(model, group).rank
-    found = list(parameters_with_cuts(model))
+    found = list(parameters_with_shardings(model))
     if wrong := state.keys() ^ {name for name, _, _ in found}:
         where = "the model" if min(wrong) in state else "the state"
         raise ValueError(
             f"{min(wrong)!r} is not in {where}; load the state of a model of this config"
         )
-    for name, parameter, cut in found:
-        if state[name].shape != cut.whole_shape(parameter):
+    for name, parameter, sharding in found:
+        if state[name].shape != sharding.full_shape(parameter):
             raise ValueError(
                 f"{name} has shape {tuple(state[name].shape)} in the state, and the shares make "
-                f"{tuple(cut.whole_shape(parameter))}; load the state of such a model"
+                f"{tuple(sharding.full_shape(parameter))}; load the state of such a model"
             )
-    for name, parameter, cut in found:
-        parameter.copy_(cut.share(state[name], rank))
+    for name, parameter, sharding in found:
+        parameter.copy_(sharding.share(state[name], rank))
 
 
-def parameters_with_cuts(model: nn.Module) -> Iterator[tuple[str, Tensor, Cut]]:
+def parameters_with_shardings(model: nn.Module) -> Iterator[tuple[str, Tensor, Sharding]]:
     """Return every parameter under every name that it has, and how it is cut."""
     for path, module in model.named_modules(remove_duplicate=False):
-        cuts: Mapping[str, Cut] = getattr(module, "cuts", {})
+        shardings: Mapping[str, Sharding] = getattr(module, "shardings", {})
         for name, parameter in module.named_parameters(recurse=False):
-            yield f"{path}.{name}".lstrip("."), parameter, cuts.get(name, REPLICATED)
+            yield f"{path}.{name}".lstrip("."), parameter, shardings.get(name, REPLICATED)
 
 
 def group_of(model: nn.Module, group: Group | None) -> Group:
@@ -146,6 +149,9 @@ def clip_gradients(model: nn.Module, max_norm: float, group: Group | None = None
     Wire: one number in an all-reduce.
     """
     group = group_of(model, group)
-    held = {parameter: cut.num_holders(group) for _, parameter, cut in parameters_with_cuts(model)}
-    gradients = [(p.grad, num_holders) for p, num_holders in held.items() if p.grad is not None]
+    holders = {
+        parameter: sharding.num_holders(group)
+        for _, parameter, sharding in parameters_with_shardings(model)
+    }
+    gradients = [(p.grad, num_holders) for p, num_holders in holders.items() if p.grad is not None]
     return global_norm.clip(gradients, max_norm, group)

@@ -16,8 +16,8 @@ something needs all features (logits, a norm over features), these two are neede
     share_features    take this rank's features    all-gather
     gather_features   all-gather                   take this rank's features
 
-F need not divide by n: shares differ by one feature, as torch.tensor_split cuts. A `Cut` is the
-whole layout of one parameter: it cuts a rank's share out of the whole tensor, and puts the shares
+F need not divide by n: shares differ by one feature, as torch.tensor_split cuts. A `Sharding` is
+the layout of one parameter: it cuts a rank's share out of the full tensor, and puts the shares
 together again. Several ranks may hold the same rows (key-value heads with more ranks than heads).
 
 Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halves):
@@ -46,53 +46,53 @@ from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Rank r holds `held[r]` of dim `dim`; all of it, where `dim` is None (replicated)."""
+class Sharding:
+    """Rank r holds `ranges[r]` of dim `dim`; all of it, where `dim` is None (replicated)."""
 
     dim: int | None = None
-    held: tuple[range, ...] = ()
+    ranges: tuple[range, ...] = ()
 
     def __post_init__(self) -> None:
         """TypeError: a dim that is no number, or shares that are no ranges."""
         if self.dim is not None:
             arguments.whole("dim", self.dim, "which dim is cut; None: none is", least=-math.inf)
-        if not isinstance(self.held, tuple | list) or not all(
-            isinstance(part, range) for part in self.held
+        if not isinstance(self.ranges, tuple | list) or not all(
+            isinstance(part, range) for part in self.ranges
         ):
             raise TypeError(
-                f"held={self.held!r:.60}: give a range for each rank, such as "
-                "(range(0, 4), range(4, 8)), or use even_cut(length, dim, num_ranks)"
+                f"ranges={self.ranges!r:.60}: give a range for each rank, such as "
+                "(range(0, 4), range(4, 8)), or use even_sharding(length, dim, num_ranks)"
             )
 
-    def share(self, whole: Tensor, rank: int) -> Tensor:
+    def share(self, full: Tensor, rank: int) -> Tensor:
         """This rank's part: a view. TypeError for no tensor; ValueError for no rank of the cut."""
-        arguments.instance("whole", whole, Tensor, "give the whole tensor")
+        arguments.instance("full", full, Tensor, "give the full tensor")
         if self.dim is None:
-            return whole
-        allowed = f"a rank, 0 to {len(self.held) - 1}"
-        rank = arguments.whole("rank", rank, allowed, least=0, most=len(self.held) - 1)
-        part = self.held[rank]
-        return whole.narrow(self.dim, part.start, len(part))
+            return full
+        allowed = f"a rank, 0 to {len(self.ranges) - 1}"
+        rank = arguments.whole("rank", rank, allowed, least=0, most=len(self.ranges) - 1)
+        part = self.ranges[rank]
+        return full.narrow(self.dim, part.start, len(part))
 
     def num_holders(self, group: Group) -> int:
         """Return how many ranks hold just this rank's part."""
         if self.dim is None:
             return group.size
-        return self.held.count(self.held[group.rank])
+        return self.ranges.count(self.ranges[group.rank])
 
-    def parameter(self, whole: Tensor, rank: int) -> nn.Parameter:
+    def parameter(self, full: Tensor, rank: int) -> nn.Parameter:
         """This rank's part as a parameter of its own; frozen as the whole is."""
-        share = self.share(whole.detach(), rank).clone(memory_format=torch.contiguous_format)
-        parameter = nn.Parameter(share, whole.requires_grad)
-        if self.dim is not None and len(self.held) > 1 and whole.requires_grad:
+        share = self.share(full.detach(), rank).clone(memory_format=torch.contiguous_format)
+        parameter = nn.Parameter(share, full.requires_grad)
+        if self.dim is not None and len(self.ranges) > 1 and full.requires_grad:
             parameter.register_post_accumulate_grad_hook(as_part)
         return parameter
 
-    def whole_shape(self, share: Tensor) -> torch.Size:
+    def full_shape(self, share: Tensor) -> torch.Size:
         """Return the shape of the tensor that a share is part of."""
         shape = list(share.shape)
         if self.dim is not None:
-            shape[self.dim] = max(part.stop for part in self.held)
+            shape[self.dim] = max(part.stop for part in self.ranges)
         return torch.Size(shape)
 
     def gather(self, share: Tensor, group: Group) -> Tensor:
@@ -103,28 +103,28 @@ class Cut:
         if self.dim is None:
             return share.detach().clone()
         rows = share.detach().movedim(self.dim, 0)
-        longest = max(map(len, self.held))
+        longest = max(map(len, self.ranges))
         filled = rows.new_zeros(longest, *rows.shape[1:])
         filled[: len(rows)] = rows
-        whole = rows.new_empty(max(part.stop for part in self.held), *rows.shape[1:])
-        for part, theirs in zip(self.held, group.all_gather(filled).split(longest), strict=True):
-            whole[part.start : part.stop] = theirs[: len(part)]
-        return whole.movedim(0, self.dim).contiguous()
+        full = rows.new_empty(max(part.stop for part in self.ranges), *rows.shape[1:])
+        for part, theirs in zip(self.ranges, group.all_gather(filled).split(longest), strict=True):
+            full[part.start : part.stop] = theirs[: len(part)]
+        return full.movedim(0, self.dim).contiguous()
 
 
-REPLICATED = Cut()
+REPLICATED = Sharding()
 
 
 class ShardedWeight(nn.Module):
     """The weight of a linear layer, or this rank's part of it, under the name it has in GPT."""
 
-    def __init__(self, whole: Tensor, cut: Cut, group: Group) -> None:
+    def __init__(self, full: Tensor, sharding: Sharding, group: Group) -> None:
         super().__init__()
-        self.cuts = {"weight": cut}
-        self.weight = cut.parameter(whole, group.rank)
+        self.shardings = {"weight": sharding}
+        self.weight = sharding.parameter(full, group.rank)
 
 
-def even_cut(length: int, dim: int, num_ranks: int) -> Cut:
+def even_sharding(length: int, dim: int, num_ranks: int) -> Sharding:
     """Cut as torch.tensor_split does: the first `length % n` ranks hold one row more.
 
     TypeError or ValueError for a length below 0, or no ranks.
@@ -133,13 +133,13 @@ def even_cut(length: int, dim: int, num_ranks: int) -> Cut:
     num_ranks = arguments.whole("num_ranks", num_ranks, "1 or more")
     least, more = divmod(length, num_ranks)
     starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
-    return Cut(dim, tuple(map(range, starts, starts[1:])))
+    return Sharding(dim, tuple(map(range, starts, starts[1:])))
 
 
-def head_cut(heads: Sequence[range], head_dim: int, dim: int) -> Cut:
+def head_sharding(heads: Sequence[range], head_dim: int, dim: int) -> Sharding:
     """Cut by heads: rank r holds all features of the heads `heads[r]`."""
-    held = (range(part.start * head_dim, part.stop * head_dim) for part in heads)
-    return Cut(dim, tuple(held))
+    ranges = (range(part.start * head_dim, part.stop * head_dim) for part in heads)
+    return Sharding(dim, tuple(ranges))
 
 
 class ColumnLinear(nn.Module):
@@ -152,12 +152,14 @@ class ColumnLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
         super().__init__()
-        _require_whole(linear)
+        _require_full(linear)
         self.group = chosen(group)
-        cut = even_cut(linear.out_features, 0, self.group.size)
-        self.cuts = {"weight": cut, "bias": cut}
-        self.weight = cut.parameter(linear.weight, self.group.rank)
-        self.bias = None if linear.bias is None else cut.parameter(linear.bias, self.group.rank)
+        sharding = even_sharding(linear.out_features, 0, self.group.size)
+        self.shardings = {"weight": sharding, "bias": sharding}
+        self.weight = sharding.parameter(linear.weight, self.group.rank)
+        self.bias = (
+            None if linear.bias is None else sharding.parameter(linear.bias, self.group.rank)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """This rank's features. Wire: nothing; in backward one all-reduce of x's gradient.
@@ -177,11 +179,11 @@ class RowLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
         super().__init__()
-        _require_whole(linear)
+        _require_full(linear)
         self.group = chosen(group)
-        cut, rank = even_cut(linear.in_features, 1, self.group.size), self.group.rank
-        self.cuts = {"weight": cut}
-        self.weight = cut.parameter(linear.weight, rank)
+        sharding, rank = even_sharding(linear.in_features, 1, self.group.size), self.group.rank
+        self.shardings = {"weight": sharding}
+        self.weight = sharding.parameter(linear.weight, rank)
         self.bias = None if linear.bias is None else REPLICATED.parameter(linear.bias, rank)
 
     def forward(self, y: Tensor) -> Tensor:
@@ -206,7 +208,7 @@ def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
         )
 
 
-def _require_whole(linear: nn.Linear) -> None:
+def _require_full(linear: nn.Linear) -> None:
     instead = "give the whole torch.nn.Linear, of which each rank's share is copied"
     arguments.instance("linear", linear, nn.Linear, instead)
 
@@ -218,7 +220,7 @@ def share_features(x: Tensor, group: Group | None = None) -> Tensor:
     """
     group = chosen(group)
     _require_features("x", x)
-    return _Share.apply(x, even_cut(x.shape[-1], -1, group.size), group)
+    return _Share.apply(x, even_sharding(x.shape[-1], -1, group.size), group)
 
 
 def gather_features(y: Tensor, num_features: int, group: Group | None = None) -> Tensor:
@@ -229,13 +231,14 @@ def gather_features(y: Tensor, num_features: int, group: Group | None = None) ->
     group = chosen(group)
     num_features = arguments.whole("num_features", num_features, "of all ranks together", least=0)
     _require_features("y", y)
-    cut = even_cut(num_features, -1, group.size)
-    if y.shape[-1] != len(cut.held[group.rank]):
+    sharding = even_sharding(num_features, -1, group.size)
+    num_own = len(sharding.ranges[group.rank])
+    if y.shape[-1] != num_own:
         raise ValueError(
-            f"rank {group.rank} of {group.size} has {len(cut.held[group.rank])} of {num_features} "
+            f"rank {group.rank} of {group.size} has {num_own} of {num_features} "
             f"features, but y has {y.shape[-1]}; give the features of all ranks together"
         )
-    return _Gather.apply(y, cut, group)
+    return _Gather.apply(y, sharding, group)
 
 
 def _require_features(name: str, x: Tensor) -> None:
@@ -246,23 +249,23 @@ def _require_features(name: str, x: Tensor) -> None:
 
 class _Share(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cut: Cut, group: Group) -> Tensor:
-        ctx.cut, ctx.group = cut, group
-        return cut.share(x, group.rank).clone()
+    def forward(ctx: Any, x: Tensor, sharding: Sharding, group: Group) -> Tensor:
+        ctx.sharding, ctx.group = sharding, group
+        return sharding.share(x, group.rank).clone()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.cut.gather(grad, ctx.group), None, None
+        return ctx.sharding.gather(grad, ctx.group), None, None
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, y: Tensor, cut: Cut, group: Group) -> Tensor:
-        ctx.cut, ctx.group = cut, group
-        return cut.gather(y, group)
+    def forward(ctx: Any, y: Tensor, sharding: Sharding, group: Group) -> Tensor:
+        ctx.sharding, ctx.group = sharding, group
+        return sharding.gather(y, group)
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.cut.share(grad, ctx.group.rank), None, None
+        return ctx.sharding.share(grad, ctx.group.rank), None, None

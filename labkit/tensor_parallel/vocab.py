@@ -29,7 +29,7 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import counted
 from labkit.tensor_parallel.activation_layout import ActivationLayout, leave
-from labkit.tensor_parallel.linear import even_cut
+from labkit.tensor_parallel.linear import even_sharding
 
 
 def vocab_embedding(
@@ -82,7 +82,7 @@ def vocab_cross_entropy(
         raise TypeError(
             f"logits are {logits_Nv.dtype}, which have no gradient; pass logits.float()"
         )
-    vocab = even_cut(vocab_size, 0, group.size).held[group.rank]
+    vocab = even_sharding(vocab_size, 0, group.size).ranges[group.rank]
     if logits_Nv.dim() != 2 or logits_Nv.shape != (len(targets_N), len(vocab)):
         raise ValueError(
             f"logits of shape {tuple(logits_Nv.shape)}, but rank {group.rank} of {group.size} has "

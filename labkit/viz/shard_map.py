@@ -13,7 +13,7 @@
 A plain colour is one rank's; stripes are what several ranks hold, each of them all of it.
 `parts_of` says which ranks hold which rows or columns of one tensor:
 
-    Cut(0, (range(0, 2), range(0, 2), range(2, 3), range(3, 3))) of a tensor (3, 64)
+    Sharding(0, (range(0, 2), range(0, 2), range(2, 3), range(3, 3))) of a tensor (3, 64)
         -> parts: ranks 0 and 1: rows 0-1; rank 2: row 2        no part: rank 3
 
 A label names ranks and rows on two lines or one, on three, or upright; in less room, the ranks
@@ -32,7 +32,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from labkit import arguments
 from labkit.calc.units import number_text
-from labkit.tensor_parallel.linear import Cut
+from labkit.tensor_parallel.linear import Sharding
 from labkit.viz import style
 from labkit.viz.style import Picture, blank_axes, require_names, text_inches
 
@@ -113,20 +113,20 @@ class Label(NamedTuple):
 
 
 def shards(
-    tensors: Mapping[str, tuple[Sequence[int], Cut]],
+    tensors: Mapping[str, tuple[Sequence[int], Sharding]],
     num_ranks: int,
     *,
     title: str = "which rank holds which part",
 ) -> Picture:
     """Draw each tensor on every rank before, and cut over the ranks after.
 
-    tensors: name -> (whole shape, labkit.tensor_parallel.Cut); Cut() is replicated. Shapes have one
-    or two dims; the form of a rectangle hints at them, within bounds. Where there is no room for
-    words, a part has its rank's colour alone. Returns a Picture. ValueError: no tensors or more
-    than 8, more than 8 ranks, a cut that does not fit its tensor. TypeError: no (shape, Cut), or no
-    names.
+    tensors: name -> (whole shape, labkit.tensor_parallel.Sharding); Sharding() is replicated.
+    Shapes have one or two dims; the form of a rectangle hints at them, within bounds. Where there
+    is no room for words, a part has its rank's colour alone. Returns a Picture. ValueError: no
+    tensors or more than 8, more than 8 ranks, a sharding that does not fit its tensor.
+    TypeError: no (shape, Sharding), or no names.
     """
-    require_names("tensors", tensors, "{name: (shape, Cut)}")
+    require_names("tensors", tensors, "{name: (shape, Sharding)}")
     arguments.whole("num_ranks", num_ranks, f"1 to {MAX_RANKS}, a colour each", most=MAX_RANKS)
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise ValueError(
@@ -266,30 +266,30 @@ def places_text(held: range, shape: tuple[int, ...], dim: int) -> str:
 
 
 def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
-    """Return who holds what of `entry`, a (shape, Cut); `name` is for errors.
+    """Return who holds what of `entry`, a (shape, Sharding); `name` is for errors.
 
     TypeError: no such pair. ValueError: not one or two dims, an empty tensor, or a cut that is of
     another number of ranks or another tensor, or with shares that overlap without being equal.
     """
-    shape, cut = _entry(name, entry)
-    if cut.dim is None:
+    shape, sharding = _entry(name, entry)
+    if sharding.dim is None:
         everyone = Part(tuple(range(num_ranks)), range(shape[0]))
         return Parts(shape, 0, (everyone,), num_ranks, (everyone.held,) * num_ranks)
-    if cut.dim not in range(-len(shape), len(shape)):
-        raise ValueError(f"{name}: the cut is along dim {cut.dim}, and the shape is {shape}")
-    if len(cut.held) != num_ranks:
+    if sharding.dim not in range(-len(shape), len(shape)):
+        raise ValueError(f"{name}: the cut is along dim {sharding.dim}, and the shape is {shape}")
+    if len(sharding.ranges) != num_ranks:
         raise ValueError(
-            f"{name}: the cut is for {len(cut.held)} ranks, and num_ranks={num_ranks}; make both "
-            "for one number"
+            f"{name}: sharding is for {len(sharding.ranges)} ranks, and num_ranks={num_ranks}; "
+            "make both for one number"
         )
-    dim = cut.dim % len(shape)
-    for rank, held in enumerate(cut.held):
+    dim = sharding.dim % len(shape)
+    for rank, held in enumerate(sharding.ranges):
         if held.step != 1 or not 0 <= held.start <= held.start + len(held) <= shape[dim]:
             raise ValueError(
                 f"{name}: rank {rank} holds {held} of dim {dim}, which has {shape[dim]}; give "
                 "ranges of step 1 within it"
             )
-    parts = _shared(name, cut.held)
+    parts = _shared(name, sharding.ranges)
     ends = [0, *(part.held.stop for part in parts)]
     starts = [*(part.held.start for part in parts), shape[dim]]
     for nobodys in filter(None, map(range, ends, starts)):
@@ -297,23 +297,25 @@ def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
             f"{name}: nobody holds {places_text(nobodys, shape, dim)} of {shape}; give the shape "
             "of the whole tensor, and the cut that was made for it"
         )
-    return Parts(shape, dim, parts, num_ranks, cut.held)
+    return Parts(shape, dim, parts, num_ranks, sharding.ranges)
 
 
-def _entry(name: str, entry: Any) -> tuple[tuple[int, ...], Cut]:
+def _entry(name: str, entry: Any) -> tuple[tuple[int, ...], Sharding]:
     try:
-        lengths, cut = entry
+        lengths, sharding = entry
         shape = tuple(map(int, lengths))
     except (TypeError, ValueError):
-        shape, cut = (), None
-    if not isinstance(cut, Cut):
-        raise TypeError(f"{name}: {entry!r:.80} is no (shape, Cut), such as ((256, 64), Cut())")
+        shape, sharding = (), None
+    if not isinstance(sharding, Sharding):
+        raise TypeError(
+            f"{name}: {entry!r:.80} is no (shape, Sharding), such as ((256, 64), Sharding())"
+        )
     if len(shape) not in (1, 2) or min(shape) < 1:
         raise ValueError(
             f"{name}: a picture has room for rows and columns, and {shape} is not one or two "
             "positive lengths; reshape it, or leave it out"
         )
-    return shape, cut
+    return shape, sharding
 
 
 def _shared(name: str, held: Sequence[range]) -> tuple[Part, ...]:

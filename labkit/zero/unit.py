@@ -44,7 +44,7 @@ reduced anyway, and no other message says so. A real gradient has 0.0 for -0.0.
 """
 
 
-class Sharding(NamedTuple):
+class ShardingOptions(NamedTuple):
     """The sharding of a module: the same for all of its units."""
 
     group: Group
@@ -60,7 +60,9 @@ class Sharding(NamedTuple):
 class Unit:
     """The parameters of one module, gathered before it computes and released after."""
 
-    def __init__(self, name: str, parameters: Mapping[str, nn.Parameter], how: Sharding) -> None:
+    def __init__(
+        self, name: str, parameters: Mapping[str, nn.Parameter], how: ShardingOptions
+    ) -> None:
         self.name, self._how = name, how
         self.flats = [FlatParameter(each, how) for each in _by_kind(parameters)]
         self.is_gathered = False
@@ -153,7 +155,7 @@ def _reduce(gradients: Tensor, name: str, backend: CollectiveBackend, group: Gro
 class FlatParameter:
     """Parameters of one kind in one flat tensor: a shard of it, and all of it while it is used."""
 
-    def __init__(self, named: Mapping[str, nn.Parameter], how: Sharding) -> None:
+    def __init__(self, named: Mapping[str, nn.Parameter], how: ShardingOptions) -> None:
         """Keep this rank's shard of the parameters, and release them."""
         self.names, self.parameters, self._how = tuple(named), tuple(named.values()), how
         layout = by_elements([p.numel() for p in self.parameters], how.group.size)

@@ -64,7 +64,7 @@ from labkit.optimizer import require_in_use
 from labkit.zero.flat import require_floating
 from labkit.zero.optimizer_within import takes_fragments
 from labkit.zero.passes import Passes
-from labkit.zero.unit import FlatParameter, Sharding, Unit
+from labkit.zero.unit import FlatParameter, ShardingOptions, Unit
 
 ROOT = "the rest"  # the root unit, in labels of messages and in errors
 _LISTS = nn.ModuleList | nn.ModuleDict
@@ -140,7 +140,7 @@ class FullyShardedModule(nn.Module):
         backend, num_ranks = chosen_backend(backend, self.group), self.group.size
         if replicas is not None:
             backend, num_ranks = across(thread.own(replicas), backend), num_ranks * replicas.size
-        how = Sharding(self.group, thread, backend, num_ranks, compute_dtype, debug)
+        how = ShardingOptions(self.group, thread, backend, num_ranks, compute_dtype, debug)
         by_unit = parameters_by_unit(module, modules)
         self._units = [Unit(name, parameters, how) for name, parameters in by_unit.items()]
         self._passes = Passes(self._units, [u for u in self._units if u.name in resharded])

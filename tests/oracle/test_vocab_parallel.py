@@ -8,7 +8,7 @@ from labkit import RankError, calc, run
 from labkit.tensor_parallel import (
     Replicated,
     SequenceSharded,
-    even_cut,
+    even_sharding,
     vocab_cross_entropy,
     vocab_embedding,
 )
@@ -88,10 +88,10 @@ def embedding(world, vocab, form):
     table = torch.randn(vocab, D, dtype=torch.float64)
     tokens = torch.randint(vocab, (B, T))
     tokens[0] = tokens[0, 0]  # one token several times: its gradients add up
-    cut = even_cut(vocab, 0, world.size)
-    mine = cut.parameter(table.requires_grad_(), world.rank)
+    sharding = even_sharding(vocab, 0, world.size)
+    mine = sharding.parameter(table.requires_grad_(), world.rank)
     layout = Replicated(world) if form == "replicated" else SequenceSharded(world, B, T)
-    x = vocab_embedding(tokens, mine, cut.held[world.rank], layout)
+    x = vocab_embedding(tokens, mine, sharding.ranges[world.rank], layout)
     weights = torch.arange(B * T * D, dtype=torch.float64).view(B * T, D)
     whole = table.detach().clone().requires_grad_()
     rows = F.embedding(tokens, whole).flatten(0, 1)

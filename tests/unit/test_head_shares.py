@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkit.tensor_parallel import Cut, HeadShares, even_cut, head_choices
+from labkit.tensor_parallel import HeadShares, Sharding, even_sharding, head_choices
 
 SHAPES = [(H, G) for H in (1, 2, 6, 8, 12) for G in range(1, H + 1) if H % G == 0]
 
@@ -68,15 +68,15 @@ def test_a_rank_that_is_not_there_has_no_heads():
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_a_dim_is_cut_as_tensor_split_does(length, num_ranks):
     whole = torch.arange(length * 2).view(2, length)
-    cut = even_cut(length, 1, num_ranks)
+    sharding = even_sharding(length, 1, num_ranks)
     for rank, part in enumerate(whole.tensor_split(num_ranks, 1)):
-        assert torch.equal(cut.share(whole, rank), part)
-        assert cut.whole_shape(part) == whole.shape
+        assert torch.equal(sharding.share(whole, rank), part)
+        assert sharding.full_shape(part) == whole.shape
 
 
 def test_a_share_is_a_copy_and_frozen_as_the_whole_is():
     whole = torch.nn.Parameter(torch.zeros(4, 2), requires_grad=False)
-    part = even_cut(4, 0, 2).parameter(whole, 1)
+    part = even_sharding(4, 0, 2).parameter(whole, 1)
     part.fill_(1.0)
     assert whole.sum() == 0 and not part.requires_grad
-    assert Cut().parameter(torch.zeros(2), 0).data_ptr() != whole.data_ptr()
+    assert Sharding().parameter(torch.zeros(2), 0).data_ptr() != whole.data_ptr()

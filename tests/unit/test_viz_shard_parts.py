@@ -3,34 +3,34 @@
 import pytest
 
 from labkit import viz
-from labkit.tensor_parallel import REPLICATED, Cut, even_cut
+from labkit.tensor_parallel import REPLICATED, Sharding, even_sharding
 from labkit.viz.shard_map import parts_of
 
 
 def test_words_for_ranks_and_rows():
-    one = parts_of("w", ((4, 4), Cut(1, (range(3), range(3), range(3), range(3, 4)))), 4)
+    one = parts_of("w", ((4, 4), Sharding(1, (range(3), range(3), range(3), range(3, 4)))), 4)
     assert [one.who(part) for part in one.parts] == ["ranks 0-2", "rank 3"]
     assert [one.what(part) for part in one.parts] == ["columns 0-2", "column 3"]
-    alone = parts_of("w", ((4,), even_cut(4, 0, 1)), 1)
+    alone = parts_of("w", ((4,), even_sharding(4, 0, 1)), 1)
     assert [(alone.who(part), alone.what(part)) for part in alone.parts] == [("rank 0", "")]
-    apart = parts_of("w", ((4,), Cut(0, (range(2), range(2, 4), range(2), range(2, 4)))), 4)
+    apart = parts_of("w", ((4,), Sharding(0, (range(2), range(2, 4), range(2), range(2, 4)))), 4)
     assert [apart.who(part) for part in apart.parts] == ["ranks 0, 2", "ranks 1, 3"]
     assert [apart.what(part) for part in apart.parts] == ["elements 0-1", "elements 2-3"]
 
 
 @pytest.mark.parametrize(
-    ("shape", "cut", "numbers"),
+    ("shape", "sharding", "numbers"),
     [
-        ((256, 64), even_cut(256, 0, 4), "256 x 64 -> 64 x 64"),
-        ((64, 256), even_cut(256, 1, 4), "64 x 256 -> 64 x 64"),
-        ((65, 64), even_cut(65, 0, 4), "65 x 64 -> 17 or 16 x 64"),
-        ((65,), Cut(0, (range(0), range(30), range(30, 64), range(64, 65))), "65 -> 34 to 0"),
+        ((256, 64), even_sharding(256, 0, 4), "256 x 64 -> 64 x 64"),
+        ((64, 256), even_sharding(256, 1, 4), "64 x 256 -> 64 x 64"),
+        ((65, 64), even_sharding(65, 0, 4), "65 x 64 -> 17 or 16 x 64"),
+        ((65,), Sharding(0, (range(0), range(30), range(30, 64), range(64, 65))), "65 -> 34 to 0"),
         ((50257, 768), REPLICATED, "50,257 x 768 -> 50,257 x 768"),
     ],
 )
-def test_the_shapes_before_and_after_are_said(shape, cut, numbers):
-    assert parts_of("w", (shape, cut), 4).numbers == numbers
-    picture = viz.shards({"w": (shape, cut)}, 4)
+def test_the_shapes_before_and_after_are_said(shape, sharding, numbers):
+    assert parts_of("w", (shape, sharding), 4).numbers == numbers
+    picture = viz.shards({"w": (shape, sharding)}, 4)
     assert f"after: {numbers}" in [text.get_text() for text in picture.axes[0].texts]
     assert f"w {numbers}" in repr(picture)
 
@@ -42,30 +42,35 @@ W = (8, 8)
     ("tensors", "num_ranks", "error", "match"),
     [
         ({}, 2, ValueError, "0 tensors: .* 1 to 8"),
-        ({str(n): (W, Cut()) for n in range(9)}, 2, ValueError, "9 tensors"),
-        ([1], 2, TypeError, r"tensors=\[1\]: give \{name: \(shape, Cut\)\}"),
+        ({str(n): (W, Sharding()) for n in range(9)}, 2, ValueError, "9 tensors"),
+        ([1], 2, TypeError, r"tensors=\[1\]: give \{name: \(shape, Sharding\)\}"),
         (None, 2, TypeError, "tensors=None: give"),
-        (Cut(), 2, TypeError, "tensors=Cut"),
-        ({1: (W, Cut())}, 2, TypeError, "tensors has the name 1, which is no text"),
-        ({"w": (W, Cut())}, 9, ValueError, "num_ranks=9: 1 to 8"),
-        ({"w": (W, Cut())}, 0, ValueError, "num_ranks=0"),
-        ({"w": (W, Cut())}, 2.0, TypeError, "num_ranks=2.0"),
-        ({"w": W}, 2, TypeError, r"w: \(8, 8\) is no \(shape, Cut\)"),
-        ({"w": Cut()}, 2, TypeError, "is no"),
-        ({"w": (None, Cut())}, 2, TypeError, "is no"),
-        ({"w": ((8, 8, 8), Cut())}, 2, ValueError, r"w: .*\(8, 8, 8\)"),
-        ({"w": ((), Cut())}, 2, ValueError, "positive lengths"),
-        ({"w": ((8, 0), Cut())}, 2, ValueError, "positive lengths"),
-        ({"w": (W, even_cut(8, 0, 3))}, 2, ValueError, "w: the cut is for 3 ranks"),
-        ({"w": (W, even_cut(8, 2, 2))}, 2, ValueError, "along dim 2"),
-        ({"w": (W, even_cut(9, 0, 2))}, 2, ValueError, r"rank 1 holds range\(5, 9\) of dim 0"),
-        ({"w": (W, Cut(0, (range(0, 8, 2), range(1, 8, 2))))}, 2, ValueError, "step 1"),
-        ({"w": (W, Cut(0, (range(5), range(4, 8))))}, 2, ValueError, "rank 0 and rank 1 hold"),
-        ({"w": (W, Cut(0, (range(8), range(4))))}, 2, ValueError, "equal, or apart"),
-        ({"w": (W, even_cut(6, 0, 2))}, 2, ValueError, "w: nobody holds rows 6-7"),
-        ({"w": (W, even_cut(7, 1, 2))}, 2, ValueError, "w: nobody holds column 7"),
-        ({"w": (W, Cut(0, (range(3), range(5, 8))))}, 2, ValueError, "nobody holds rows 3-4"),
-        ({"w": ((8,), Cut(0, (range(0), range(0))))}, 2, ValueError, "nobody holds elements 0-7"),
+        (Sharding(), 2, TypeError, "tensors=Sharding"),
+        ({1: (W, Sharding())}, 2, TypeError, "tensors has the name 1, which is no text"),
+        ({"w": (W, Sharding())}, 9, ValueError, "num_ranks=9: 1 to 8"),
+        ({"w": (W, Sharding())}, 0, ValueError, "num_ranks=0"),
+        ({"w": (W, Sharding())}, 2.0, TypeError, "num_ranks=2.0"),
+        ({"w": W}, 2, TypeError, r"w: \(8, 8\) is no \(shape, Sharding\)"),
+        ({"w": Sharding()}, 2, TypeError, "is no"),
+        ({"w": (None, Sharding())}, 2, TypeError, "is no"),
+        ({"w": ((8, 8, 8), Sharding())}, 2, ValueError, r"w: .*\(8, 8, 8\)"),
+        ({"w": ((), Sharding())}, 2, ValueError, "positive lengths"),
+        ({"w": ((8, 0), Sharding())}, 2, ValueError, "positive lengths"),
+        ({"w": (W, even_sharding(8, 0, 3))}, 2, ValueError, "w: sharding is for 3 ranks"),
+        ({"w": (W, even_sharding(8, 2, 2))}, 2, ValueError, "along dim 2"),
+        ({"w": (W, even_sharding(9, 0, 2))}, 2, ValueError, r"rank 1 holds range\(5, 9\) of dim 0"),
+        ({"w": (W, Sharding(0, (range(0, 8, 2), range(1, 8, 2))))}, 2, ValueError, "step 1"),
+        ({"w": (W, Sharding(0, (range(5), range(4, 8))))}, 2, ValueError, "rank 0 and rank 1 hold"),
+        ({"w": (W, Sharding(0, (range(8), range(4))))}, 2, ValueError, "equal, or apart"),
+        ({"w": (W, even_sharding(6, 0, 2))}, 2, ValueError, "w: nobody holds rows 6-7"),
+        ({"w": (W, even_sharding(7, 1, 2))}, 2, ValueError, "w: nobody holds column 7"),
+        ({"w": (W, Sharding(0, (range(3), range(5, 8))))}, 2, ValueError, "nobody holds rows 3-4"),
+        (
+            {"w": ((8,), Sharding(0, (range(0), range(0))))},
+            2,
+            ValueError,
+            "nobody holds elements 0-7",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tensors, num_ranks, error, match):

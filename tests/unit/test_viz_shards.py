@@ -4,20 +4,20 @@ import pytest
 from matplotlib.colors import to_hex
 
 from labkit import viz
-from labkit.tensor_parallel import REPLICATED, Cut, HeadShares, even_cut
-from labkit.tensor_parallel.linear import head_cut
+from labkit.tensor_parallel import REPLICATED, HeadShares, Sharding, even_sharding
+from labkit.tensor_parallel.linear import head_sharding
 from labkit.viz import style
 from labkit.viz.shard_map import Box, Label, draw_labels
 
 SHARES = HeadShares(num_heads=4, num_kv_heads=2, num_ranks=4)
-KEYS = head_cut([SHARES.keys(rank) for rank in range(4)], 16, 0)
+KEYS = head_sharding([SHARES.keys(rank) for rank in range(4)], 16, 0)
 GPT = {
-    "token: w_VD": ((65, 64), even_cut(65, 0, 4)),
-    "query: w_HD": ((64, 64), even_cut(64, 0, 4)),
+    "token: w_VD": ((65, 64), even_sharding(65, 0, 4)),
+    "query: w_HD": ((64, 64), even_sharding(64, 0, 4)),
     "key: w_KD": ((32, 64), KEYS),
-    "out: w_DH": ((64, 64), even_cut(64, 1, 4)),
-    "up: w_FD": ((256, 64), even_cut(256, 0, 4)),
-    "down: w_DF": ((64, 256), even_cut(256, 1, 4)),
+    "out: w_DH": ((64, 64), even_sharding(64, 1, 4)),
+    "up: w_FD": ((256, 64), even_sharding(256, 0, 4)),
+    "down: w_DF": ((64, 256), even_sharding(256, 1, 4)),
     "norm: w_D": ((64,), REPLICATED),
     "position: w_TD": ((32, 64), REPLICATED),
 }
@@ -51,7 +51,7 @@ def is_cut_off_at(patch, stripes):
     return stripes.get_clip_box().bounds == pytest.approx(patch.get_window_extent().bounds)
 
 
-def held(picture, shape, dim):
+def ranges(picture, shape, dim):
     """Of the one tensor in the picture: {(first, length): colours}, in rows or columns."""
     (before, _), *after = frames(picture)
     side, other = (1, 0) if dim == 0 and len(shape) == 2 else (0, 1)
@@ -68,28 +68,30 @@ def held(picture, shape, dim):
 
 
 @pytest.mark.parametrize(
-    ("shape", "cut"),
+    ("shape", "sharding"),
     [
-        ((256, 64), even_cut(256, 0, 4)),
-        ((64, 256), even_cut(256, 1, 4)),
-        ((65, 64), even_cut(65, 0, 4)),
-        ((65,), even_cut(65, 0, 4)),
-        ((64, 10), even_cut(10, -1, 4)),
-        ((10, 64), even_cut(10, -2, 4)),
-        ((64, 64), Cut(0, (range(48, 64), range(16), range(16, 32), range(32, 48)))),
+        ((256, 64), even_sharding(256, 0, 4)),
+        ((64, 256), even_sharding(256, 1, 4)),
+        ((65, 64), even_sharding(65, 0, 4)),
+        ((65,), even_sharding(65, 0, 4)),
+        ((64, 10), even_sharding(10, -1, 4)),
+        ((10, 64), even_sharding(10, -2, 4)),
+        ((64, 64), Sharding(0, (range(48, 64), range(16), range(16, 32), range(32, 48)))),
     ],
 )
-def test_each_rank_has_its_rows_or_columns_in_its_colour(shape, cut):
-    picture = viz.shards({"w": (shape, cut)}, 4)
-    dim = cut.dim % len(shape)
-    expected = {(part.start, len(part)): [colour(rank)] for rank, part in enumerate(cut.held)}
-    assert held(picture, shape, dim) == expected
+def test_each_rank_has_its_rows_or_columns_in_its_colour(shape, sharding):
+    picture = viz.shards({"w": (shape, sharding)}, 4)
+    dim = sharding.dim % len(shape)
+    expected = {
+        (part.start, len(part)): [colour(rank)] for rank, part in enumerate(sharding.ranges)
+    }
+    assert ranges(picture, shape, dim) == expected
 
 
 def test_before_every_rank_holds_all_of_it():
-    (_, colours), *_ = frames(viz.shards({"w": ((64, 64), even_cut(64, 0, 3))}, 3))
+    (_, colours), *_ = frames(viz.shards({"w": ((64, 64), even_sharding(64, 0, 3))}, 3))
     assert colours == sorted(colour(rank) for rank in range(3))
-    texts = said(viz.shards({"w": ((64, 64), even_cut(64, 0, 3))}, 3))
+    texts = said(viz.shards({"w": ((64, 64), even_sharding(64, 0, 3))}, 3))
     assert "before: every rank" in texts and texts.count("all ranks") == 1
 
 
@@ -97,33 +99,33 @@ def test_what_several_ranks_hold_is_striped_in_their_colours():
     picture = viz.shards({"key": ((32, 64), KEYS)}, 4)
     pairs = {(0, 16): (0, 1), (16, 16): (2, 3)}
     expected = {place: sorted(map(colour, ranks)) for place, ranks in pairs.items()}
-    assert held(picture, (32, 64), 0) == expected
+    assert ranges(picture, (32, 64), 0) == expected
     assert {"ranks 0, 1\nrows 0-15", "ranks 2, 3\nrows 16-31"} <= set(said(picture))
 
 
 def test_a_replicated_tensor_stays_whole_on_all_ranks():
-    picture = viz.shards({"norm": ((64,), Cut())}, 4)
-    assert held(picture, (64,), 0) == {(0, 64): sorted(colour(rank) for rank in range(4))}
+    picture = viz.shards({"norm": ((64,), Sharding())}, 4)
+    assert ranges(picture, (64,), 0) == {(0, 64): sorted(colour(rank) for rank in range(4))}
     assert said(picture).count("all ranks") == 2
     assert "after: 64 -> 64" in said(picture)
 
 
 def test_even_the_smallest_shared_part_shows_every_rank():
-    cut = Cut(1, (range(1),) * 7 + (range(1, 100),))
-    _, (_, sliver), _ = frames(viz.shards({"w": ((4, 100), cut)}, 8))
+    sharding = Sharding(1, (range(1),) * 7 + (range(1, 100),))
+    _, (_, sliver), _ = frames(viz.shards({"w": ((4, 100), sharding)}, 8))
     assert sliver == sorted(colour(rank) for rank in range(7))
 
 
 def test_an_empty_share_is_no_part_and_is_named():
-    picture = viz.shards({"w": ((2, 64), even_cut(2, 0, 4))}, 4)
-    assert held(picture, (2, 64), 0) == {(0, 1): [colour(0)], (1, 1): [colour(1)]}
+    picture = viz.shards({"w": ((2, 64), even_sharding(2, 0, 4))}, 4)
+    assert ranges(picture, (2, 64), 0) == {(0, 1): [colour(0)], (1, 1): [colour(1)]}
     assert "nothing: ranks 2, 3" in said(picture)
     assert "(nothing: ranks 2, 3)" in repr(picture)
 
 
 def test_rectangles_hint_at_shapes_within_bounds():
     def form(shape):
-        ((_, _, width, height), _), *_ = frames(viz.shards({"w": (shape, Cut())}, 2))
+        ((_, _, width, height), _), *_ = frames(viz.shards({"w": (shape, Sharding())}, 2))
         return width / height
 
     assert form((256, 64)) < form((128, 64)) < form((64, 64)) == 1
@@ -151,14 +153,14 @@ def test_parts_of_a_tensor_are_labelled_in_one_way_and_inside():
 
 
 def test_what_fits_in_one_part_only_is_written_in_none():
-    picture = viz.shards({"w": ((151_936, 8_192), even_cut(151_936, 0, 4))}, 4)
+    picture = viz.shards({"w": ((151_936, 8_192), even_sharding(151_936, 0, 4))}, 4)
     labels = [text for text in picture.axes[0].texts if text.get_text().startswith("rank")]
     assert len(labels) == 4 and len({text.get_fontsize() for text in labels}) == 1
 
 
 def test_nothing_is_written_over_anything_else_or_beyond_the_edge():
     long = {f"blocks.{n}.attention.key_value_projection.weight": GPT["up: w_FD"] for n in range(7)}
-    vocab = (151_936, 8_192), even_cut(151_936, 0, 4)
+    vocab = (151_936, 8_192), even_sharding(151_936, 0, 4)
     for tensors in (GPT, {"vocab": vocab, **long}):
         picture = viz.shards(tensors, 4)
         boxes = [text.get_window_extent() for text in picture.axes[0].texts if text.get_text()]
@@ -168,15 +170,15 @@ def test_nothing_is_written_over_anything_else_or_beyond_the_edge():
 
 
 def test_where_words_do_not_fit_a_rank_has_its_colour_alone():
-    picture = viz.shards({"w": ((1000, 64), Cut(0, (range(990), range(990, 1000))))}, 2)
-    assert held(picture, (1000, 64), 0) == {(0, 990): [colour(0)], (990, 10): [colour(1)]}
+    picture = viz.shards({"w": ((1000, 64), Sharding(0, (range(990), range(990, 1000))))}, 2)
+    assert ranges(picture, (1000, 64), 0) == {(0, 990): [colour(0)], (990, 10): [colour(1)]}
     assert [text for text in said(picture) if text.startswith("rank")] == ["rank 0\nrows 0-989"]
     (legend,) = [child for child in picture.axes[0].get_children() if hasattr(child, "get_texts")]
     assert [text.get_text() for text in legend.get_texts()] == ["rank 0", "rank 1"]
 
 
 def test_a_label_turns_before_it_is_left_out():
-    axes = viz.shards({"w": ((4, 4), Cut())}, 1).axes[0]
+    axes = viz.shards({"w": ((4, 4), Sharding())}, 1).axes[0]
     before = len(axes.texts)
     draw_labels(axes, [Label(Box(0, 0, 0.2, 0.9), "rank 0", "rows 0-1", False)])
     draw_labels(axes, [Label(Box(0, 0, 0.05, 0.05), "rank 0", "rows 0-1", False)])
@@ -185,7 +187,7 @@ def test_a_label_turns_before_it_is_left_out():
 
 
 def test_eight_tensors_on_eight_ranks_make_a_small_picture():
-    eight = {name: (shape, even_cut(shape[0], 0, 8)) for name, (shape, _) in GPT.items()}
+    eight = {name: (shape, even_sharding(shape[0], 0, 8)) for name, (shape, _) in GPT.items()}
     picture = viz.shards(eight, 8, title="everything")
     assert len(picture.png()) < 100_000
     assert repr(picture).startswith("<everything: token: w_VD 65 x 64 -> 9 or 8 x 64, query")
