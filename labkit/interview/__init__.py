@@ -1,6 +1,6 @@
 """The engines of question cards, drills, mock interviews and the claims court.
 
-What they ask lies in labkit/course, a folder per subject.
+Their questions are in labkit/course, a folder per subject.
 
     cards/          card.py reads cards; sitting.py asks them and remembers the rating
     evidence.py     prove("14 steps", "calc.collective('all_reduce', 'ring', 8).steps")
@@ -8,8 +8,8 @@ What they ask lies in labkit/course, a folder per subject.
     real_run.py     how such a run is written; recorded_times.py where it reads a clock
     drills/         questions with fresh numbers: drill.py makes one, question.py judges an answer
     case_files.py   a slow job to diagnose, made by slow_case.py
-    court.py        claims, and what calc and real runs say of them
+    court.py        claims, judged by calc and real runs
     mock/           an interview with a plan, a clock and a report
-    standing.py     how far a learner is with all of it
+    standing.py     a learner's standing in everything
     anki.py         the cards as a file for Anki; page.py: Markdown as HTML
 """

@@ -1,10 +1,10 @@
-"""The question cards as a file that Anki imports: File > Import, and nothing has to be chosen.
+"""The question cards as a file for Anki: File > Import, without any settings.
 
     #separator:tab  #html:true  #notetype:Basic  #deck:...  #guid column:1  #tags column:4
     labkit-co-8 <tab> prompt <tab> answer, rubric, mistake, sources, in HTML <tab> tags
 
-Every card keeps its guid, so that importing a later file updates notes and leaves what Anki knows
-of them. Format: Anki's manual, "Importing text files", file headers.
+Every card keeps its guid, so that importing a later file updates notes and keeps their history in
+Anki. Format: Anki's manual, "Importing text files", file headers.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ _HEADERS = (
 
 
 def anki_text(cards: Iterable[Card]) -> str:
-    """The whole file."""
+    """Return the text of the whole file."""
     return "\n".join([*_HEADERS, *map(_note, cards), ""])
 
 
 def export_anki(path: Path, cards: Iterable[Card]) -> int:
-    """Write the file, whole or not at all. Returns the number of notes; OSError where it cannot."""
+    """Write the file, whole or not at all. Returns the number of notes. Raises OSError."""
     chosen = list(cards)
     write_whole(path, anki_text(chosen))
     return len(chosen)
@@ -63,5 +63,5 @@ def _back(card: Card) -> str:
 
 
 def _on_a_line(field: str) -> str:
-    """A note is a line and a field ends at a tab, so that neither may be in one."""
+    """Remove line breaks and tabs, since a note is a line and a field ends at a tab."""
     return field.replace("\t", "    ").replace("\r", "").replace("\n", " ")

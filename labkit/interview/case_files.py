@@ -1,7 +1,7 @@
-"""Case files: a job is slow. Which cause, on which rank, and what would it gain without that?
+"""Case files: a slow job, with the question for the cause, its rank, and the gain without it.
 
     case = CASES["case_2"].question(seed=7)      real runs with a fault and without: slow_case.py
-    case.judge("straggler, rank 2, 28%")         a Ruling, as of a drill
+    case.judge("straggler, rank 2, 28%")         a Ruling, like that of a drill
 
 difficulty    the fault                                        asked for
 1             40% of a step, an obvious cause                  cause, gain
@@ -10,7 +10,7 @@ difficulty    the fault                                        asked for
 4             12%, while layers take uneven times by nature    cause, rank, gain
 5             40% and 15% at once                              the same, of what costs more
 
-A case is asked as a drill is, with two tries. Its answers are remembered as "case/2".
+A case is asked like a drill, with two tries. Its answers are stored as "case/2".
 """
 
 from collections.abc import Mapping

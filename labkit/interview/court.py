@@ -1,11 +1,11 @@
-"""The claims court: what circulates about distributed training, and what calc and real runs say.
+"""The claims court: common claims about distributed training, judged by calc and real runs.
 
 case = load_claims()["gpipe-10-4"]
 case.claim, case.verdict             "GPipe with 10 stages and ...: 53%", "wrong"
 findings(case)                       its exhibits, calculated and measured
 
-A subject's claims are in labkit/course/SUBJECT/claims.toml: the claim as it is said, the verdict,
-the truth, what was confused with what, evidence, exhibits. ClaimsError names claim, reason and fix.
+A subject's claims are in labkit/course/SUBJECT/claims.toml: the claim as people say it, the
+verdict, the truth, the confusion, evidence, exhibits. ClaimsError names claim, reason and fix.
 What clocks read is in labkit/course/times.json, with the machine and the date.
 """
 
@@ -58,7 +58,7 @@ VERDICTS: Mapping[str, Verdict] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One number of a text. Exactly one of proof, source and pending is given."""
+    """Evidence for one number of a text. Exactly one of proof, source and pending is given."""
 
     says: str = ""
     """The number as it stands in the text."""
@@ -72,7 +72,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """One thing that can be counted, as the claim has it, as calc has it, and as a run measures it.
+    """A countable quantity, by the claim, by calc, and as a run measures it.
 
     The claim stands if the number that it names is the proof's, rounded as the claim rounds it; or,
     where the claim is in words ("slightly more"), if the proof's number is within the bounds.
@@ -98,7 +98,7 @@ class Exhibit:
     more_than: float | None = None
     at_most: float | None = None
     unit: str = ""
-    """To show numbers in, where `claimed` has none."""
+    """Unit of shown numbers, if `claimed` has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """All that needs evidence."""
+        """The text in which numbers need evidence."""
         return f"{self.truth}\n{self.confusion}"
 
 
@@ -137,12 +137,12 @@ _KINDS_OF_EVIDENCE = ("proof", "source", "pending")
 
 
 class ClaimsError(ValueError):
-    """A file that holds no claims, or not only claims."""
+    """A file that does not hold claims, or not only claims."""
 
 
 @cache
 def load_claims() -> Mapping[str, Claim]:
-    """Every claim of the package by its key, in the course's order."""
+    """Return every claim of the package by its key, in the course's order."""
     claims: dict[str, Claim] = {}
     for subject in load_subjects().values():
         path = subject.folder / "claims.toml"
@@ -152,7 +152,7 @@ def load_claims() -> Mapping[str, Claim]:
 
 
 def read_claims(text: str) -> Mapping[str, Claim]:
-    """The claims of a TOML text by key. ClaimsError for whatever is no claim."""
+    """Return the claims of a TOML text by key. ClaimsError for anything else in it."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -184,7 +184,7 @@ def _claim(entry: dict[str, Any], number: int) -> Claim:
 
 
 def _made(kind: Any, entry: dict[str, Any], where: str) -> Any:
-    """A `kind` of an entry's fields; unknown and missing ones are refused."""
+    """Make a `kind` of an entry's fields; refuse unknown and missing ones."""
     allowed = {each.name: each for each in fields(kind)}
     if unknown := sorted(set(entry) - set(allowed)):
         raise ClaimsError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(allowed)}")
@@ -197,7 +197,7 @@ def _made(kind: Any, entry: dict[str, Any], where: str) -> Any:
 
 
 def _check(claim: Claim) -> None:
-    """Raises ClaimsError for fields that do not go together."""
+    """Raise ClaimsError for fields that contradict each other."""
 
     def fail(reason: str) -> ClaimsError:
         return ClaimsError(f"{claim.key}: {reason}")
@@ -220,13 +220,13 @@ class Finding:
 
     exhibit: Exhibit
     found: float
-    """By calc, or as published."""
+    """The value by calc, or as published."""
     measured: float | None
-    """By the run; None where there is none."""
+    """The value by the run; None if there is none."""
 
     @property
     def stands(self) -> bool:
-        """Return whether the claim is borne out, by what was found."""
+        """Return whether the value found supports the claim."""
         exhibit = self.exhibit
         if has_bounds(exhibit):
             return (
@@ -283,16 +283,16 @@ class Record(NamedTuple):
 
 @cache
 def record() -> Record:
-    """The one that the package has."""
+    """Return the package's record."""
     return Record(**json.loads(TIMES.read_text(encoding="utf-8")))
 
 
 def findings(claim: Claim, *, measure: bool = True, anew: bool = False) -> list[Finding]:
-    """Each exhibit of a claim with its numbers. BadProof where an expression fails.
+    """Return each exhibit of a claim with its numbers. BadProof if an expression fails.
 
-    measure: whether real runs are made, which takes some seconds; each is made once in a process.
+    measure: make real runs, which takes some seconds; each is made once in a process.
     Bytes and counts are measured now. Times are those of the `record`, and so the same on every
-    machine. anew: times, too, are measured now.
+    machine. anew: measure times now, too.
     """
     return list(_findings(claim, measure, anew))
 
@@ -316,7 +316,7 @@ def has_bounds(exhibit: Exhibit) -> bool:
 
 
 def shown(value: float, exhibit: Exhibit) -> str:
-    """A number in the unit in which the claim has it."""
+    """Write a number in the unit of the claim."""
     unit = exhibit.unit or exhibit.claimed.rstrip()
     if unit.endswith("%"):
         return f"{value:.1%}"

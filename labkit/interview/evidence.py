@@ -1,12 +1,13 @@
-"""Evidence: does an expression give the number that a text says?
+"""Check that an expression gives the number of a text.
 
 proved = prove("4.93 ms", "calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)")
 proved.holds, proved.value        True, 0.0049305...
 
 A number holds if the value, in its unit, rounds to it: "4.93 ms" is 4.925 to 4.935. Zeros at the
-end count as digits: "400 GB" is 399.5 to 400.5. Who rounds more says so: "about 400 GB", "nearly",
-"almost", "under" (the value is at most 5% less), "over", "more than" (at most 5% more). A word is a
-number, too: "three", "half" (within 4%), "twice". For several numbers the proof gives as many:
+end count as digits: "400 GB" is 399.5 to 400.5. More rounding needs a word: "about 400 GB",
+"nearly", "almost", "under" (the value is at most 5% less), "over", "more than" (at most 5% more). A
+word is a number, too: "three", "half" (within 4%), "twice". For several numbers the proof gives as
+many:
 "4, 3, 2 and 1". For no number it gives that text: "ring"; True is not enough.
 
 A proof is Python of one line, which value() evaluates. Its names are calc, math, runs, ratio
@@ -14,7 +15,7 @@ A proof is Python of one line, which value() evaluates. Its names are calc, math
 
 numbers("about 4.93 ms on 8 ranks")    4.93 (scale 1e-3, seconds, 2 decimals), and 8 (scale 1)
 
-A number inside a name (H100, fp32, GPT-3, 1F1B) is no number here.
+A number inside a name (H100, fp32, GPT-3, 1F1B) does not count.
 """
 
 import ast
@@ -31,11 +32,11 @@ from labkit.calc.result import Result
 from labkit.calc.units import UNITS
 from labkit.interview import runs
 
-_DENOMINATOR = 1000  # of a fraction that somebody says
+_DENOMINATOR = 1000  # of a fraction in words
 
 
 def ratio(share: Any) -> tuple[int, int]:
-    """A share as the fraction that a text writes, in lowest terms: (7, 23) for 0.30434..."""
+    """Return a share as a fraction in lowest terms: (7, 23) for 0.30434..."""
     return Fraction(float(share)).limit_denominator(_DENOMINATOR).as_integer_ratio()
 
 
@@ -99,7 +100,7 @@ _DIGITS = (
     r"|(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)"
 )
 _HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
-# Not inside a word, a number or a name such as GPT-3. After it no letter: "3D" is a name.
+# Not inside a word, a number or a name such as GPT-3, nor before a letter: "3D" is a name.
 _NUMBER = re.compile(
     rf"(?<![\w.])(?<![A-Za-z]-)(?:\$|[x×](?=\d))?(?P<digits>{_DIGITS})"
     rf"(?:(?P<attached>st|nd|rd|th|[KkMBTx×])(?!\w)"
@@ -125,22 +126,22 @@ class Number:
     start: int
     end: int
     value: float
-    """Without its unit: 4.93 for "4.93 ms"."""
+    """Value without its unit: 4.93 for "4.93 ms"."""
     scale: float
     """The unit in base units: 1e-3."""
     dimension: str
     """bytes, bytes/s, seconds, FLOP, bits, share, or "" for none that is known."""
     step: float
-    """One of the last digit that it shows, without the unit: 0.01."""
+    """Unit of its last digit: 0.01."""
 
 
 def numbers(text: str) -> list[Number]:
-    """Every number of `text` in digits, in order."""
+    """Return every number of `text` in digits, in order."""
     return [_number(match) for match in _NUMBER.finditer(text)]
 
 
 def said_numbers(says: str) -> list[Number]:
-    """The numbers of a claim: those in digits, or else the one that is written as a word."""
+    """Return the numbers of a claim: those in digits, or else the one written as a word."""
     if found := numbers(says):
         return found
     match = _WORD.search(says)
@@ -148,7 +149,7 @@ def said_numbers(says: str) -> list[Number]:
         return []
     word = match[1].lower()
     if word in _SHARES:
-        # Half is 0.48 to 0.52: whoever wants to be more exact writes 50%.
+        # Half is 0.48 to 0.52; 50% is more exact.
         value = _SHARES[word]
         return [Number(match[0], *match.span(), value, 1.0, "", 0.08 * value)]
     return [Number(match[0], *match.span(), _WORDS[word], 1.0, "", 1.0)]
@@ -181,7 +182,7 @@ _ABOUT = re.compile(
 )
 _BELOW, _ABOVE = ("nearly", "almost", "under", "less than"), ("over", "more than")
 _ABOUT_SHARE = 0.05
-_ROUNDING = 1e-9  # of the number: floating point, and a 5 that was meant to go up
+_ROUNDING = 1e-9  # of the number: floating point, and a 5 that should round up
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +209,10 @@ def prove(says: str, proof: str) -> Proved:
 
 
 def _difference(says: str, value: Any, is_product: bool) -> str:
-    """Why `value` is not what `says` says; "" if it is.
+    """Say why `value` is not what `says` says; "" if it is.
 
-    is_product: calc's results keep their dimension when a plain number is multiplied in, so 2 bytes
-    for each of N parameters are "parameters" to it: then nothing follows from the dimension.
+    is_product: then the dimension means nothing, because calc's results keep theirs when multiplied
+    by a plain number: 2 bytes for each of N parameters are "parameters" to it.
     """
     said = said_numbers(says)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Markdown of cards and reports as HTML. What looks like a tag in it stays text."""
+"""Turn Markdown of cards and reports into HTML. Tags in it stay text."""
 
 from functools import cache
 
@@ -6,7 +6,7 @@ from markdown_it import MarkdownIt
 
 
 def html_of(markdown: str) -> str:
-    """Paragraphs, lists, tables, code."""
+    """Return the HTML of paragraphs, lists, tables and code."""
     return str(_reader().render(markdown))
 
 

@@ -1,8 +1,8 @@
-"""Write evidence: run once for all who ask, and read what a rank did within a region.
+"""Runs for evidence: each is made once and shared, and read by region.
 
 @real_run stands above a function of labkit/course/SUBJECT/evidence.py. It takes numbers and texts,
-returns a number (or a tuple of them) in base units, and says in its docstring what runs where and
-what is counted. Bytes, counts and orders of events are the same on every machine. A time is
+returns a number (or a tuple of them) in base units, and its docstring describes the run and the
+quantity. Bytes, counts and orders of events are the same on every machine. A time is
 evidence only on throttled links, and then "about".
 """
 
@@ -15,12 +15,12 @@ from labkit.comm import Operation, Timeline
 
 Asked = ParamSpec("Asked")
 Measured = TypeVar("Measured")
-# Evidence is proved on busy machines, too, and none of these is meant to hang.
+# Evidence is proved on busy machines too, and none of these runs should hang.
 run = functools.partial(labkit.run, timeout=600)
 
 
 def real_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
-    """`fn`, which launches ranks, run once in this process for each set of arguments.
+    """Run `fn`, which launches ranks, once in this process for each set of arguments.
 
     Its arguments must be hashable: numbers, texts, tuples.
     """
@@ -28,7 +28,8 @@ def real_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
 
 
 def region_of(timeline: Timeline, name: str) -> tuple[float, float]:
-    """Start and end of the latest region of this name that has ended. KeyError if there is none."""
+    """Return start and end of the latest finished region of this name. KeyError if there is
+    none."""
     for each in reversed(timeline.regions):
         if each.name == name and each.end_s is not None:
             return each.start_s, each.end_s

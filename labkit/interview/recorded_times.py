@@ -1,4 +1,4 @@
-"""@timed_run: what clocks read in a run, live or from a record of an earlier one."""
+"""@timed_run: measured times of a run, live or from the record of an earlier one."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ _record: ContextVar[tuple[dict[str, Any], bool] | None] = ContextVar("_record", 
 
 
 def timed_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
-    """`fn`, which launches ranks and returns what clocks read, in lists that JSON holds.
+    """Run `fn`, which launches ranks and returns times in lists that JSON can hold.
 
     It runs once in this process for each set of arguments, which are hashable. Inside
     `times_of(record)` nothing runs: the record has the result.

@@ -9,7 +9,7 @@ from labkit.grade.catalog import load_modules, load_subjects
 
 
 class _Evidence:
-    """All that the evidence of a subject defines."""
+    """The functions that the evidence of a subject defines."""
 
     def __init__(self, subject: str) -> None:
         self._subject = subject

@@ -1,4 +1,4 @@
-"""A case: a fault is drawn, a training on 4 ranks runs with it and without, an answer is judged.
+"""A case: a training on 4 ranks with a random fault and without it, and the judge of an answer.
 
     briefing    The on-call engineer writes: since Tuesday a step takes 112 ms. Why?
     before      folder/slow/rank0.json ...      for Perfetto and `labkit profile`; on a throttled
@@ -8,8 +8,8 @@
     after       folder/without/rank0.json ...   the same run without that fault
                 folder/answer.html              the diagnosis, and the two runs side by side
 
-The gain is the share of a step that goes with the fault. A replay of the trace predicts it and the
-second run measures it; what lies between the two, or up to 5 points beside them, is right.
+The gain is the share of a step that is saved without the fault. A replay of the trace predicts it
+and the second run measures it. An answer between the two, or up to 5 points beside them, is right.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from labkit.profile.bottleneck import FAULTS, Finding
 
 WORLD_SIZE = 4
 SHARES = {1: 0.4, 2: 0.4, 3: 0.2, 4: 0.12, 5: 0.4}
-"""By difficulty: the seconds of a fault, as a share of a healthy step."""
+"""Seconds of a fault as a share of a healthy step, by difficulty."""
 SECOND, UNEVEN = 0.15, 0.05
 TOLERANCE = 0.05
 """Largest allowed error of a predicted gain: 5 points."""
 _RUNS = 3
-"""A case that is not clear is run again."""
+"""Most runs of a case, which is run again if it is not clear."""
 _BUSY = "This machine was busy: the trace shows the fault less clearly than it should."
 _JOBS = {
     "ddp": "data-parallel job (DDP)",
@@ -73,7 +73,7 @@ SUSPECTS = {
     "slow link, pp": (3,),
     "slow link, tp": (3,),
 }
-"""By name in inject.CATALOGUE: the difficulties at which a fault may be drawn."""
+"""Difficulties at which a fault may be drawn, by its name in inject.CATALOGUE."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Case(Question):
         return is_named and high - low <= 2 * TOLERANCE
 
     def judge(self, text: str) -> Ruling:
-        """Rule on `cause, rank, gain in percent`, in any order: what is right, and what is not."""
+        """Rule on `cause, rank, gain in percent`, in any order, part by part."""
         said = text.lower()
         fault, (low, high) = self.drawn.faults[0], self.gains
         asks_rank = self.drawn.difficulty > 1
@@ -164,7 +164,7 @@ def open_case(difficulty: int, seed: int) -> Case:
 
 
 def draw(difficulty: int, seed: int) -> Drawn:
-    """The faults and the strategy of a case."""
+    """Draw the faults and the strategy of a case."""
     rng = random.Random(f"case {difficulty} {seed}")
     suspects = [CATALOGUE[name] for name, levels in SUSPECTS.items() if difficulty in levels]
     suspect = rng.choice(suspects)
@@ -180,7 +180,7 @@ def draw(difficulty: int, seed: int) -> Drawn:
 
 
 def _recorded(folder: Path, drawn: Drawn, faults: Sequence[Fault]) -> Trace:
-    """A training with these faults: its files in the folder, and its trace."""
+    """Train with these faults. Write the files to the folder, and return the trace."""
     with contextlib.redirect_stdout(io.StringIO()):  # notes on messages that came late
         return timed_run(
             *faults, strategy=drawn.strategy, on_network=drawn.on_network, folder=folder
@@ -188,7 +188,7 @@ def _recorded(folder: Path, drawn: Drawn, faults: Sequence[Fault]) -> Trace:
 
 
 def case_of(drawn: Drawn, slow: Trace, without: Trace, folder: Path) -> Case:
-    """The case of two traces; writes its pages to the folder."""
+    """Return the case of two traces, and write its pages to the folder."""
     report, comparison = profile.report(slow), profile.compare(without, slow)
     fault, findings = drawn.faults[0], report.findings
     finding = next((each for each in findings if each.cause == fault.cause), findings[0])

@@ -1,4 +1,4 @@
-"""A learner's standing in everything that is practised here, read once and as of one moment.
+"""A learner's standing in everything that is practised here, at one moment.
 
 standing()                        of the store
 standing_of(events, now_s)        of any events, as if `now_s` were now
@@ -7,9 +7,9 @@ A terminal and a notebook show the same Standing, each in its own way.
 
 subjects_by_group()["Pipeline parallelism"]    ["card/pp-1", ..., "drill/...", "exercise/..."]
 
-That is all that can be practised. A card and a drill say which topic they are of; a claim of the
-court says its main topic first. An exercise is of the subject in whose folder it lies. Predictions
-are the notebooks' own, and listed nowhere.
+That is everything to practise. Cards and drills name their topic; a claim of the court names its
+main topic first. An exercise belongs to the subject of its folder. Predictions belong to notebooks,
+and are listed nowhere.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ from labkit.progress.statistics import ExerciseRow, Mastery
 
 
 def subjects_by_group() -> dict[str, list[str]]:
-    """In the order of the course."""
+    """Return the subjects of practice by group of topics, in the order of the course."""
     topics, subjects = load_topics(), load_subjects()
     found: dict[str, list[str]] = {topic.group: [] for topic in topics.values()}
     for card in load_bank().values():
@@ -55,24 +55,24 @@ class Tally:
 
 @dataclass(frozen=True)
 class Standing:
-    """Everything at one moment."""
+    """A learner's standing at one moment."""
 
     now_s: float
     num_events: int
     streak: int
     """Days in a row."""
     due: dict[str, int]
-    """By kind: card, drill, exercise, prediction."""
+    """Number of due subjects by kind: card, drill, exercise, prediction."""
     due_days: dict[date, int]
-    """Today and the next days; what is overdue counts for today."""
+    """Due subjects of today and the next days; overdue ones count for today."""
     topics: dict[str, Mastery]
-    """By group of topics, in the bank's order; empty where fsrs is not installed."""
+    """Mastery by group of topics, in the bank's order; empty without fsrs."""
     exercises: list[ExerciseRow]
     drills: dict[str, Tally]
-    """By group of topics, those in which any was answered."""
+    """Answered drills by group of topics, without groups that have none."""
     predictions: Tally
     votes: Tally
-    """On claims: right is as the court."""
+    """Votes on claims; a right one agrees with the court."""
     interviews: list[Event]
     """Mock interviews, the latest first; `detail` has minutes, seed, score and by_group."""
 
@@ -88,7 +88,7 @@ class Standing:
 
     @property
     def next_topic(self) -> str | None:
-        """The weakest one in which something is due; without any, the weakest of all."""
+        """The weakest group with something due; if there is none, the weakest of all."""
         groups = self.weakest_first
         with_due = [each for each in groups if self.topics[each].num_due]
         return next(iter(with_due or groups), None)
@@ -115,7 +115,7 @@ def standing_of(events: Sequence[Event], now_s: float) -> Standing:
 def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) -> Standing:
     topics = subjects_by_group()
     asked = {subject for subjects in topics.values() for subject in subjects}
-    known = {  # an older labkit may have asked others, which would stay due for ever
+    known = {  # an older labkit may have asked other subjects, which would stay due for ever
         subject: state
         for subject, state in known.items()
         if subject in asked or subject.startswith("prediction/")
@@ -145,7 +145,7 @@ def _drills(events: Iterable[Event]) -> dict[str, Tally]:
     topics = load_topics()
     ratings: dict[str, list[str]] = {}
     for name, rating in _rated(events, "drill"):
-        if name in DRILLS:  # an older labkit may have had others
+        if name in DRILLS:  # an older labkit may have had other topics
             ratings.setdefault(topics[DRILLS[name].topic].group, []).append(rating)
     order = dict.fromkeys(topic.group for topic in topics.values())
     return {group: _tally((group, each) for each in ratings[group])
@@ -153,7 +153,7 @@ def _drills(events: Iterable[Event]) -> dict[str, Tally]:
 
 
 def _rated(events: Iterable[Event], kind: str) -> list[tuple[str, str]]:
-    """(name, rating) of each answer to what is of this kind."""
+    """Yield (name, rating) of each answer of this kind."""
     return [
         (event.subject.partition("/")[2], event.detail["rating"])
         for event in events
@@ -171,7 +171,7 @@ def _tally(rated: Iterable[tuple[str, str]]) -> Tally:
 
 
 def _votes(events: Iterable[Event]) -> Tally:
-    """The latest on each claim counts."""
+    """Count the votes; the latest on each claim counts."""
     claims = load_claims()
     latest = {
         event.subject: event.detail.get("verdict")

@@ -12,9 +12,9 @@
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
     cards.py drills.py puzzle.py court.py       practice; mock.py, mock_items.py: an interview;
-                         progress.py: how far one is
+                         progress.py: the learner's standing
 
-The only room that imports IPython or ipywidgets. Everything here also works in a kernel without a
+No other room imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
 """
 

@@ -1,4 +1,4 @@
-"""Question cards on a page, one after another: what is due, then what is new.
+"""Question cards on a page, one after another: due ones first, then new ones.
 
 card()                  of all topics
 card("collectives")     of a group of topics; card("co") is the same
@@ -12,7 +12,7 @@ A card is asked, shown, graded by the rubric, and remembered once:
     In a minute ... > Deeper > The common mistake
     [x] a point of the rubric        the ticked ones propose a grade
     (again · 10 minutes) (hard · 1 day) (good · 2 days) (easy · 8 days)
-    > Follow-ups > where the numbers come from
+    > Follow-ups > sources of the numbers
 """
 
 import os
@@ -41,7 +41,7 @@ class CardSitting:
     """The box that `card` shows. `question` is the card that is asked, or None."""
 
     def __init__(self, cards: list[Card], first: Card | None) -> None:
-        """first: asked whether due or not; None: what is next by the store."""
+        """first: the card to ask first, due or not; None: the next one by the store."""
         self.question: CardQuestion | None = None
         self._cards, self._first = cards, first
         self._done: list[CardQuestion] = []
@@ -57,8 +57,8 @@ class CardSitting:
             self._ask(first)
 
     def next(self) -> None:
-        """Ask what is due, or new; say so where there is neither."""
-        # What could not be stored is still due by the store: it is not asked forever.
+        """Ask a card that is due or new; say so if there is none."""
+        # A card that could not be stored is still due by the store; do not ask it for ever.
         unstored = {each.card.id for each in self._done if not each.is_stored}
         left = [card for card in self._cards if card.id not in unstored]
         found, heard = listen(lambda: sittings.next_cards(left, 1))
@@ -83,7 +83,7 @@ class CardSitting:
         self.question = CardQuestion(card, self._on_graded)
         self._place.children = (self.question.widget,)
         self._show_only()
-        if not is_first:  # running a cell takes nobody's cursor away
+        if not is_first:  # running a cell must not move the cursor
             self.question.focus()
 
     def _on_graded(self) -> None:
@@ -111,7 +111,7 @@ class CardSitting:
 
     @property
     def summary(self) -> str:
-        """This sitting in a line."""
+        """The sitting, in one line."""
         return sittings.summary([each.rating for each in self._done if each.rating])
 
     def __repr__(self) -> str:
@@ -136,8 +136,8 @@ def card(what: str | None = None) -> CardSitting | Shown:
     what: a card ("co-8"), a group of topics ("co") or its file ("collectives"); None: all. A card
     that is named is asked whether due or not, and others of its group come after it.
 
-    A grade is kept, on disk, and decides when the card comes back. For a name that is none the box
-    says which are near.
+    A grade is kept on disk, and decides when the card is asked again. For an unknown name the box
+    lists similar ones.
     """
     try:
         found = sittings.cards_of(what)
@@ -157,7 +157,7 @@ class CardQuestion:
     """
 
     def __init__(self, card: Card, on_graded: Callable[[], object] = lambda: None) -> None:
-        """on_graded: called once, after the grade was chosen and, where possible, stored."""
+        """on_graded: called once, after the grade was chosen and, if possible, stored."""
         self.card = card
         self.rating: str | None = None
         self.is_stored = False
@@ -219,9 +219,9 @@ class CardQuestion:
             self._offer()
 
     def grade(self, rating: str) -> bool:
-        """Store the rating with the points that were missed, once. Whether it is stored.
+        """Store the rating with the missed points, once. Return whether it is stored.
 
-        Where the store does not let it, the page says so, and the buttons may be tried again.
+        If the store fails, the page says so, and the buttons may be tried again.
         """
         if self.is_stored:
             return True
@@ -256,7 +256,7 @@ class CardQuestion:
         return [self._answer, listens, *self._points, *grading, self._behind]
 
     def _offer(self) -> None:
-        """The grades, each with the time after which the card would come back."""
+        """Return the grades, each with the time until the card would be asked again."""
         if scheduling.is_installed():
             subject = sittings.subject(self.card)
             waits, heard = listen(lambda: practice.next_intervals(subject))
@@ -291,7 +291,7 @@ class CardQuestion:
 
 
 def about(card: Card) -> str:
-    """Return its name, its topic, and for whom it is."""
+    """Return the card's name, topic and level."""
     return f"{card.id} · {load_topics()[card.topic].title} · for {card.level}"
 
 
@@ -320,7 +320,7 @@ def answer_html(card: Card) -> str:
 
 
 def behind_html(card: Card) -> str:
-    """Return follow-ups, which expression proves which number, and the sources."""
+    """Return follow-ups, the expressions that prove the numbers, and the sources."""
     follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
     return (
         f"{_folded(f'Follow-ups ({len(card.follow_ups)})', f'<ul>{follow_ups}</ul>')}"

@@ -3,9 +3,9 @@
 Each control has words on it or beside it, takes part in the order of Tab, and may become as narrow
 as a window at 200% zoom makes it. Colours are the theme's, so that a dark page stays readable.
 
-Ticker runs every second in the kernel's own event loop, by no thread. A task of the loop ends with
-the kernel, never runs beside a cell's code, and is idle while one runs; so what a tick shows must
-be computed from a clock, and not from the number of ticks.
+Ticker runs every second in the kernel's own event loop, without a thread. A task of the loop ends
+with the kernel, never runs beside a cell's code, and is idle while one runs; so what a tick shows
+must be computed from a clock, and not from the number of ticks.
 
 `listen` catches a ProgressWarning, which would go unseen from a widget's button, and shows it
 beside the answer:

@@ -1,7 +1,7 @@
 """The claims court: vote on a claim, then see exhibits, calculated and measured, and the verdict.
 
 vote("gpipe-10-4")          the claim as it circulates, and a button for each verdict
-judge("gpipe-10-4")         verdict and vote, exhibits, what is true, what was confused with what
+judge("gpipe-10-4")         verdict and vote, exhibits, the truth, the confusion
 docket()                    all claims: how the reader voted, and how the court did
 
 Static forms (on a page without a kernel) show the claim and the possible verdicts.

@@ -5,15 +5,15 @@ drill("pp")                         of a group of topics; "pp-2": of one
 drill("bubble_of_total", seed=3)    this one, with these numbers
 case(2)                             why is this run slow? A real one, with a hidden fault
 
-A drill is answered in a field, ruled on at once, and remembered once:
+A drill is answered in a field, judged at once, and stored once:
 
     the question, with its numbers
     [your answer, in %   ] (Submit) (Show the answer)
     ✗ A known trap: relative to ideal time, not to total. ...  One more try.
     Answer: 30.4%, the steps that lead to it, and when it is asked again
 
-After a wrong answer there is a second try. An answer that cannot be read is no try, nor is the same
-text again.
+After a wrong answer there is a second try. An answer that cannot be read does not count as a try,
+nor does the same text again.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ def drill(what: str | None = None, seed: int | None = None) -> DrillRound | Show
     the same questions. The first question's time runs from when the cell does.
 
     An answer is a number with or without its unit: 31.4 GB, 2/3, 43.8%. What was finished is kept,
-    on disk. For a name that is none the box says which are near.
+    on disk. For an unknown name the box lists similar ones.
     """
     try:
         return DrillRound(drills_of(what), seed)
@@ -123,7 +123,7 @@ class DrillQuestion:
     def __init__(
         self, asked: Asked, heading: str = "", on_over: Callable[[], object] = lambda: None
     ) -> None:
-        """heading: where in a round it is. on_over: called once, after it was rated."""
+        """heading: its place in a round. on_over: called once, after it was rated."""
         self.asked = asked
         self.is_stored = False
         self._ruled_html = ""

@@ -37,7 +37,7 @@ from labkit.launch.session.in_rank import Cell
 from labkit.launch.session.session import CellRun
 
 _OPTIONS = "a number of ranks, --on 0,2, --timeout 300, --device cpu"
-_MOST_DIGITS = 18  # beyond some thousand, int() refuses in words of its own
+_MOST_DIGITS = 18  # beyond some thousand digits, int() raises an error of its own
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class RanksMagics(Magics):
     @output_can_be_silenced
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> CellRun | None:
-        """Run a cell on ranks (%%ranks), or see to the ranks themselves (%ranks)."""
+        """Run a cell on ranks (%%ranks), or manage the ranks themselves (%ranks)."""
         if cell is None:
             return self._see_to(line)
         try:
@@ -140,7 +140,7 @@ class RanksMagics(Magics):
         return result if result.has_values else None
 
     def _compiled(self, body: str) -> Cell:
-        """The cell, with the lines as the reader counts them."""
+        """Compile the cell, with the line numbers that the reader sees."""
         inputs = self._notebook.history_manager.input_hist_raw  # the last is the cell that runs now
         # Not execution_count: while a cell runs, some versions of IPython count the next one.
         number, raw = len(inputs) - 1, inputs[-1]
@@ -157,7 +157,7 @@ class RanksMagics(Magics):
             raise CellSyntaxError(f"{text}\nNothing was sent to the ranks.") from None
 
     def _session_for(self, asked: RanksLine) -> Session:
-        """The session that is open, or a new one where the line asks for it."""
+        """Return the open session, or a new one if the line asks for it."""
         old = self.session
         world_size = asked.world_size or (old.world_size if old else None)
         if world_size is None:
@@ -201,7 +201,7 @@ class RanksMagics(Magics):
         return None
 
     def _carry(self, session: Session, action: str, names: list[str]) -> None:
-        """Values from the notebook to the ranks (push), or from them to it (pull)."""
+        """Copy values from the notebook to the ranks (push), or from them to it (pull)."""
         for name in names:
             try:
                 if action == "pull":

@@ -1,4 +1,4 @@
-"""The memory calculator: where a GPU's memory goes, with a knob for everything that changes it.
+"""The memory calculator: a GPU's memory by part, with a knob for everything that changes it.
 
 memory_calculator()                                                   # Llama 2 7B on one 80 GB GPU
 memory_calculator(calc.TrainingSetup(model="llama3-70b", tp=8, pp=4, dp=8, zero=1), "141 GB")
@@ -61,7 +61,7 @@ def rows(setup: TrainingSetup) -> list[list[str]]:
 def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
     """Return the smallest single change with which it fits, or several; [] if it fits, or never.
 
-    Several are taken, too, where they need no more GPUs and the single one does.
+    Several changes are preferred if they need no more GPUs and the single one does.
     """
     if calc.footprint(setup) <= capacity:
         return []
@@ -74,7 +74,7 @@ def changes(setup: TrainingSetup, capacity: float) -> list[Change]:
 
 
 def advice(setup: TrainingSetup, capacity: float) -> str:
-    """Say whether the fullest GPU fits and what is left, or what is missing and what to change."""
+    """Say whether the fullest GPU fits, with the bytes left or missing, and what to change."""
     fullest = float(calc.footprint(setup))
     device = calc.bytes_text(capacity)
     if fullest <= capacity:
@@ -118,9 +118,9 @@ _DENSE = tuple(
     name for name, config in calc.MODELS.items() if not config.num_experts and not config.is_latent
 )
 _POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-# A slider cannot stand at None.
+# A slider cannot have the value None.
 _OF_THE_MODEL = 0
-# What each stands at, and what is written in front of it.
+# The positions of each knob, and its label.
 _CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "model": ("model", _DENSE),
     "recipe": ("recipe", tuple(calc.RECIPES)),
@@ -136,7 +136,7 @@ _LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"wid
 
 
 def knobs_of(start: TrainingSetup) -> dict[str, Any]:
-    """Return a widget for each of the setup's fields, standing where it starts."""
+    """Return a widget for each of the setup's fields, at its start."""
     knobs = {name: _choice(name, getattr(start, name)) for name in _CHOICES}
     for name, label in FLAGS.items():
         knobs[name] = widgets.Checkbox(getattr(start, name), description=label, **_LOOK)
@@ -180,11 +180,11 @@ def _choice(name: str, start: Any) -> Any:
 class MemoryCalculator:
     """Knobs for a TrainingSetup and a device; bars, a table, and what to change.
 
-    `setup` is what the knobs say, or None where no such setup exists; `says` is the verdict.
+    `setup` is the setup of the knobs, or None if it cannot exist; `says` is the verdict.
     """
 
     def __init__(self, start: TrainingSetup, device: str) -> None:
-        """`start`, `device`: where the knobs stand at first, and what the static form shows."""
+        """`start`, `device`: the knobs' first positions, which the static form shows."""
         self._start, self._start_device = start, device
         self.setup: TrainingSetup | None = start
         self.says = ""
@@ -266,7 +266,7 @@ def memory_calculator(
     """Show what a GPU holds in training, with knobs, as the last line of a cell.
 
     start: a TrainingSetup, or a model by name, then on one GPU. device: one of DEVICES, "24 GB" to
-    "141 GB". ValueError for a device that there isn't, and for what `calc.footprint` refuses.
+    "141 GB". ValueError for an unknown device, and as in `calc.footprint`.
     """
     if isinstance(start, str):
         start = TrainingSetup(model=start)

@@ -1,4 +1,4 @@
-"""A mesh as a grid of ranks: point at one, and the ranks that it talks to light up, by axis.
+"""A mesh as a grid of ranks: point at one to highlight the ranks that it talks to, by axis.
 
 mesh_explorer(dp=2, pp=2, tp=4)                      # 16 ranks on two nodes of 8
 mesh_explorer(tp=4, dp=4, gpus_per_node=4)           # axes in the order of the arguments
@@ -25,7 +25,7 @@ from labkit.notebook.shown import BORDER, FAINT, box, scrolled
 from labkit.viz.mesh import Place, checked_sizes, group_text, groups_of, places
 
 COLOURS = {"dp": "#72b1d4", "pp": "#f2ca74", "cp": "#cc9ec0", "ep": "#d9d26a", "tp": "#74cbb2"}
-# The theme's own, the other way round: a fixed black would vanish on a dark page.
+# The theme's own colour, inverted: a fixed black would vanish on a dark page.
 _CHOSEN = "background: var(--jp-content-font-color0, #222); color: var(--jp-layout-color0, #fff);"
 _CELL = (
     f"display: inline-block; margin: 2px; padding: 3px 0; border: 1px solid {BORDER}; "
@@ -102,7 +102,7 @@ _LOOK: dict[str, Any] = {"style": {"description_width": "8em"}, "layout": {"widt
 
 
 class MeshExplorer:
-    """Knobs for the axes of a mesh, and its ranks as a grid. `sizes`: what is shown."""
+    """Knobs for the axes of a mesh, and its ranks as a grid. `sizes`: those on show."""
 
     def __init__(self, sizes: dict[str, int], gpus_per_node: int, rank: int) -> None:
         """Take the knobs' first positions, which the static form shows."""

@@ -55,7 +55,9 @@ class MockInterview:
         self._is_sure = False
         self._rules = widgets.HTML(f"<p>{escape(asking.planned(plan))}. {escape(_RULES)}</p>")
         self._clock, self._place = widgets.HTML(), widgets.HTML()
-        self._clock_below = widgets.HTML()  # beside the buttons: an answer scrolls the other away
+        self._clock_below = (
+            widgets.HTML()
+        )  # beside the buttons: an answer scrolls the other one out of sight
         self._item, self._note = widgets.VBox(), note()
         self._start = button("Start", self.start, tooltip="Start the interview and its clock")
         self._next, self._skip = (
@@ -75,25 +77,25 @@ class MockInterview:
         return self.interview is not None and self.report is None
 
     def start(self) -> None:
-        """The clock runs from here."""
+        """Start the clock."""
         if self.interview is None:
             self.interview = Interview(self.plan, self._clock_s)
             show(self._rules, False)
             self._ask()
 
     def next(self) -> None:
-        """The next item; the report, if there is none or the time is up."""
+        """Show the next item; the report, if there is none or the time is up."""
         if self.interview is not None and self.report is None and self.view is None:
             self._report() if self.interview.next_item is None else self._ask()
 
     def skip(self) -> None:
-        """Give the item in hand up, and go on."""
+        """Give up the current item, and go on."""
         if self.is_going and self.view is not None:
             self.view.skip()
             self.next()
 
     def end(self) -> None:
-        """End it before its time, after asking once whether that is meant."""
+        """End the interview early, after asking for confirmation once."""
         if self.is_going and not self._is_sure:
             self._is_sure = True
             say(self._note, _SURE)
@@ -101,7 +103,7 @@ class MockInterview:
             self._report()
 
     def leave(self) -> None:
-        """End it because another one begins."""
+        """End the interview because another one starts."""
         if self.is_going:
             self._report()
             say(self._note, "This interview ended here, because another one was begun.")
@@ -125,7 +127,7 @@ class MockInterview:
         view.focus()
 
     def _on_done(self, view: ItemView, scored: Scored) -> None:
-        # An item that was left behind, on another page of the browser, scores nothing any more.
+        # An item that was left on another page of the browser scores nothing any more.
         if self.interview is None or self.report is not None or view is not self.view:
             return
         self.interview.take(self.plan.items[len(self.interview.taken)], *scored)
@@ -149,7 +151,7 @@ class MockInterview:
         self.report.focus()
 
     def _tick(self) -> bool:
-        """Show the time. Whether to go on: not after the end, and not for a box that is closed."""
+        """Show the time. Return whether to go on: not after the end, nor for a closed box."""
         if not self.is_going or self.interview is None or self._clock.comm is None:
             return False
         self._clock.value = clock_html(self.interview, is_answered=self.view is None)
@@ -202,7 +204,7 @@ def clock_html(interview: Interview, *, is_answered: bool = False) -> str:
         left_s = interview.item_left_s
         of_item = f"{_clock_text(left_s)} left" if left_s >= 0 else f"{_clock_text(-left_s)} over"
         text += f" · this item: {of_item}"
-    # A timer that is read out each second would leave nobody room to think.
+    # A screen reader would read a timer aloud each second, which is hard to think beside.
     return f'<div role="timer" aria-live="off"><b>{text}</b></div>'
 
 
@@ -240,11 +242,11 @@ class ReportView:
         self.widget = widgets.VBox([told, *save, widgets.HTML(details)])
 
     def focus(self) -> None:
-        """The first thing to do with it."""
+        """Move the cursor to the first control."""
         self._save_html.focus()
 
     def save(self, ending: str) -> Path | None:
-        """Write the report where the field says; the page says where it is, or why it is not."""
+        """Write the report to the file in the field; the page says where it is, or the error."""
         file = named(self._file.value, ending)
         try:
             write_report(self.report, file)

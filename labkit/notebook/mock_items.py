@@ -1,6 +1,6 @@
 """The items of a mock interview as a page asks them. Each ends by itself, or is skipped.
 
-    widget, focus()     to show, and where to write
+    widget, focus()     to show, and to move the cursor
     skip()              give it up; that counts, and is stored, as an answer that is not known
     on_done(scored)     called once, with the score and what was missed
 
@@ -38,7 +38,7 @@ class ItemView(Protocol):
     widget: Any
 
     def focus(self) -> None:
-        """Put the cursor where to write."""
+        """Move the cursor to the text field."""
 
     def skip(self) -> None:
         """Give it up."""
@@ -75,7 +75,7 @@ class _Drill:
         self.widget, self.focus = self._question.widget, self._question.focus
 
     def skip(self) -> None:
-        """Given up."""
+        """Give up the question."""
         self._question.finish()
 
 
@@ -101,7 +101,7 @@ class ExerciseItem:
         self.widget = widgets.VBox([prompt, row([self._check]), self._verdict])
 
     def focus(self) -> None:
-        """The button: the code is written in a file."""
+        """Move the cursor to the button: the code is written in a file."""
         self._check.focus()
 
     def check(self) -> Verdict | None:

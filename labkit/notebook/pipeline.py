@@ -1,4 +1,4 @@
-"""The pipeline calculator: a schedule with knobs for all that changes its bubble and memory.
+"""The pipeline calculator: a schedule with knobs for everything that changes bubble and memory.
 
 pipeline_calculator()                                      # 1F1B on 4 ranks, 8 microbatches
 pipeline_calculator("interleaved", ranks=8, microbatches=32, virtual=4, send=0.1)
@@ -49,11 +49,11 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class PipelineSetup:
-    """The positions of the knobs. ValueError, TypeError for what no pipeline has.
+    """The positions of the knobs. ValueError, TypeError for an impossible pipeline.
 
-    backward: of a rank's layers, send: of one message; both in forwards. A backward to 2 is I and
-    W, half each; what is above 2 is recomputed, and that is I's: W takes 1, however much is
-    recomputed. activation_bytes: of one microbatch on all layers of a rank, as they are kept.
+    backward: time of a rank's layers, send: time of one message; both in forwards. A backward of up
+    to 2 is I and W, half each. Time above 2 is recomputation and belongs to I, while W takes 1.
+    activation_bytes: kept bytes of one microbatch on all layers of a rank.
     """
 
     schedule: str = "1F1B"
@@ -97,7 +97,7 @@ class PipelineAnswer:
         if not self.asked.has_virtual_stages:
             is_v = SCHEDULES[self.asked.schedule] is zero_bubble_v
             return replace(self.asked, virtual=2 if is_v else 1)
-        nearest = max(1, (2 * m + p) // (2 * p)) * p  # of two equally near ones the larger
+        nearest = max(1, (2 * m + p) // (2 * p)) * p  # the larger of two equally near ones
         return replace(self.asked, microbatches=nearest)
 
     @cached_property
@@ -116,7 +116,7 @@ class PipelineAnswer:
 
     @cached_property
     def timing(self) -> Timing:
-        """The same with times, in forwards of a rank."""
+        """The schedule with times, in forwards of a rank."""
         v, backward = self.setup.virtual, self.setup.backward
         weights = min(1.0, backward / 2)
         costs = Costs(
@@ -129,7 +129,7 @@ class PipelineAnswer:
 
     @cached_property
     def in_flight(self) -> list[int]:
-        """By rank, microbatches at most; each counts on every stage."""
+        """Most microbatches by rank; each counts on every stage."""
         return in_flight(self.schedule)
 
     @property
@@ -140,7 +140,7 @@ class PipelineAnswer:
 
     @property
     def held_bytes(self) -> list[float]:
-        """By rank, what these take; a microbatch is held whole until its B, or its W."""
+        """Bytes of these by rank; a microbatch is held whole until its B, or its W."""
         return [most * self.setup.activation_bytes / self.setup.virtual for most in self.in_flight]
 
     @property
@@ -168,7 +168,7 @@ class PipelineAnswer:
         )
 
     def times(self) -> list[list[str]]:
-        """Name, value and how it comes about, of makespan and bubble."""
+        """Name, value and derivation of makespan and bubble."""
         used, makespan = self.setup, self.timing.makespan
         ideal = used.microbatches * (1 + used.backward)
         work = f"{used.microbatches} x (1 + {used.backward:g}) = {ideal:.5g}"
@@ -181,7 +181,7 @@ class PipelineAnswer:
         ]
 
     def memory(self) -> list[list[str]]:
-        """A heading, microbatches in flight and their bytes, a column per rank."""
+        """Rows of a heading, microbatches in flight and their bytes, a column per rank."""
         return [
             ["", *(f"rank {rank}" for rank in range(self.setup.ranks))],
             ["in flight, at most", *self.held],
@@ -189,7 +189,7 @@ class PipelineAnswer:
         ]
 
     def text(self) -> str:
-        """All of it, aligned."""
+        """The whole answer as aligned text."""
         lines = [f"{name:20}{value:>8}   {how}" for name, value, how in self.times()]
         table = self.memory()
         widths = [max(map(len, column)) for column in zip(*table)]
@@ -200,7 +200,7 @@ class PipelineAnswer:
         return "\n".join(filter(None, [*lines, self.note, self.headline]))
 
 
-# What each knob stands at, and what is written in front of it.
+# The positions of each knob, and its label.
 _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "schedule": ("schedule", tuple(SCHEDULES)),
     "ranks": ("ranks", tuple(range(1, 9))),
@@ -216,11 +216,11 @@ _LOOK: dict[str, Any] = {"style": {"description_width": "14em"}, "layout": {"wid
 class PipelineCalculator:
     """Knobs for a pipeline; its grid, bubble and memory, which change together.
 
-    `answer` is what is shown; `says` is its headline, after a word on what could not be had.
+    `answer` is on show; `says` is its headline, after a note on differences from the knobs.
     """
 
     def __init__(self, start: PipelineSetup) -> None:
-        """`start`: where the knobs stand at first, and what the static form shows."""
+        """`start`: the knobs' first positions, which the static form shows."""
         self._start = start
         self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
         self._says, self._table = widgets.HTML(), widgets.HTML()

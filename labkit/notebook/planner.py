@@ -53,7 +53,7 @@ _SHORT = "max-width: 44em; white-space: normal;"
 
 
 def plan_html(plan: Plan) -> str:
-    """Return the ranked layouts, or what would help where none fits; then the losers by reason."""
+    """Return the ranked layouts, or what would help if none fits; then the losers by reason."""
     said = [f"<div><b>{escape(plan.job.title)}</b></div><div>{escape(plan.summary)}</div>"]
     if plan.ranked:
         said.append(_table(plan))
@@ -130,7 +130,7 @@ _MOST_GPUS = 100_000
 
 @dataclass(frozen=True)
 class PlannerSetup:
-    """The positions of the knobs. ValueError, TypeError for what no training has."""
+    """The positions of the knobs. ValueError, TypeError for an impossible training."""
 
     model: str = "llama3-70b"
     cluster: str = "h100"
@@ -150,7 +150,7 @@ class PlannerSetup:
         arguments.whole("top", self.top, "rows of the table, 1 to 40", most=40)
         arguments.number("sequence", self.sequence, "tokens, or 0: the model's context", least=0)
         arguments.number("tokens", self.tokens, "tokens of the whole training", above=0)
-        self.job()  # names that are not known, batches that cannot be
+        self.job()  # unknown names, impossible batches
 
     def job(self) -> Job:
         """The job that the knobs describe."""
@@ -170,7 +170,7 @@ class LayoutPlanner:
     plan: Plan | None
 
     def __init__(self, start: PlannerSetup) -> None:
-        """`start`: where the knobs stand at first, and what the static form shows."""
+        """`start`: the knobs' first positions, which the static form shows."""
         self._start = start
         self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
         self._said = widgets.HTML()
@@ -221,7 +221,7 @@ def _planned(setup: PlannerSetup) -> Plan:
     return calc.plan.plan(setup.job(), setup.top)
 
 
-# What each knob stands at, and what is written in front of it.
+# The positions of each knob, and its label.
 _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "model": ("model", tuple(MODELS)),
     "cluster": ("cluster", tuple(calc.CLUSTERS)),

@@ -1,4 +1,4 @@
-"""Commit to a number before the run; see afterwards how far off it was.
+"""Predict a number before the run, and see afterwards how far off it was.
 
 predict("ring-bytes", "How many bytes does rank 0 send?", unit="B")   # a box to type into
 ...
@@ -21,7 +21,7 @@ from labkit.progress import practice as practised
 _KIND = "prediction"
 # Predictions of this process, for a learner whose disk is full or read-only.
 _unsaved: dict[str, "Prediction"] = {}
-# What this process has asked, for the answer to repeat.
+# Questions of this process, which the answers repeat.
 _questions: dict[str, str] = {}
 
 
@@ -110,7 +110,7 @@ def _why(ratio: float) -> str:
 _WRONG = "#d55e00"
 _RIGHT = "#009e73"
 MEASURED = "Measured"
-_LONG = ("min", "h", "days")  # of these a number in seconds tells nobody anything
+_LONG = ("min", "h", "days")  # a number in seconds says nothing at these sizes
 
 
 class PredictBox:
@@ -206,8 +206,8 @@ def predict(
     tolerance: the relative error that still counts as right, 0.1 for 10 %.
     unit: of a number typed without one ("" for counts, or B, MB, GB, KiB, ms, s, ranks, ...).
 
-    Understands 6, 1,000, 2/3, 1e9, 75%, 1.5 MB, 4.9 ms, and says so where it doesn't.
-    Raises ValueError for a unit it does not know and for an answer that is no number.
+    Understands 6, 1,000, 2/3, 1e9, 75%, 1.5 MB, 4.9 ms, and says so if it doesn't.
+    Raises ValueError for an unknown unit and for an answer that is not a number.
     """
     in_unit(0, unit)
     check_tolerance(tolerance)
@@ -225,8 +225,8 @@ def reveal(
 ) -> Shown:
     """Show the question of `key`, the prediction, and beside it the true number, in words.
 
-    truth: in `unit`. source: where it comes from, as it stands in front of it: "Computed" for what
-    follows by calculation, "torch says" for one of torch's constants. varies: it is different in
+    truth: in `unit`. source: the words before it: "Computed" for a calculated number, "torch says"
+    for one of torch's constants. varies: it is different in
     every run; marked with ~, as measured seconds are, it is not compared when the notebook is
     tested. Without a prediction the true number is folded: a stored notebook does not give it away.
     """

@@ -37,7 +37,7 @@ class Dashboard:
     """The box that `dashboard` shows. `refresh()` does what its button does; `found` is shown."""
 
     def __init__(self, given: Standing | None) -> None:
-        """given: shown as it is; None: the store's, now."""
+        """given: the Standing to show; None: that of the store, now."""
         self._given = given
         self.found = given or standing_of([], clock.now_s())
         self._page, self._status = widgets.HTML(), widgets.HTML()
@@ -49,7 +49,7 @@ class Dashboard:
         self._show(Heard()) if given else self.refresh()
 
     def refresh(self) -> Standing:
-        """Read the store again. What is wrong with it stands above what could be read."""
+        """Read the store again. Its problems are shown above its content."""
         self.found, heard = listen(standing)
         self._show(heard)
         time = f"{clock.moment_of(self.found.now_s):%H:%M:%S}"
@@ -57,7 +57,7 @@ class Dashboard:
         return self.found
 
     def _show(self, heard: Heard) -> None:
-        # Of a store that cannot be read, nobody knows that nothing is in it.
+        # An unreadable store may not be empty.
         is_unknown = heard.is_unread and self.found.is_new
         self._page.value = heard.html + ("" if is_unknown else page_html(self.found))
 
@@ -67,7 +67,7 @@ class Dashboard:
         return page_text(self._given)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms show what was given, and nobody's own store.
+        # The static forms show the given Standing, never a reader's own store.
         static = (
             f'<b>Your progress</b><br><span style="color: {FAINT}">Run this cell to see it.</span>'
         )
@@ -106,7 +106,7 @@ def page_html(found: Standing) -> str:
 
 
 def page_text(found: Standing) -> str:
-    """Return the same, short, where there is no browser."""
+    """Return a short text form, for places without a browser."""
     if found.is_new:
         return "Nothing is stored yet. Begin with notebooks/00_start_here.ipynb, card() or drill()."
     lines = [f"{streak_text(found.streak)}. {due_text(found.due)}."]

@@ -47,11 +47,11 @@ class ShownRuling(Shown):
 
 
 def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
-    """A puzzle, or with `rows` the ruling on an answer; without a name, the list of all puzzles.
+    """Show a puzzle, or with `rows` the ruling on an answer; without a name, list all puzzles.
 
     rows: text with a line per rank, rank 0 first, such as "F0 F1 B0 B1"; a list of lines; or a
     Schedule, such as plan(one_f_one_b, 2, 2). Raises UnknownPuzzle (a LookupError), which lists the
-    names; TypeError for rows without a name. What ended how is remembered, as with exercises.
+    names; TypeError for rows without a name. The outcome is stored, as with exercises.
     """
     if name is None:
         if rows is not None:
@@ -70,7 +70,7 @@ def schedule_puzzle(name: str | None = None, rows: Any = None) -> Shown:
 
 
 def picture_html(timing: Timing) -> str:
-    """The order in time, drawn."""
+    """Draw the order in time."""
     png = base64.b64encode(viz.schedule(timing).png()).decode()
     alt = escape(in_time(timing, most=200))
     return (

@@ -22,7 +22,7 @@ from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
 from labkit.viz import style
 
-# The least that makes sense; a link slower than a byte per second is a unit gone wrong.
+# The least sensible values; a link slower than a byte per second is a mistake in the unit.
 _LEAST = {
     "num_parameters": 0,
     "bytes_per_element": 1,
@@ -35,10 +35,9 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class RingCost:
-    """An all-reduce of a model's gradients over a ring; its properties are what follows.
+    """An all-reduce of a model's gradients over a ring, with its cost as properties.
 
-    Raises ValueError for a number that no ring has: not finite, below 0, or below 1 where at least
-    one is needed.
+    Raises ValueError for numbers that are not finite, below 0, or below 1 for counts.
     """
 
     num_parameters: float
@@ -49,10 +48,10 @@ class RingCost:
     link_bytes_per_s: float
     """One direction of the slowest link in the ring."""
     latency_s: float
-    """Per message."""
+    """Seconds per message."""
 
     def __post_init__(self) -> None:
-        """Check every number: a slider cannot stand at infinity."""
+        """Check every number: a slider cannot be at infinity."""
         for name, least in _LEAST.items():
             value = getattr(self, name)
             is_counted = name in ("world_size", "num_tensors")
@@ -89,16 +88,16 @@ class RingCost:
 
     @property
     def latency_seconds(self) -> float:
-        """The part of it that is paid per message."""
+        """Part of the time for latency, paid per message."""
         return self.num_tensors * self._ring.seconds(self.latency_s, 0)
 
     @property
     def bandwidth_seconds(self) -> float:
-        """The part of it that is paid per byte."""
+        """Part of the time for bandwidth, paid per byte."""
         return self._ring.seconds(0, 1 / self.link_bytes_per_s)
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Name, value and how it comes about, for each result."""
+        """Name, value and derivation of each result."""
         n, total = self.world_size, calc.bytes_text(self.gradient_bytes)
         busbw = algbw = "–"
         if self.seconds > 0:
@@ -145,7 +144,7 @@ class RingChart:
     """One figure, made once; `png` moves its lines, which takes some 40 ms."""
 
     def __init__(self) -> None:
-        """Axes, lines and labels."""
+        """Make axes, lines and labels."""
         self._figure = Figure(figsize=(4.4, 2.6), dpi=150)
         self._canvas = FigureCanvasAgg(self._figure)
         self._axes = axes = self._figure.add_axes((0.15, 0.18, 0.82, 0.7))
@@ -170,7 +169,7 @@ class RingChart:
         )
 
     def png(self, cost: RingCost) -> bytes:
-        """The chart for `cost`, with a dot at its number of ranks."""
+        """Return the chart for `cost`, with a dot at its number of ranks."""
         costs = over_ranks(cost, _WORLD_SIZES)
         self._latency.set_data(_WORLD_SIZES, [one.latency_seconds for one in costs])
         self._bytes.set_data(_WORLD_SIZES, [one.bandwidth_seconds for one in costs])
@@ -216,10 +215,10 @@ _OTHER = "your own"
 
 
 class RingCalculator:
-    """Sliders for a `RingCost`, its results, and its chart. `cost` is what they stand for."""
+    """Sliders for a `RingCost`, its results, and its chart. `cost` is the one on show."""
 
     def __init__(self, start: RingCost) -> None:
-        """`start`: where the sliders stand at first; also what the static form shows."""
+        """`start`: the sliders' first positions, which the static form shows."""
         self.cost = start
         self._start = start
         self._chart = RingChart()
@@ -288,7 +287,7 @@ def calculator(start: str | RingCost = "one node: 8 GPUs") -> RingCalculator:
 
     start: "laptop: 4 processes", "one node: 8 GPUs", "cluster: 512 GPUs", or a RingCost of your
     own. Its formulas are those of `labkit.calc`: the ring, by the alpha-beta model.
-    Raises ValueError for a preset that there isn't, TypeError for what is neither.
+    Raises ValueError for an unknown preset, TypeError for anything else.
     """
     if isinstance(start, str):
         if start not in PRESETS:

@@ -19,7 +19,7 @@ from labkit.calc.units import exact_bytes_text, number_text, parse_quantity, sec
 # Notebook themes define these; the fallbacks are for pages that don't (GitHub, nbconvert).
 BORDER = "var(--jp-border-color2, #d0d0d0)"
 FAINT = "var(--jp-ui-font-color2, #666)"
-FRAME = "#0072b2"  # the bar of a box that judges nothing
+FRAME = "#0072b2"  # the bar of a box without a verdict
 
 
 class Shown:
@@ -40,7 +40,7 @@ class Shown:
 def scrolled(content_html: str, label: str) -> str:
     """Let a wide part scroll by itself, by keys too, and not the page around it.
 
-    label: what a screen reader calls it.
+    label: its name for a screen reader.
     """
     return (
         f'<div role="region" tabindex="0" aria-label="{escape(label)}" '
@@ -63,7 +63,7 @@ _COLUMN_WIDTH = 15
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity: what a formula says and what a run showed.
+    """One quantity, by a formula and by a run.
 
     unit: of both numbers: "" for counts, or B, KB, MB, GB, KiB, MiB, GiB, s, ms, us, ns, %.
     varies: the measured number differs from run to run; it is marked with ~ and is not compared
@@ -131,7 +131,7 @@ def _residual(predicted: float, measured: float, dimension: str) -> str:
     share = abs(difference / predicted) if predicted else math.inf
     are_counts = float(predicted).is_integer() and float(measured).is_integer()
     is_small_count = dimension == "" and are_counts and abs(predicted) < 1000
-    # A share that would be printed as 0.0 % is no zero: then the difference itself.
+    # A share that would be printed as 0.0 % is not zero: show the difference itself.
     if is_small_count or share == math.inf or share < 0.0005:
         return ("+" if difference > 0 else "") + _quantity(difference, dimension)
     if share >= 9:
@@ -174,7 +174,7 @@ _STAND_IN = "\0" * len("cell 10")
 
 
 class expect_error:
-    """Run what should break, and print its verdict instead of a traceback.
+    """Run a block that should fail, and print the verdict instead of a traceback.
 
         with expect_error(RankError, match="rank 2"):
             run(broken, world_size=4)
@@ -213,7 +213,7 @@ class expect_error:
             raise AssertionError(f"this cell should end in {names}, but nothing was raised")
         if not isinstance(error, self._expected):
             if not isinstance(error, Exception):
-                return False  # Stop, or the kernel's end: not ours to judge
+                return False  # Stop, or the kernel's end: leave it alone
             raise AssertionError(
                 f"this cell should end in {names}, but {type(error).__name__} came: {error}"
             ) from error

@@ -31,8 +31,7 @@ _CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"
 class Knob:
     """The positions of one slider: `values` in order, at first at `start`.
 
-    label: what is written in front of it, the argument's name where not given. text: how a value
-    is shown.
+    label: text before it; by default the argument's name. text: writes a value.
     """
 
     values: Sequence[Any]
@@ -51,7 +50,7 @@ class Knob:
 
 
 class Knobs:
-    """Sliders, and below them what the function returns. `values` is where they stand."""
+    """Sliders, and below them the function's result. `values` are their positions."""
 
     def __init__(self, fn: Callable[..., Rows], choices: dict[str, Knob]) -> None:
         """See `knobs`."""

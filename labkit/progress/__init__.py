@@ -1,6 +1,6 @@
-"""The learner's memory: what happened, what is due, how far they are. One SQLite file.
+"""The learner's progress, in one SQLite file: events, due questions, statistics.
 
-    record("hint", "scan", number=1)            something happened; `events()` reads it back
+    record("hint", "scan", number=1)            store an event; `events()` reads it back
     practice.answer("card/co-8", "good")        an answer: stored, and its subject scheduled again
     statistics.streak()                         days in a row, mastery by topic, ...
     exchange.export_json(path)                  every event, for a backup or another machine

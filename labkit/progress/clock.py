@@ -1,7 +1,7 @@
 """The time, the learner's calendar days, the folder of progress, and warnings about it.
 
-All of this room asks here for the time. `home` is where labkit keeps what it remembers of a
-learner. `or_warn` turns what can be wrong with the store into a ProgressWarning.
+This room takes the time from here only. `home` is the folder in which labkit stores a learner's
+progress. `or_warn` turns problems of the store into a ProgressWarning.
 """
 
 import os
@@ -25,7 +25,7 @@ def now_s() -> float:
 
 
 def check_time(at_s: float) -> float:
-    """`at_s` as a float. Raises ValueError unless it is a time that a calendar can hold."""
+    """Return `at_s` as a float. Raises ValueError unless it is a time that a calendar can hold."""
     if not EARLIEST_S <= at_s < LATEST_S:  # not a number is neither
         raise ValueError(
             f"at_s={at_s} is no time of an event; give seconds since 1970, such as time.time()"
@@ -36,8 +36,7 @@ def check_time(at_s: float) -> float:
 def day_of(at_s: float, zone: tzinfo | None = None) -> date:
     """Return the day on the learner's calendar; `zone` None is this machine's.
 
-    From the calendar, and not from a division by 86,400: the days on which clocks change have 23
-    and 25 hours.
+    It is read from the calendar, since days on which clocks change have 23 or 25 hours.
     """
     return moment_of(at_s, zone).date()
 
@@ -48,11 +47,11 @@ def moment_of(at_s: float, zone: tzinfo | None = None) -> datetime:
 
 
 def home() -> Path:
-    """Return the folder of all that labkit remembers: `$LABKIT_HOME`, or this system's place.
+    """Return the folder of labkit's stored progress: `$LABKIT_HOME`, or this system's place.
 
     It need not exist yet. It belongs on a disk of this machine, since SQLite's locks often do not
-    work on a network file system. Raises OSError where the variable names the home of a user who is
-    none.
+    work on a network file system. Raises OSError if the variable names the home of an unknown
+    user.
     """
     chosen = os.environ.get("LABKIT_HOME")
     if chosen:
@@ -68,12 +67,12 @@ def home() -> Path:
 
 
 def store_path() -> Path:
-    """The one file of the store."""
+    """Return the path of the store's file."""
     return home() / "progress.sqlite3"
 
 
 def store_name() -> str:
-    """The store's path for a message, also where there can be none."""
+    """Return the store's path for a message, even if there can be none."""
     try:
         return str(store_path())
     except OSError:
@@ -88,11 +87,11 @@ class ProgressWarning(UserWarning):
 
 
 class DamagedStore(Exception):
-    """The file is a database, and what it holds is not what labkit writes."""
+    """The file is a database, but its content is not labkit's."""
 
 
 class NewerStore(Exception):
-    """A labkit that knows more than this one has written the file. It is left alone."""
+    """A newer labkit has written the file, which is left alone."""
 
     def __init__(self, version: int, known: int) -> None:
         super().__init__(
@@ -108,7 +107,7 @@ TROUBLE = (OSError, sqlite3.Error, DamagedStore, NewerStore)
 def or_warn(call: Callable[[], Result], consequence: str, otherwise: Result) -> Result:
     """Return what `call` returns. If the store refuses, warn and return `otherwise`.
 
-    consequence: what that means for the learner, after the file's name: `could not be read, ...`.
+    consequence: the end of the warning, after the file's name: `could not be read, ...`.
     """
     try:
         return call()
@@ -124,7 +123,7 @@ def warn(message: str, stacklevel: int = 3) -> None:
 
 def is_damage(error: BaseException) -> bool:
     """Return whether the file itself is to blame, and no other try could succeed."""
-    # The low byte names the kind; the rest, where it is set, the circumstances.
+    # The low byte is the kind; the other bytes, if set, are the circumstances.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return isinstance(error, DamagedStore) or code in (
         sqlite3.SQLITE_CORRUPT,

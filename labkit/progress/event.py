@@ -1,4 +1,4 @@
-"""An event, and how events are written to the store and read from it, within a transaction."""
+"""An event, and functions that write events to the store and read them, within a transaction."""
 
 import json
 import sqlite3
@@ -11,18 +11,18 @@ from labkit.progress.clock import DamagedStore
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that the learner did."""
+    """An action of the learner."""
 
     at_s: float
     kind: str
     subject: str
     detail: dict[str, Any]
     uid: str = ""
-    """Its name, the same on every machine that the event is brought to."""
+    """Id of the event, the same on every machine."""
 
 
 def insert(opened: sqlite3.Connection, event: Event) -> str:
-    """Add an event, within a transaction; its uid, a new one where it has none yet."""
+    """Add an event, within a transaction; return its uid, a new one if it has none yet."""
     uid = event.uid or uuid.uuid4().hex
     detail = json.dumps(event.detail, default=str)
     opened.execute(
@@ -35,7 +35,7 @@ def insert(opened: sqlite3.Connection, event: Event) -> str:
 def select(
     opened: sqlite3.Connection, subject: str | None = None, kind: str | None = None
 ) -> list[Event]:
-    """The events that match, oldest first: by time, since another machine's come in later."""
+    """Return the events that match, oldest first by time, since imported ones may come in later."""
     wanted = {"subject": subject, "kind": kind}
     given = {column: value for column, value in wanted.items() if value is not None}
     where = " AND ".join(f"{column} = :{column}" for column in given) or "TRUE"
@@ -57,5 +57,5 @@ def _event(at_s: float, kind: str, subject: str, detail: str, uid: str) -> Event
 
 
 def _storable(text: str) -> str:
-    """Halves of characters, which SQLite refuses, as question marks."""
+    """Replace halves of characters, which SQLite refuses, by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")

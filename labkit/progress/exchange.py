@@ -3,18 +3,16 @@
     {"format": "labkit-progress", "version": 1, "exported_at_s": 1.8e9,
      "events": [{"uid": "...", "at_s": 1.7e9, "kind": "check", "subject": "scan", "detail": {}}]}
 
-Events are all there is: what is due follows from them. Importing merges: an event is known by its
-uid, so a file that is imported twice adds nothing the second time, and two machines that import
-each other's files agree. A file is read and checked (exchange.py) before anything changes, and
-what it adds comes in with one transaction.
+Everything follows from events, due times included. Importing merges: an event is known by its uid,
+so a file that is imported twice adds nothing the second time, and two machines that import each
+other's files agree. A file is read and checked before anything changes, and its events are added in
+one transaction.
 
-An exported file, read and checked whole before anything of it is used.
-
-A text file that is written whole or not at all: a backup must not be half of one.
+The exported file is written whole or not at all, because a backup must not be half of one:
 
 file, or a link to it     written beside it under another name, flushed, and renamed over it
-pipe, device              written into: to rename over it would take it away from everybody
-folder                    refused, and so is the empty name, which means the folder one is in
+pipe, device              written into: renaming over it would remove it for everybody
+folder                    refused, like the empty name, which means the current folder
 """
 
 import json
@@ -43,7 +41,7 @@ class ExchangeError(UserError, ValueError):
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of an exported file. Raises ExchangeError, which says what is wrong where."""
+    """Return the events of an exported file. ExchangeError says what is wrong, and where."""
     document = _document(path)
     events = [_event(entry, f"{path}: event {n}") for n, entry in enumerate(document["events"], 1)]
     first_of: dict[str, int] = {}
@@ -66,7 +64,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The file as JSON, if it says that it is an export and of a version that is known."""
+    """Return the file as JSON, if it is an export of a known version."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -93,7 +91,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _event(entry: Any, place: str) -> Event:
-    """One event, of the right fields and types. `place`: how an error begins."""
+    """Return an event with the right fields and types. `place`: the beginning of an error."""
     if not isinstance(entry, dict) or set(entry) != set(_FIELDS):
         found = ", ".join(sorted(entry)) if isinstance(entry, dict) else repr(entry)[:40]
         raise ExchangeError(f"{place} needs exactly {', '.join(_FIELDS)}; it has {found}")
@@ -131,9 +129,9 @@ def _check_detail(event: Event) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Make `text` what stands at `path`; a file that was there keeps its mode.
+    """Write `text` to `path`; a file that was there keeps its mode.
 
-    Raises OSError where it cannot be written; a file that was there is as before then.
+    Raises OSError if it cannot be written; a file that was there is then unchanged.
     """
     if path.exists() and not path.is_file():  # a pipe, a device; a folder is refused
         path.write_text(text, encoding="utf-8")
@@ -168,9 +166,9 @@ class Imported:
 
 
 def export_json(path: Path) -> int:
-    """Write every event to `path`, and return how many. What stood there is replaced at the end.
+    """Write every event to `path`, and return how many. An older file is replaced at the end.
 
-    Raises ExchangeError where the store cannot be read or the file not be written.
+    Raises ExchangeError if the store cannot be read or the file cannot be written.
     """
     text, num_events = exported()
     try:
@@ -181,7 +179,7 @@ def export_json(path: Path) -> int:
 
 
 def exported() -> tuple[str, int]:
-    """Every event as the text of a file, and how many. ExchangeError: they cannot be read."""
+    """Return every event as the text of a file, and how many. ExchangeError if unreadable."""
     events = _with_the_store(lambda: store.reading(select), "could not be read")
     document = {
         "format": FORMAT,
@@ -202,7 +200,7 @@ def exported() -> tuple[str, int]:
 
 
 def import_json(path: Path) -> Imported:
-    """Add the events of an exported file that are not there yet, and schedule what they answer.
+    """Add the new events of an exported file, and schedule the subjects that they answer.
 
     Raises ExchangeError, with nothing changed, for a file that is not one of `export_json`'s, and
     where the store cannot be written.

@@ -1,7 +1,7 @@
-"""Practice: answers, what to ask next, and the log of what a learner has done.
+"""Practice: answers, the next subjects to ask, and the log of a learner's actions.
 
     practice.answer("card/co-8", "good")       stored, and the card scheduled again
-    practice.due(prefix="card/")               what to ask now, the longest overdue first
+    practice.due(prefix="card/")               due cards, the longest overdue first
     practice.next_intervals("card/co-8")       {"again": "10 minutes", ..., "easy": "8 days"}
 
 Subjects are "card/co-8", "drill/bubble_share", "case/2" (a difficulty), "exercise/scan",
@@ -9,13 +9,12 @@ Subjects are "card/co-8", "drill/bubble_share", "case/2" (a difficulty), "exerci
 (known with effort), "good", "easy".
 
 Checks of exercises, predictions and votes on claims become ratings. A prediction is right within
-its tolerance (good) or not (again). Being close counts as not: a factor of two is the usual
-confusion, not half of the knowledge. It is judged once, and once on a day: who commits again after
-the answer was shown is copying. The same holds for a vote on a claim, when the court shows its
-verdict.
+its tolerance (good) or not (again). Being close counts as wrong, because a factor of two is the
+usual confusion. A prediction is judged once, and once a day, since a new one after the answer was
+shown would be copied. The same holds for a vote on a claim, when the court shows its verdict.
 
 `record` and `events` are the log: checks, hints, solutions shown, predictions, answers. Events are
-only ever added. No function here raises because of the store: where it cannot be written or read, a
+only ever added. No function here raises because of the store: if it cannot be written or read, a
 ProgressWarning says so.
 """
 
@@ -39,15 +38,15 @@ _OF_THE_STORE = ("scheduler",)
 def answer(
     subject: str, rating: str, *, at_s: float | None = None, **detail: object
 ) -> State | None:
-    """Store one answer and schedule its subject anew, in one transaction.
+    """Store one answer and schedule its subject again, in one transaction.
 
-    at_s: when it was given, in seconds since 1970; now, if left out. detail: whatever else is worth
-    remembering about it, as JSON holds it.
+    at_s: its time, in seconds since 1970; now, if left out. detail: other data about it that JSON
+    can hold.
 
-    When this returns a state, the answer is on the disk, and neither a kill nor a power cut takes
-    it back. It returns None where nothing could be stored, which a ProgressWarning says, and where
-    fsrs is not installed: the answer is stored then, and scheduled with the subject's next one.
-    An answer that is dated after now, by a clock that was ahead, is a ProgressWarning too.
+    When this returns a state, the answer is on the disk, and survives a kill or a power cut. It
+    returns None if nothing could be stored, which a ProgressWarning says, and if fsrs is not
+    installed. Without fsrs the answer is stored, and scheduled with the subject's next one.
+    An answer dated in the future, by a clock that was ahead, gives a ProgressWarning too.
     Raises ValueError for another subject, rating or time, and for the detail "scheduler".
     """
     check_subject(subject)
@@ -63,7 +62,7 @@ def answer(
         None,
     )
     if after is not None and at_s <= now_s < after.last_s:
-        # A state is a function of the answers alone, so that the one that is dated wrongly counts.
+        # A state is a function of the answers alone, so a wrongly dated answer counts.
         warn(
             f"an earlier answer to {subject} is dated {clock.day_of(after.last_s):%d %b %Y}, which "
             "is still to come: a clock was ahead. This answer is stored as given before it, and "
@@ -87,7 +86,7 @@ def all_states() -> dict[str, State]:
 
 
 def due(now_s: float | None = None, prefix: str = "") -> list[State]:
-    """Return what is due, the longest overdue first; of subjects that begin with `prefix`."""
+    """Return the due subjects that begin with `prefix`, the longest overdue first."""
     now_s = clock.now_s() if now_s is None else now_s
     ready = [
         each
@@ -108,7 +107,7 @@ def retrievability(subject: str, now_s: float | None = None) -> float | None:
 
 
 def next_intervals(subject: str, now_s: float | None = None) -> dict[str, str]:
-    """For each rating, in how long the subject would be due: `{"good": "2 days", ...}`.
+    """Return the time until the subject would be due, by rating: `{"good": "2 days", ...}`.
 
     Needs the package fsrs (ImportError).
     """
@@ -142,7 +141,7 @@ def in_words(seconds: float) -> str:
 
 
 def check_subject(subject: str) -> None:
-    """Raise ValueError unless it is the name of something that is practised."""
+    """Raise ValueError unless it is the name of a subject of practice."""
     practised, _, name = subject.partition("/")
     if practised not in PRACTISED or not name:
         kinds = ", ".join(f"{each}/<name>" for each in PRACTISED)
@@ -169,11 +168,11 @@ def events(subject: str | None = None, kind: str | None = None) -> list[Event]:
 
 
 def record_check(name: str, *, attempted: bool, passed: bool, **detail: Any) -> None:
-    """Store a check of an exercise, and what it says about its learner. Never raises."""
+    """Store a check of an exercise, and the rating that follows from it. Never raises."""
     check = Event(clock.now_s(), "check", name, detail)
 
     def both(opened: sqlite3.Connection) -> None:
-        """The check and the answer in one transaction."""
+        """Store the check and the answer in one transaction."""
         rating = _rating_of_check(select(opened, name), passed) if attempted else None
         insert(opened, check)
         if rating is not None:
@@ -196,7 +195,7 @@ def _rating_of_check(earlier: list[Event], passed: bool) -> str | None:
         a pass, nothing wrong before        good    "easy" is for the learner to say, not for us
         a pass after a wrong check or hint  hard    known, with effort
         a pass after the solution           again   that shows that it can be copied
-        not attempted; all after the pass   -       the file is still there; no memory was asked
+        not attempted; all after the pass   -       the file is still there; memory was not tested
     """
     resets = [number for number, event in enumerate(earlier) if event.kind == "reset"]
     attempt = earlier[resets[-1] + 1 :] if resets else earlier

@@ -2,16 +2,16 @@
 
 FSRS models a memory by its stability S (after S days the chance of recall is down to 90 %) and its
 difficulty (1 to 10). A rating changes both, and the next question is due when the chance of recall
-has come down to what is desired. Method: Ye, Su and Cao, "A Stochastic Shortest Path Algorithm for
+has fallen to the desired one. Method: Ye, Su and Cao, "A Stochastic Shortest Path Algorithm for
 Optimizing Spaced Repetition Scheduling", KDD 2022; the package computes its sixth version.
 
-A state is a function of the set of a subject's answers. They count in the order of their times, and
-at equal times of their names. So two machines that exchange their events agree, and states rebuilt
+A state is a function of the set of a subject's answers, in the order of their times, and at equal
+times of their uids. So two machines that exchange their events agree, and states rebuilt
 from the events equal the stored ones, to the last digit.
 
-Everything that goes into a state is stored: each answer with its time, its rating and the name of
+All inputs of a state are stored: each answer with its time, its rating and the name of
 the settings it was scheduled with, and these settings themselves. The package's random spread of
-intervals is off, since no event could bring it back.
+intervals is off, because it could not be computed again from events.
 """
 
 import functools
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
 
 
 RATINGS = ("again", "hard", "good", "easy")
-# What is practised: the part of a subject's name before the first "/".
+# Kinds of practice: the part of a subject's name before the first "/".
 PRACTISED = ("card", "drill", "case", "exercise", "prediction", "claim")
 DESIRED_RETENTION = 0.9
 _REVIEW = 2  # see State.phase
-LONGEST_DAYS = 365  # whoever prepares for an interview wants to see everything once a year
-# After "again" a card comes back while one still sits there. An exercise takes half an hour, and to
-# predict a number or to vote on a claim a second time shows nothing on the same day: these wait for
-# another day.
+LONGEST_DAYS = 365  # people who prepare for an interview want to see everything once a year
+# After "again" a card is repeated in the same sitting. An exercise takes half an hour, and a second
+# prediction or vote on the same day shows nothing: these wait for another day.
 _STEPS_S = {
     "card": (600,), "drill": (600,), "case": (), "exercise": (), "prediction": (), "claim": (),
 }  # fmt: skip
@@ -80,13 +79,13 @@ def settings_for(subject: str) -> dict[str, Any]:
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    """Return a name that follows from the settings: the same on every machine."""
+    """Return a name computed from the settings, the same on every machine."""
     text = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def scheduler_from(settings: dict[str, Any]) -> "fsrs.Scheduler":
-    """Return the scheduler of stored settings. ValueError where they are not its settings."""
+    """Return the scheduler of stored settings. ValueError if these are not FSRS's."""
     import fsrs
 
     try:
@@ -116,7 +115,7 @@ def after(state: State | None, answer: Event, scheduler: "fsrs.Scheduler") -> St
 
 
 def retrievability(state: State, at_s: float) -> float:
-    """The chance, 0 to 1, that the subject would be recalled then, by whole days since the last."""
+    """Return the chance of recall at that time, 0 to 1, by whole days since the last answer."""
     scheduler = scheduler_from(settings_for(state.subject))
     return float(scheduler.get_card_retrievability(_card(state), _utc(at_s)))
 
@@ -145,7 +144,7 @@ def _card(state: State | None) -> "fsrs.Card":
     import fsrs
 
     if state is None:
-        return fsrs.Card(card_id=0)  # without a number of its own, it waits to draw one
+        return fsrs.Card(card_id=0)  # without an id of its own, it waits to draw one
     return fsrs.Card(
         card_id=0,
         state=fsrs.State(state.phase),
@@ -187,7 +186,7 @@ def add_answer(opened: sqlite3.Connection, answer: Event) -> State | None:
 def refresh(opened: sqlite3.Connection, subject: str) -> State | None:
     """Compute a subject's state again from its answers, and store it, within a transaction."""
     if not is_installed():
-        return None  # the old state stays, and is seen to be old by its number of answers
+        return None  # the old state stays, and its number of answers shows that it is old
     state = replay(select(opened, subject, ANSWER), _stored_schedulers(opened))
     if state is not None:
         _save(opened, state)
@@ -204,7 +203,7 @@ def replay(answers: Iterable[Event], scheduler_named: SchedulerNamed) -> State |
 
 
 def rebuilt(events: Iterable[Event]) -> dict[str, State]:
-    """All states, from nothing but events: what the stored ones must be equal to."""
+    """Return all states, computed from events alone; the stored ones must equal them."""
     settings, answers = {}, dict[str, list[Event]]()
     for event in events:
         if event.kind == SCHEDULER:
@@ -241,11 +240,11 @@ def _follows(opened: sqlite3.Connection, answer: Event, earlier: State) -> bool:
 
 
 def _settings_in_force(opened: sqlite3.Connection, answer: Event) -> str:
-    """The name of today's settings, which are an event themselves, stored once."""
+    """Return the name of today's settings, which are an event themselves, stored once."""
     settings = settings_for(answer.subject)
     name = name_of(settings)
     if not select(opened, name, SCHEDULER):
-        # Of no time: every machine stores the same event, and a merge finds it known.
+        # Without a time, so that every machine stores the same event, and a merge recognises it.
         insert(opened, Event(0.0, SCHEDULER, name, settings, uid_of_settings(name)))
     return name
 

@@ -1,14 +1,14 @@
 """Statistics of a learner: days in a row, what is due, mastery by topic, exercises.
 
-Mastery of a topic: the mean chance of recall, now, of all the subjects that it has. One that was
-never answered counts 0: a topic of ten cards of which one is known well is known to a tenth. A
-subject that is not learnt yet counts 0 too, such as one just answered wrongly: minutes after the
-answer was shown, its chance of recall is nearly 1. Without new answers mastery sinks from day to
-day, as memory does.
+Mastery of a topic is the mean chance of recall, now, of all its subjects. A subject that was never
+answered counts 0: a topic of ten cards of which one is known well is known to a tenth. A subject
+that is not learnt yet counts 0 too, such as one just answered wrongly, whose chance of recall is
+nearly 1 minutes after the answer was shown. Without new answers mastery falls from day to day, as
+memory does.
 
-`usable` leaves out events whose details have another form than labkit writes: a file that was
-edited may hold anything, and some of it is shown in a terminal. A field that a kind does not name
-here is for those who wrote it.
+`usable` leaves out events whose details have another form than labkit writes, because an edited
+file may hold anything, and some of it is shown in a terminal. Fields that are not listed here are
+ignored.
 """
 
 from collections import Counter
@@ -22,13 +22,13 @@ from labkit.progress.clock import warn
 from labkit.progress.event import Event
 from labkit.progress.scheduling import State
 
-# Doing something, and not just reading a hint or taking a stub back.
+# Real practice, not reading a hint or restoring a stub.
 _DOING = ("answer", "check", "prediction", "puzzle", "vote")
 
 
 @dataclass(frozen=True, slots=True)
 class Mastery:
-    """A topic, and how well it is known."""
+    """Mastery of a topic."""
 
     value: float
     """0 to 1; 0 for a topic without subjects."""
@@ -44,11 +44,11 @@ class ExerciseRow:
 
     name: str
     num_tries: int
-    """Checks of an attempt; a stub that was checked is none."""
+    """Number of checked attempts; an unchanged stub is not one."""
     num_hints: int
-    """Different ones, 0 to 3."""
+    """Number of different hints, 0 to 3."""
     solution_shown: bool
-    """Before the first pass. Afterwards it is there to compare."""
+    """True if it was shown before the first pass; afterwards it is there to compare."""
     passed_s: float | None
     """Time of the first pass, in seconds since 1970; None if there was none."""
     last_s: float | None = None
@@ -56,15 +56,16 @@ class ExerciseRow:
 
     @property
     def is_begun(self) -> bool:
-        """Return whether anything was tried, or read. A stub that was checked is nothing yet."""
+        """Return whether anything was tried or read; a check of the unchanged stub is not
+        enough."""
         return bool(self.num_tries or self.num_hints or self.solution_shown or self.passed_s)
 
 
 def streak(now_s: float | None = None, events: Iterable[Event] | None = None) -> int:
     """Count days in a row on which something was done, up to today.
 
-    Days of the learner's own calendar. A day that is not over yet breaks nothing: without an answer
-    today, the days up to yesterday count. `events`: those of the store, if left out.
+    Days are those of the learner's own calendar. Today is not over yet: without an answer today,
+    the days up to yesterday count. `events`: those of the store, if left out.
     """
     days = set(_per_day(practice.events() if events is None else events, _DOING))
     day = clock.day_of(clock.now_s() if now_s is None else now_s)
@@ -113,7 +114,7 @@ def mastery(
     now_s: float | None = None,
     states: Mapping[str, State] | None = None,
 ) -> dict[str, Mastery]:
-    """Return how well each topic is known. topics: the subjects of each, such as "card/co-8".
+    """Return the mastery of each topic. topics: the subjects of each, such as "card/co-8".
 
     states: of the store, if left out, as everywhere here. Needs the package fsrs (ImportError) as
     soon as anything was answered.
@@ -183,7 +184,7 @@ OUTCOMES = ("not attempted", "wrong", "over budget", "crashed", "hung", "passed"
 
 
 def require(event: Event) -> None:
-    """Raise ValueError, which names the field and its value, where a detail is of another form."""
+    """Raise ValueError, naming field and value, if a detail has another form."""
     for field, wanted in _NEEDED.get(event.kind, {}).items():
         _require_type(event, field, wanted)
     for field, wanted in _OPTIONAL.get(event.kind, {}).items():
@@ -202,7 +203,7 @@ def require(event: Event) -> None:
 
 
 def usable(events: Iterable[Event]) -> list[Event]:
-    """Return the events whose details are as they should be, and warn about each other one."""
+    """Return the events with valid details, and warn about each other one."""
     found = []
     for event in events:
         try:

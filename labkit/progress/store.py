@@ -1,10 +1,10 @@
-"""The file of the store: opened for each piece of work, and safe with several processes.
+"""The file of the store: opened for each operation, and safe with several processes.
 
-SQLite's locks and journal keep several processes apart and undo what was cut off. A writer takes
-the lock before it reads what its change depends on (BEGIN IMMEDIATE). An open connection must not
+SQLite's locks and journal keep processes apart and undo interrupted writes. A writer takes the lock
+before it reads the data that its change depends on (BEGIN IMMEDIATE). An open connection must not
 go through a fork, and a lab forks; so none is kept.
 
-`PRAGMA user_version` says which version a file is. A damaged store is kept, under another name, and
+`PRAGMA user_version` is the version of a file. A damaged store is kept, under another name, and
 a fresh one begins.
 """
 
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS events (
     detail TEXT NOT NULL        -- JSON object
 )""",
     "CREATE INDEX IF NOT EXISTS events_by_subject ON events (subject, kind)",
-    # What follows from the answers among the events: it can be thrown away and made again.
+    # States follow from the answers among the events, so they can be deleted and computed again.
     """
 CREATE TABLE IF NOT EXISTS states (
     subject TEXT PRIMARY KEY,
@@ -51,10 +51,10 @@ Work = Callable[[sqlite3.Connection], Result]
 
 
 def writing(work: Work[Result]) -> Result:
-    """`work(store)` in one transaction, which is on the disk when this returns.
+    """Do `work(store)` in one transaction, which is on the disk when this returns.
 
-    What `work` raises undoes all of it. Raises OSError, sqlite3.Error or NewerStore where the store
-    cannot be written; a damaged one is kept aside, and a fresh one begun.
+    An error of `work` undoes all of it. Raises OSError, sqlite3.Error or NewerStore if the store
+    cannot be written; a damaged one is renamed, and a new one is made.
     """
 
     def transaction(store: sqlite3.Connection) -> Result:
@@ -65,7 +65,7 @@ def writing(work: Work[Result]) -> Result:
 
 
 def reading(work: Work[Result]) -> Result:
-    """`work(store)` on what the store holds; raises as `writing` does."""
+    """Do `work(store)` for reading only; raises as `writing` does."""
     return _on_the_store(work)
 
 

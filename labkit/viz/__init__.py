@@ -1,26 +1,26 @@
 """Pictures of a run, and a trace of it for Perfetto.
 
     from labkit import viz
-    viz.timeline(result)                             # who computed, who waited, what was in flight
-    viz.moves({"all_reduce": result.values})         # what moves where, from the tensors themselves
+    viz.timeline(result)                             # computing, waiting and operations in flight
+    viz.moves({"all_reduce": result.values})         # movement of data, from the tensors themselves
     viz.ring_steps(result)                           # a ring, step by step; viz.ring_step: one
     viz.traffic_matrix(result)                       # who sent how much to whom
     viz.latency_bandwidth(curves, world_size)        # time and bandwidth over size
     viz.memory_timeline(usage)                       # live bytes by kind, and the peak
-    viz.memory_bar(footprints, capacity)             # what each GPU holds, beside what it has
+    viz.memory_bar(footprints, capacity)             # use of each GPU's memory, by part
     viz.shards({"up": ((256, 64), cut)}, num_ranks)  # which rank holds which rows and columns
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
-    viz.in_flight(timing)                            # what each rank holds meanwhile
+    viz.in_flight(timing)                            # microbatches that each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
-    viz.scaling_curves(strong, weak, law)            # speedup over ranks, and what steps consist of
-    viz.roofline(operations, flops_per_s, bytes_per_s)  # what bounds each operation
+    viz.scaling_curves(strong, weak, law)            # speedup over ranks, and the parts of steps
+    viz.roofline(operations, flops_per_s, bytes_per_s)  # the bound of each operation
     viz.step_terms({"healthy": trace})               # a step's terms by rank, side by side
     viz.simulated_step(step)                         # a simulated step: classes of ranks by time
     viz.extents({"saved": extents, "loaded": ...})   # who holds which elements, in several layouts
-    viz.power_cuts(operations, found)                # a save's operations, and what loads give
+    viz.power_cuts(operations, found)                # a save's operations, and results of loads
     viz.goodput(measured, predicted, optima)         # share of useful time over the interval
     viz.cache_map(cache, {0: "The cat"})             # whose keys and values are in which slot
     viz.slot_use({"paged": uses})                    # cached, reserved and wasted slots over passes
@@ -28,7 +28,7 @@
     viz.latency_throughput({"TTFT": points})         # latency over tokens per second, by load
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
-A file per kind of picture; style.py and journals.py have what all share. Of a run: timelines.py,
+Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
 lanes.py, rings.py, ring_step_picture.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
 in_flight_curve.py, schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py,
 extents_picture.py, expert_load.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,

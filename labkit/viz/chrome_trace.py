@@ -27,7 +27,7 @@ _FIRST_WORK, _FIRST_FLIGHT = 0, 100  # within a rank's thread numbers
 def write(run: Any, path: str | Path) -> Path:
     """Write the trace of `run` (a Run, or a list of Timelines by rank) to `path`; returns the path.
 
-    Raises OSError where the file cannot be written, TypeError for what has no timelines.
+    Raises OSError if the file cannot be written, TypeError for an object without timelines.
     """
     path = Path(path)
     document = {
@@ -40,7 +40,7 @@ def write(run: Any, path: str | Path) -> Path:
 
 
 def events(timelines: Sequence[Timeline]) -> list[Event]:
-    """The trace's events, by rank: metadata, work, operations in flight, then the arrows."""
+    """Return the trace's events by rank: metadata, work, operations in flight, then the arrows."""
     until_s = max((end_of(timeline) for timeline in timelines), default=0.0)
     result: list[Event] = []
     threads: list[dict[int, int]] = []  # by rank: operation's index -> thread of its event

@@ -4,8 +4,8 @@
          1 |expert 2 |e3|                                 |   0.7 x
                                     mean
 
-A segment is an expert, a narrow one e3, which is no count; hatched is what it turned away. The
-longest bar is what all wait for.
+A segment is an expert; a narrow one has only its name, e3. Hatched are the choices that it dropped.
+All ranks wait for the longest bar.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _THICKNESS = 0.72
 
 
 def load_of_experts(load: ExpertLoad, *, title: str = "who has how much to do") -> Picture:
-    """A bar for each rank, a segment for each of its experts, and the mean over the ranks.
+    """Draw a bar for each rank, a segment for each of its experts, and the mean over the ranks.
 
     load: of `labkit.moe.expert_load`. The numbers are choices: (token, expert) pairs. Dropped ones
-    are hatched, at the end of a bar, and not computed. Returns a Picture. TypeError for what is no
-    load; ValueError for more than 12 ranks.
+    are hatched, at the end of a bar, and not computed. Returns a Picture. TypeError for anything
+    but a load; ValueError for more than 12 ranks.
     """
     arguments.instance("load", load, ExpertLoad, "give what labkit.moe.expert_load returned")
     num_ranks = len(load.held)
@@ -68,7 +68,7 @@ def _caption(title: str, load: ExpertLoad) -> str:
 
 
 def _wanted(load: ExpertLoad, rank: int) -> int:
-    """Choices of a rank's experts, with those they turned away."""
+    """Return the choices of a rank's experts, dropped ones included."""
     dropped = load.dropped_by_expert
     return load.by_rank[rank] + sum(dropped[number] for number in load.held[rank])
 

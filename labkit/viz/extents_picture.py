@@ -8,8 +8,8 @@
     |   file 1  |          |   rank 2  |          |     |     |
     +-----------+          +-----------+          +-----+-----+
 
-Black lines are where the files of the first layout meet. A rank reads from each file that its
-colour has a part of.
+Black lines separate the files of the first layout. A rank reads from each file in which its colour
+has a part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def extents(layouts: Mapping[str, Sequence[Extent]], *, title: str = "who holds 
     """Draw one matrix in each layout, an element in the colour of the rank that holds it.
 
     layouts: by name the extents of ranks 0, 1, 2, ...; the first one is how it was saved. Returns a
-    Picture. ValueError for no layout or more than 4, more than 8 ranks, and for what is no matrix.
+    Picture. ValueError for no layout or more than 4, for more than 8 ranks, and unless it is a
+    matrix.
     """
     if not 1 <= len(layouts) <= MAX_PANELS:
         raise ValueError(
@@ -74,7 +75,7 @@ def extents(layouts: Mapping[str, Sequence[Extent]], *, title: str = "who holds 
 
 
 def _holders(held: Sequence[Extent]) -> np.ndarray:
-    """(rows, columns): the rank that holds each element."""
+    """Return the rank that holds each element: (rows, columns)."""
     shape = held[0].shape
     if len(shape) != 2:
         raise ValueError(f"a tensor of shape {shape}: give extents of a matrix")

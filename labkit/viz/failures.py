@@ -15,7 +15,7 @@ recovery: the steps that jobs make over time, one line for each.
            |    ,--'        '......,-'              the line falls to the step that was saved
            +----------------0------------- seconds since the failure
 
-power_cuts: what the next load gives when the power is cut after each operation of a save.
+power_cuts: the result of the next load if the power is cut after each operation of a save.
 
     rank 0       .  m  c w w s . . .  c w s d R d d r x x x
     rank 1       m  .  . . . . c w s
@@ -24,7 +24,7 @@ power_cuts: what the next load gives when the power is cut after each operation 
     none kept    -  -  - - - - - - -  - - - - - 1 1 1 1 1 1
 
 A letter is an operation: m make folder, c create, w write, s sync, d sync folder, R rename,
-x remove. Each row below is a way in which what was not synced is kept or lost.
+x remove. Each row below is a way in which unsynced data is kept or lost.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def goodput(
     *,
     title: str = "goodput over the interval between checkpoints",
 ) -> Picture:
-    """Draw what was measured at each interval, lines of formulas, and an upright line per optimum.
+    """Draw measured goodput by interval, lines of formulas, and an upright line per optimum.
 
     measured: what elastic.measure_goodput returns. predicted: by name, up to three functions from
     seconds of work between checkpoints to goodput; below 0 they are not drawn. optima: by name,
-    such seconds. Returns a Picture. ValueError where nothing was measured.
+    such seconds. Returns a Picture. ValueError if nothing was measured.
     """
     if not measured:
         raise ValueError("nothing was measured: give what elastic.measure_goodput returns")
@@ -167,8 +167,8 @@ def power_cuts(
 ) -> Picture:
     """Draw the operations of all ranks in the order of time, and the outcomes below.
 
-    found: by the way in which things are lost, after each operation, what the next load gives: a
-    step, None for no checkpoint, "mixed". Returns a Picture. ValueError for more than 80
+    found: for each way of losing data, the result of the next load after each operation: a step,
+    None for no checkpoint, or "mixed". Returns a Picture. ValueError for more than 80
     operations, and for another number of outcomes than of operations.
     """
     n = len(operations)

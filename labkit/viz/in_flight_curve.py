@@ -1,4 +1,4 @@
-"""Microbatches in flight over time, a row per rank: what a schedule costs in memory.
+"""Microbatches in flight over time, a row per rank: a schedule's need of memory.
 
 rank 0     _/4\\_/4\\_/4\\___        in flight: from a microbatch's F to the end of its B, or of
 rank 1    _/3\\_/3\\_/3\\__          its W where B is split; all rows have one scale
@@ -24,7 +24,7 @@ _FEW_LEVELS = 8  # so many lines can still be counted
 
 
 def in_flight(timing: Any, *, title: str | None = None) -> Picture:
-    """Return how many microbatches each rank holds, moment by moment, and at most.
+    """Draw how many microbatches each rank holds over time, and the most of them.
 
     timing: a Timing, simulated or measured, or a Schedule, as for `viz.schedule`, below whose grid
     this fits: the margins are the same. On several stages a microbatch counts each.
@@ -53,8 +53,8 @@ def in_flight(timing: Any, *, title: str | None = None) -> Picture:
 def held_over_time(row: tuple[Span, ...], first: float = 0.0) -> list[tuple[float, int]]:
     """(time, microbatches held from then on), for each F that begins and each B or W that ends.
 
-    It begins with none at `first`, from which times are counted. Where one ends as another begins,
-    what is held from then on is told once.
+    It starts with none at `first`, from which times are counted. If one ends as another begins,
+    there is a single entry for that time.
     """
     held, levels = 0, {0.0: 0}
     for op, start, end in row:

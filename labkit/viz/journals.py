@@ -1,4 +1,4 @@
-"""A run's journals by rank, and which send met which receive: what pictures take from a run."""
+"""A run's journals by rank, with each send matched to its receive, for pictures."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

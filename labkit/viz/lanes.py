@@ -1,4 +1,4 @@
-"""One rank's two lanes: what it was doing, and below it, thin, what was in flight.
+"""One rank's two lanes: its work, and below it, thin, the operations in flight.
 
 A picture of more spans than there are dots shows how the time divides, bin by bin.
 """
@@ -44,7 +44,7 @@ class Scale:
         return (span.end_s - span.start_s) / (self.end_s - self.start_s) * self.width_points
 
     def fits(self, text: str, span: Span) -> bool:
-        """Return whether there is room for a small text in a span, with a little air."""
+        """Return whether a small text fits in a span, with a little margin."""
         return self.points(span) >= len(text) * _POINTS_PER_CHARACTER + 4
 
     @property
@@ -69,7 +69,7 @@ class LanePainter:
         return self._region_colours.get(span_label, self._region_colours[style.OTHER_WORK])
 
     def bars(self, spans: Sequence[Span], top: float, bottom: float) -> None:
-        """One rectangle per span; the narrowest are widened to where they can be seen."""
+        """Draw a rectangle per span; the narrowest ones are widened to be visible."""
         outlines, colours, edges = [], [], []
         for span in spans:
             left, right = self.scale.x(span.start_s), self.scale.x(span.end_s)
@@ -83,7 +83,7 @@ class LanePainter:
         )
 
     def flight_rows(self, spans: Sequence[Span], lane: float) -> None:
-        """The thin lane: operations that overlap in time share its height."""
+        """Draw the thin lane, in which operations that overlap in time share the height."""
         if not spans:
             return
         rows = rows_without_overlap(spans, _MAX_FLIGHT_ROWS)
@@ -94,11 +94,12 @@ class LanePainter:
             self.bars(own, top, top + 0.85 * height)
 
     def stacked(self, spans: Sequence[Span], top: float, bottom: float, num_bins: int) -> None:
-        """Too many to tell apart: each column's height is split by the share of its time."""
+        """Draw too many spans to distinguish: each column's height is split by shares of its
+        time."""
         edges_s = np.linspace(self.scale.start_s, self.scale.end_s, num_bins + 1)
         operations = {span.label for span in spans if span.operation is not None}
         level = np.full(num_bins, bottom)
-        # Computing stands at the bottom, communicating on top of it.
+        # Computing is at the bottom, communicating on top of it.
         by_label = sorted(shares(spans, edges_s).items(), key=lambda item: item[0] in operations)
         for label, share in by_label:
             above = level - share * (bottom - top)
@@ -113,7 +114,8 @@ class LanePainter:
             level = above
 
     def labels(self, spans: Sequence[Span], lane: float, *, has_arrows: bool) -> None:
-        """A name in every span that is wide enough; arrows speak for sends and receives."""
+        """Write a name into every span that is wide enough; sends and receives have arrows
+        instead."""
         for span in spans:
             if span.label == style.OTHER_WORK or span.unfinished:
                 continue
@@ -141,12 +143,12 @@ class LanePainter:
         self.axes.text(x, lane + MAIN_MIDDLE, word, **style.SMALL)
 
     def failure(self, span: Span, lane: float) -> None:
-        """A cross where an operation ended in an error."""
+        """Draw a cross where an operation ended in an error."""
         x, y = self.scale.x(span.end_s), lane + MAIN_MIDDLE
         self.axes.plot(x, y, "X", color=style.ALARM, mec="white", ms=9, clip_on=False)
 
     def unfinished(self, span: Span, top: float, bottom: float, *, named: bool) -> None:
-        """A hatched bar with a torn right end: it had not come to an end when the run did."""
+        """Draw a hatched bar with a torn right end: an operation that the run's end cut off."""
         colour = self.colour(span.label, True)
         left, right = self.scale.x(span.start_s), self.scale.x(span.end_s)
         left = min(left, right - 12 * self.scale.x_per_point)
@@ -181,10 +183,10 @@ _OF_ITSELF = {Stage.RETURNED.value, Stage.RAISED.value, Stage.DIED.value}
 
 
 def endings_of(run: Any) -> dict[int, str]:
-    """Return by rank how it ended, from a failed run's error: `returned`, `raised` or `died`.
+    """Return the end of each rank by a failed run's error: `returned`, `raised` or `died`.
 
-    Ranks that the run's end has ended are not in it. Of all else it is empty: the ranks of a Run
-    have all returned.
+    Ranks that were ended with the run are left out. It is empty for a Run, whose ranks have all
+    returned.
     """
     positions = getattr(run, "positions", ())
     words = {rank: text.partition(" ")[0] for rank, text in enumerate(positions)}

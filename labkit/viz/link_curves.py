@@ -1,4 +1,4 @@
-r"""Seconds over the bandwidth of the link: what was measured, and what a formula says.
+r"""Seconds over the bandwidth of the link, measured and by a formula.
 
     seconds |\            | NVLink       dots: measured, at the bandwidths that were tried
             | \.          |              lines: predicted, from the slowest link to the fastest
@@ -62,7 +62,7 @@ def over_links(
     whole range, which marks widen. marks: name -> bytes/s of links to point out, such as
     {"NVLink": 450e9}. Returns a Picture. ValueError: nothing to draw or more than 9 series, a
     name without points, a number that a logarithmic axis does not have, predictions for no range of
-    bandwidths. TypeError: what is no number.
+    bandwidths. TypeError for anything but a number.
     """
     _require_names(measured, predicted, marks)
     points = {name: _points(name, each) for name, each in measured.items()}

@@ -1,12 +1,12 @@
-r"""Two pictures of memory: what was alive when, and what each GPU holds beside what it has.
+r"""Two pictures of memory: live bytes over time, and each GPU's use of its memory.
 
     bytes |        ____ peak             GPU of stage 0 |parameters|moments |activations|   |
           |    ___/act.\___                       1 |parameters|moments |act.|          |
           |___/ parameters  \___                                                   capacity
           +----------------- time
 
-A kind has one colour in both: what a meter calls "optimizer states" looks like the calculator's
-"moments", since that is what they are.
+A kind has one colour in both: a meter's "optimizer states" have the colour of the calculator's
+"moments", because they are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ LEGEND_COLUMNS = 6
 
 
 _WIDTH = 9.0  # inches
-# What stays from step to step lies below what comes and goes.
+# Kinds that stay from step to step are below those that come and go.
 _FROM_BELOW = ("parameters", "optimizer states", "buffers", "gradients", "activations", "other")
 MAX_BARS = 16
 _LEFT, _RIGHT, _BAR = 1.25, 1.3, 0.42  # inches of a bar picture
@@ -86,10 +86,10 @@ def memory_bar(
     *,
     title: str = "what each GPU holds",
 ) -> Picture:
-    """Draw a bar per GPU, stacked by the parts of its Result, against what a device has.
+    """Draw a bar per GPU, stacked by the parts of its Result, against a device's memory.
 
     results: of `calc.footprints(...)`, or by name, which is then written beside the bar. capacity:
-    bytes. What is beyond it is hatched, and the number at the end of each bar says what is left or
+    bytes. Bytes beyond it are hatched, and the number at the end of each bar is what is left or
     missing. Returns a Picture. ValueError for no results, more than 16, and one without parts.
     """
     bars = _named(results)
@@ -121,7 +121,7 @@ def memory_bar(
 def draw_memory_header(
     picture: Picture, title: str, labels: Mapping[str, str], note: str = ""
 ) -> None:
-    """Draw the title, and below it what each colour is."""
+    """Draw the title, and below it the meaning of each colour."""
     height = picture.get_size_inches()[1]
     heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
     if note:

@@ -6,8 +6,8 @@
     node 0   [ 0      ] [ 1 dp   ] [ 2      ] [ 3      ]
     node 1   [ 4 tp   ] [ 5 this ] [ 6      ] [ 7 pp   ]
 
-Another rank differs from the chosen one in one axis, and has that axis's colour, or in more, and
-has none: the two never communicate.
+A rank that differs from the chosen one in one axis has that axis's colour. A rank that differs in
+more axes has none, because the two never communicate.
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class _Form(NamedTuple):
 
     @property
     def in_line(self) -> int:
-        """Coordinates side by side."""
+        """The number of coordinates side by side."""
         return max(1, int((self.width - _GAP) / _COORDINATE))
 
     @property

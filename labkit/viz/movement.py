@@ -26,13 +26,13 @@ def moves(
     columns: int = 2,
     title: str | None = None,
 ) -> Picture:
-    """Before and after, by rank, for one primitive or several side by side.
+    """Draw tensors before and after, by rank, for one primitive or several side by side.
 
     primitives: name -> one (before, after) pair per rank: just what `run(...).values` is when every
     rank returns its input and its output. A tensor, a list of numbers, or None where a rank holds
-    nothing. Feed the primitive with `viz.tagged(rank, num_cells)`: then each cell takes the
-    colours of the ranks whose data really is in it, decoded from the value; values that are no sums
-    of tags are shown in grey. Where numbers do not fit, a digit alone says which cell it was.
+    nothing. Use `viz.tagged(rank, num_cells)` as the primitive's input. Then each cell has the
+    colours of the ranks whose data really is in it, decoded from the value; other values are
+    shown in grey. If numbers do not fit, one digit says which cell it was.
 
         def broadcast(world):
             before = viz.tagged(world.rank, 4) if world.rank == 0 else torch.zeros(4).double()
@@ -40,7 +40,7 @@ def moves(
 
         viz.moves({"broadcast": run(broadcast, 4).values})
 
-    Returns a Picture. Raises ValueError where there is nothing to draw, or no column for it.
+    Returns a Picture. Raises ValueError if there is nothing to draw, or no column for it.
     """
     if not isinstance(columns, int) or columns < 1:
         raise ValueError(f"columns={columns!r}: panels stand in 1 column or more; 2 fits a page")
@@ -90,7 +90,7 @@ def _draw_panel(
         axes.text(x, _HEADING - 0.35, ("before", "after")[side], **style.FAINT)
         column = [pair[side] for pair in pairs]
         values = [value for cells in column for value in cells or ()]
-        # One value that is no sum of tags (a mean) makes the others' digits meaningless too.
+        # One value that is not a sum of tags (a mean) makes the others' digits meaningless too.
         is_tagged = all(contributors(value) is not None for value in values)
         for rank, cells in enumerate(column):
             y = rank + _HEADING
@@ -108,9 +108,9 @@ def _draw_panel(
 
 
 class _Writer:
-    """Writes the numbers of one panel, all in one size; where they are too long, their digits.
+    """Writes the numbers of one panel in one size, or only their digits if they are too long.
 
-    Colours say whose data it is, and the digit that is left which cell: 30300 becomes 3.
+    Colours say whose data it is, and the remaining digit which cell: 30300 becomes 3.
     """
 
     def __init__(self, pairs: list[tuple[Cells, Cells]], room_points: float) -> None:

@@ -7,7 +7,7 @@ roofline: the roof of a machine, and a point for each operation under it.
            |      / o layer norm
            +-------------------- FLOP per byte
 
-scaling_curves: the speedup over ranks, strong and weak, and what the steps are made of.
+scaling_curves: the speedup over ranks, strong and weak, and the parts of the steps.
 
     speedup   ideal .'              strong 1 |========================|
             |     .'   __--- Amdahl        2 |============|//|            //: communication

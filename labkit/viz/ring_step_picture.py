@@ -1,4 +1,4 @@
-"""One step of a ring all-reduce, large: who holds what after it, and what has just moved.
+"""One step of a ring all-reduce, large: the chunks of each rank, and the messages of the step.
 
            chunk 0      chunk 1      chunk 2
 rank 0    |0 . .|      |0 . 2|      |0 . .|        a column per chunk, a stripe per rank whose
@@ -58,14 +58,14 @@ class _Layout(NamedTuple):
 
 
 def ring_step(run: Any, step: int, *, title: str | None = None) -> Picture:
-    """Draw where every chunk is after one step of a ring all-reduce, and what moved in it.
+    """Draw where every chunk is after one step of a ring all-reduce, and the step's messages.
 
     run: a Run of one ring all-reduce on at most 8 ranks, or the RingWalk of one. step: 0 for the
     start, up to 2(n-1) for the end. Numbers in a cell are the ranks whose contributions are in it.
 
     `labkit.notebook.ring_slider(run)` has a slider over the steps; `viz.ring_steps(run)` shows all
-    at once. Returns a Picture. Raises ValueError for a step that there isn't, more ranks, and what
-    `ring_walk` refuses.
+    at once. Returns a Picture. Raises ValueError for a step outside the ring, for more ranks, and
+    as `ring_walk` does.
     """
     walk = run if isinstance(run, RingWalk) else ring_walk(run)
     num_ranks, num_steps = len(walk.ranks), len(walk.steps)

@@ -1,6 +1,6 @@
 """A ring all-reduce step by step, from the journals of a real run or the states it recorded.
 
-`ring_walk` follows the chunks. A journal does not record what is in a message, but on a ring it
+`ring_walk` follows the chunks. A journal does not record the content of a message, but on a ring it
 follows from the order. Each rank passes on in the next step the chunk that it has received. So the
 k-th message of a rank carries what the (k-1)-th message of its left neighbour brought, back to the
 rank where the chunk began. `ring_walk` checks each message for this: the number of messages, their
@@ -47,7 +47,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class RingWalk:
-    """A ring all-reduce as it ran: 2(n-1) steps of n hops each, and what they left."""
+    """A ring all-reduce as it ran: 2(n-1) steps of n hops each, and the states after them."""
 
     ranks: tuple[int, ...]
     """Global ranks in the order of the ring, beginning with the lowest."""
@@ -72,8 +72,8 @@ def ring_walk(run: Any) -> RingWalk:
     the one that is complete on the s-th rank of the ring after n - 1 steps; in labkit's ring that
     is the s-th of torch.tensor_split. Other operations than send and recv may be in the run.
 
-    Raises ValueError for messages that are no ring, or more or fewer than one all-reduce has, with
-    what they are instead; TypeError for what has no timelines.
+    Raises ValueError for messages that do not form a ring, or not exactly one all-reduce, and says
+    what they are; TypeError for an object without timelines.
     """
     timelines = timelines_of(run)
     messages = matched_messages(timelines)
@@ -156,12 +156,12 @@ def _hop(message: Message, position: int, step: int, num_ranks: int) -> Hop:
 
 
 def _states(ranks: Sequence[int], steps: Iterable[Iterable[Hop]]) -> Iterator[tuple[Holding, ...]]:
-    """Return the start, and each step's result: who receives a chunk has the sender's parts too."""
+    """Return the start, and each step's result: a receiver has the sender's contributions too."""
     holdings = [[frozenset({rank})] * len(ranks) for rank in ranks]
     position = {rank: number for number, rank in enumerate(ranks)}
     yield tuple(tuple(holding) for holding in holdings)
     for step in steps:
-        for hop in step:  # one for each chunk: none sees what another has brought
+        for hop in step:  # one for each chunk, so that none sees another's contributions
             sent = holdings[position[hop.source]][hop.chunk]
             holdings[position[hop.destination]][hop.chunk] |= sent
         yield tuple(tuple(holding) for holding in holdings)
@@ -211,15 +211,15 @@ def ring_steps(
     """Draw one block per step: a row per rank, a cell per chunk, a stripe per contribution.
 
     states: a Run of one ring all-reduce; its journals say who held what (rings.py says how).
-    Or what ranks recorded, by rank, then by step (the first is the start). Such a state has one
+    Or recorded states, by rank, then by step (the first is the start). Such a state has one
     entry per chunk: either the ranks whose contributions are in it (a set), or the number itself
     where the run worked on `viz.tagged(rank, world_size)`: then a rank only has to keep
     `x.clone()` after every step, and what is drawn is what it held.
     step_names: a heading for every state; "start", "step 1", ... by default.
 
     Cells fill up, one stripe per rank in its place, until all colours are there; a heavy outline
-    marks what changed in the step. Returns a Picture. Raises ValueError for states that don't form
-    a table of ranks x steps x chunks, and for a run of something else than one ring.
+    marks changes of the step. Returns a Picture. Raises ValueError for states that don't form a
+    table of ranks x steps x chunks, and for a run of anything but one ring.
     """
     ranks, table = _table(states)
     num_steps, num_chunks = _dimensions(table)
@@ -342,7 +342,7 @@ def tagged(rank: int, num_cells: int, dtype: torch.dtype = torch.float64) -> tor
 
 
 def contributors(value: float) -> dict[int, int] | None:
-    """Return which cell of which rank is in a sum of tags: {rank: cell}. None: it is no such sum.
+    """Return the cell of each rank in a sum of tags: {rank: cell}. None: it is no such sum.
 
     contributors(330) == {1: 2, 2: 2}; contributors(0) == {}; contributors(2.5) is None.
     A cell that was counted twice shows as the wrong cell: 2 is cell 1 once, or cell 0 twice.

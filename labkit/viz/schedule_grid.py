@@ -124,14 +124,14 @@ def _draw_panel_header(picture: Picture, panel: Panel) -> None:
     right = 1 - RIGHT / WIDTH
     picture.text(right + 0.008, y, "in flight", **style.FAINT)
     if most_stages(panel.timing.schedule) > 1:
-        told = "the lighter, the later of a rank's stages"
-        picture.text(right, y, told, **style.FAINT | {"ha": "right"})
+        note = "the lighter, the later of a rank's stages"
+        picture.text(right, y, note, **style.FAINT | {"ha": "right"})
 
 
 def at_most(axes: Axes, schedule: Schedule) -> None:
-    """At the right of each row, how many microbatches the rank holds at most.
+    """Write the most microbatches that a rank holds to the right of each row.
 
-    Where ranks hold v stages each, a microbatch counts on each, and it is written as of v.
+    If ranks hold v stages each, a microbatch counts on each stage, and the number is written n/v.
     """
     held_by = {len(schedule.stages_of(rank)) for rank in range(schedule.num_ranks)}
     share = f"/{max(held_by)}" if len(held_by) == 1 and held_by != {1} else ""
@@ -146,7 +146,7 @@ def _row_points(num_ranks: int) -> float:
 
 
 def style_rows(axes: Axes, num_ranks: int, unit: style.TimeUnit) -> None:
-    """Names of ranks, a time axis, no box."""
+    """Style the rows: names of ranks, a time axis, no box."""
     points = _row_points(num_ranks)
     axes.set_yticks(
         [rank + 0.5 for rank in range(num_ranks)], [f"rank {r}" for r in range(num_ranks)]

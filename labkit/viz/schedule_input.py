@@ -7,15 +7,15 @@ from typing import Any
 
 from labkit.pipeline import Op, Schedule, Timing, simulate
 
-# More rows and narrower boxes than these cannot be told from each other on a page.
+# More rows and narrower boxes than these cannot be distinguished on a page.
 MAX_RANKS, MAX_OPS = 32, 8192
 
 
 def timing_of(given: Any, name: str = "timing") -> Timing:
-    """The Timing itself, or that of a Schedule whose operations cost 1 each (B 2), messages 0.
+    """Return the Timing, or that of a Schedule whose operations cost 1 each (B 2), messages 0.
 
-    TypeError for what is neither. ValueError for more than can be drawn; ScheduleError for what is
-    no step.
+    TypeError for anything else. ValueError for more than can be drawn; ScheduleError if it is not
+    a whole step.
     """
     if not isinstance(given, Schedule | Timing):
         raise TypeError(
@@ -29,13 +29,13 @@ def timing_of(given: Any, name: str = "timing") -> Timing:
 
 
 def require_same_schedule(timing: Timing, measured: Timing) -> None:
-    """ValueError, which names the first operation that differs, unless both are of one schedule."""
+    """Raise ValueError, naming the first different operation, unless both are of one schedule."""
     mine, other = timing.schedule, measured.schedule
     counts = [(one.num_ranks, one.num_stages, one.num_microbatches) for one in (mine, other)]
     if counts[0] != counts[1]:
-        told = [f"{r} ranks, {s} stages and {m} microbatches" for r, s, m in counts]
+        sizes = [f"{r} ranks, {s} stages and {m} microbatches" for r, s, m in counts]
         raise ValueError(
-            f"measured is of {told[1]}, timing of {told[0]}: measure the same schedule"
+            f"measured is of {sizes[1]}, timing of {sizes[0]}: measure the same schedule"
         )
     for rank, (row, measured_row) in enumerate(zip(mine.rows, other.rows)):
         if row != measured_row:
@@ -47,7 +47,7 @@ def require_same_schedule(timing: Timing, measured: Timing) -> None:
 
 
 def require_drawable(ranks: int, num_ops: int) -> None:
-    """ValueError for more ranks or operations than can be told from each other."""
+    """Raise ValueError for more ranks or operations than can be distinguished."""
     if ranks > MAX_RANKS or num_ops > MAX_OPS:
         raise ValueError(
             f"{ranks} ranks with {num_ops:,} operations: a grid that can be read has at most "
@@ -64,7 +64,7 @@ def _check_size(schedule: Schedule) -> None:
 
 
 def require_some_time(timing: Timing, name: str) -> None:
-    """ValueError for a schedule that takes no time at all: there are no boxes to draw."""
+    """Raise ValueError for a schedule that takes no time: there are no boxes to draw."""
     if timing.makespan <= 0:
         raise ValueError(
             f"{name} takes no time from start to end: there is nothing to draw; give costs above 0"
@@ -72,7 +72,7 @@ def require_some_time(timing: Timing, name: str) -> None:
 
 
 def _first_difference(one: tuple[Op, ...], other: tuple[Op, ...]) -> tuple[int, str, str]:
-    """Its place, and what stands there in each of two rows, which are not equal."""
+    """Return the place of the first difference of two rows, and both operations there."""
     pairs = enumerate(zip_longest(one, other))
     place, (mine, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
     return place, _cell(mine), _cell(theirs)

@@ -9,7 +9,7 @@ dark to light), so that they survive a black-and-white printer. A rank's virtual
 of the kind's colour, its first stage the darkest.
 
 Numbers are outlines of digits, drawn all at once. As matplotlib's Text each of some hundred numbers
-would be laid out by itself, which takes longer than all the rest of a picture together.
+would be laid out by itself, which takes longer than everything else in a picture.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from labkit.viz.style import Picture
 
 # Of a row of height 1: the gap between rows is where messages are drawn.
 TOP, BOTTOM = 0.12, 0.88
-_FEW_ARROWS = 60  # more is a thicket
+_FEW_ARROWS = 60  # more arrows cannot be followed
 
 
 class Box(NamedTuple):

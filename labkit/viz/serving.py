@@ -1,19 +1,19 @@
 """Pictures of serving: slots of a cache, requests over passes, latency against throughput.
 
-cache_map: whose keys and values are in which slot.
+cache_map: the sequence whose keys and values are in each slot.
 
     slots      |T h e _|. . . .|c a t _|d o g .|      a cell is a slot, coloured by its sequence
     sequence 0   page 0, 2                            pale: reserved; white: free;
     sequence 1   page 0, 3                            in stripes: shared
 
-slot_use: what slots are used for, over the passes of a trace, one panel for each cache.
+slot_use: the use of slots over the passes of a trace, one panel for each cache.
 
     share |    ,-- internal --.
           |  ,-- reserved --.
           |,-- cached --.
           +--------------- passes
 
-passes: which request has tokens in which pass of an engine, one panel for each scheduler.
+passes: the tokens of each request in each pass of an engine, one panel for each scheduler.
 
     static batches, 6 passes            number: tokens of a prompt, or of a chunk of it
     request 0  | 7|  |  |  |            pale:   one new token
@@ -23,7 +23,7 @@ passes: which request has tokens in which pass of an engine, one panel for each 
 
 latency_throughput: a point for each rate of arrivals, measured and predicted.
 
-    latency |              : o     past the capacity requests wait in the queue: latency grows,
+    latency |              : o     beyond the capacity requests wait in the queue: latency grows,
             |            o         throughput does not
             |  o--o--o-'
             +------------------ tokens per second
@@ -334,7 +334,7 @@ def _draw_bars(axes: Axes, cells: Sequence[Cell], num_passes: int, column: float
 
 
 def _draw_legend(picture: Picture, schedules: Sequence[Sequence[Cell]], height: float) -> None:
-    """Draw what is in the picture, and nothing else."""
+    """Draw a legend of the kinds in the picture only."""
     kinds = {cell.kind for cells in schedules for cell in cells}
     handles: list[Artist] = [
         Patch(color=_COLOURS[kind], label=_LABELS[kind]) for kind in _COLOURS if kind in kinds

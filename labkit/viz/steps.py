@@ -47,13 +47,13 @@ _AFTER = {
 
 
 def simulated_step(step: SimulatedStep, *, rows: int = 12, title: str | None = None) -> Picture:
-    """Draw who computes what, when, and what the end waits for.
+    """Draw the operations of each class of ranks over time, and the longest path.
 
     rows: at most so many classes of ranks; of more, those on the longest path and unlike the
     others come first. The longest path is a line below the boxes of its row; parts of all
     replicas are in the row of its last stage.
-    Returns a Picture. TypeError for what is no SimulatedStep; ValueError for a step that takes no
-    time, and for more than 8,192 operations in these rows.
+    Returns a Picture. TypeError for anything but a SimulatedStep; ValueError for a step that takes
+    no time, and for more than 8,192 operations in these rows.
     """
     if not isinstance(step, SimulatedStep):
         raise TypeError(f"step={step!r:.60}: give what calc.simulate.step returns")

@@ -96,11 +96,11 @@ class Series(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Points; markers that are mostly air need more."""
+        """Size in points; hollow markers need more."""
         return 7.5 if self.marker in ("X", "P") else 5.5
 
 
-# All-reduces look the same in every picture; other curves take what is left, in order.
+# All-reduces look the same in every picture; other curves take the remaining looks, in order.
 _SERIES_OF = {
     "ring": Series("#0072b2", "o", "-"),
     "tree": Series("#009e73", "^", "-"),
@@ -115,7 +115,7 @@ _OTHER_SERIES = (
     Series("#8c6d31", "p", "-"),
 )
 
-# What memory holds, as a meter and as a calculator name it: the same thing has the same colour.
+# Kinds of memory by a meter's and a calculator's names: the same kind has the same colour.
 _MEMORY_COLOURS = {
     "parameters": "#0072b2",
     "gradients": "#e69f00",

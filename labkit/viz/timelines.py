@@ -40,7 +40,7 @@ LegendRow = tuple[str, list[Artist]]
 MAX_RANKS = 16
 
 
-MAX_ARROWS = 60  # more is a thicket
+MAX_ARROWS = 60  # more arrows cannot be followed
 _MAX_REGIONS = 6
 _WIDTH, _LEFT, _RIGHT = 9.0, 0.75, 1.0  # inches
 # A lane with more spans too narrow to see than this is drawn as shares of time.
@@ -65,7 +65,7 @@ def timeline(
     axis_s: float | None = None,
     title: str | None = None,
 ) -> Picture:
-    """Draw what every rank was doing, moment by moment: computing, or waiting for communication.
+    """Draw every rank's activity over time: computing, or waiting for communication.
 
     run: a Run, or a list of Timelines by rank (such as those an error carries).
     ranks: which to show, in this order; all of them, up to 16, by default.
@@ -77,12 +77,12 @@ def timeline(
     The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in
     colour the time in which the rank was blocked; the thin lane below is every operation in flight.
     Arrows go from a send's post to the end of its receive, where there are at most 60 to draw.
-    A torn, hatched end means that the operation never came to an end, a cross that it failed. Of a
+    A torn, hatched end means that the operation never came to an end, a cross that it failed. In a
     failed run, a lane that ends before the picture says how: the rank returned, raised or died.
 
     Returns a Picture: the last line of a cell shows it, `savefig` saves it.
     Raises ValueError for ranks that the run doesn't have, for an empty window and for an axis
-    shorter than the window, TypeError for what has no timelines.
+    shorter than the window, TypeError for an object without timelines.
     """
     timelines = timelines_of(run)
     shown, note = _chosen(ranks, len(timelines))

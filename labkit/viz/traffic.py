@@ -1,4 +1,4 @@
-"""The traffic matrix: how much each rank sent to each other one, with the two tiers apart.
+"""The traffic matrix: bytes from each rank to each other rank, by tier.
 
                to rank 0     1   |   2     3
 from rank 0        .       12.3  |  4.1    .        blue: within a host
@@ -7,8 +7,8 @@ from rank 0        .       12.3  |  4.1    .        blue: within a host
           2       4.1       .    |   .    12.3
           3        .       4.1   |  12.3   .
 
-The numbers are the sends of a run's journals, added up by source and destination. Around them are
-names, sums, tiers, and a note on what is not in the matrix.
+The numbers are the sends of a run's journals, summed by source and destination. Around them are
+names, sums, tiers, and a note on traffic that is not in the matrix.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,10 +61,10 @@ def traffic_matrix(
     each host, [[0, 1], [2, 3]], or a labkit.Topology; the run's own topology by default. With more
     than one host, cells between hosts are orange, and each tier's sum is in the heading.
 
-    Counted are messages: send and isend, and what labkit.collectives makes of them. To whom the
-    backend's own collectives send is in no journal; a note says how much it was.
+    Messages count: send and isend, and labkit.collectives, which uses them. No journal has the
+    receivers of the backend's own collectives; a note says how many bytes they sent.
     Returns a Picture. Raises ValueError for more than 16 ranks, for hosts that don't fit and for
-    another count, TypeError for what has no timelines.
+    another count, TypeError for an object without timelines.
     """
     if not isinstance(count, str) or count not in COUNTS:
         raise ValueError(f"count={count!r}: say what is counted, 'bytes' or 'messages'")
@@ -291,7 +291,7 @@ def _draw_cells(axes: Axes, grid: Grid) -> None:
         for column, destination in enumerate(grid.ranks):
             value = grid.values[source][destination]
             tier = WITHIN if host_of[source] == host_of[destination] else BETWEEN
-            # By the square root: a tenth of the most can still be told from nothing.
+            # By the square root: a tenth of the most can still be distinguished from nothing.
             colour = style.tint(tier, _PALEST * (1 - (value / most) ** 0.5)) if value else "white"
             corner = (grid.x(column), grid.y(row))
             axes.add_patch(

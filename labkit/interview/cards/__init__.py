@@ -1,6 +1,6 @@
 """The question cards: labkit/course/*/cards.md.
 
-cards.load_bank()["co-8"].minute      what to say in a minute
+cards.load_bank()["co-8"].minute      the spoken answer of a minute
 
 card.py reads them, sitting.py asks them. `labkit bank` counts them, and proves their numbers with
 evidence.py.

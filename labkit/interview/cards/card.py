@@ -23,7 +23,7 @@ from labkit.grade.catalog import load_subjects
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One thing that interviews ask about."""
+    """A topic of interviews."""
 
     id: str
     title: str
@@ -32,7 +32,7 @@ class Topic:
     subject: str
     """The name of the folder in which its cards, drills and exercises are."""
     notebook: str = ""
-    """"" where there is none yet."""
+    """"" if there is none yet."""
     section: str = ""
     """The heading in the notebook under which it is shown."""
     contradicts: bool = False
@@ -57,7 +57,7 @@ SECTIONS = ("In a minute.", "Deeper.", "The common mistake.")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One number or statement of a card, and what stands behind it: exactly one of the three."""
+    """Evidence for one number or statement of a card: exactly one of proof, source, pending."""
 
     says: str = ""
     """The number as in the text; "" for a pending item that is about no single number."""
@@ -88,9 +88,9 @@ class Card:
     follow_ups: tuple[str, ...]
     sources: tuple[str, ...]
     given: tuple[str, ...] = ()
-    """Numbers of the text that are assumptions, and stated as such."""
+    """Numbers of the text that are assumptions, and are called so."""
     notebook: str = ""
-    """The name of its file without .ipynb; "" where there is none yet."""
+    """The name of its file without .ipynb; "" if there is none yet."""
     exercise: str = ""
     file: str = ""
     line: int = 0
@@ -103,7 +103,7 @@ class Card:
 
     @property
     def level(self) -> str:
-        """Whom it is for: everyone, senior or expert."""
+        """Its level: everyone, senior or expert."""
         return LEVELS[self.difficulty]
 
     @property
@@ -114,7 +114,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with the bank: where, why, and what would be right."""
+    """A problem of the bank: its place, the reason, and a fix."""
 
     file: str
     line: int
@@ -152,7 +152,7 @@ class _Block:
 
 
 def read_bank(course: Path | None = None) -> tuple[list[Card], list[Problem]]:
-    """Every card of a folder of subjects (the package's own), and what is wrong with the others."""
+    """Return every card of a folder of subjects, the package's own by default, and the problems."""
     cards, problems = [], []
     for subject in catalog.load_subjects():
         path = (course or catalog.COURSE) / subject / "cards.md"
@@ -172,7 +172,7 @@ def load_bank(course: Path | None = None) -> dict[str, Card]:
 
 
 def read_file(name: str, text: str) -> tuple[list[Card], list[Problem]]:
-    """The cards of one file, and why the others are none."""
+    """Return the cards of one file, and its problems."""
     cards, problems = _parsed(name, text)
     return list(cards), list(problems)
 

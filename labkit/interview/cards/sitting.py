@@ -1,6 +1,6 @@
-"""A sitting with question cards: which come next, what was said, what is remembered.
+"""A sitting with question cards: the next cards, the points said, and the rating to store.
 
-next_cards(cards_of("pp"), 5)         what is due, the longest overdue first; then what is new
+next_cards(cards_of("pp"), 5)         due cards, the longest overdue first; then new ones
 said = points_said("1 3 4", 5)        the rubric's points that you heard yourself say
 grade(card, said)                     remembers the rating, and returns it
 
@@ -9,8 +9,8 @@ grade(card, said)                     remembers the rating, and returns it
     a third or more         hard
     less, or nothing        again
 
-You grade yourself, by what an interviewer listens for: an answer that sounded right and left out
-half of the points is "hard", whatever it felt like.
+You grade yourself by the points that an interviewer listens for: an answer that left out half of
+them is "hard", even if it sounded right.
 """
 
 import difflib
@@ -36,10 +36,10 @@ class UnknownCards(UserError, ValueError):
 
 
 def cards_of(what: str | None = None) -> list[Card]:
-    """By a card's or a topic's id, `co-8`, a group's letters, `co`, or its subject, `pipeline`.
+    """Return cards by id (`co-8`), by a group's letters (`co`) or by subject (`pipeline`).
 
-    None: all, in the bank's order. Raises UnknownCards, with names that are near, and TypeError for
-    what is no text.
+    None: all, in the bank's order. Raises UnknownCards, with similar names, and TypeError for
+    anything but text.
     """
     every = list(load_bank().values())
     if what is None:
@@ -60,9 +60,9 @@ def cards_of(what: str | None = None) -> list[Card]:
 
 
 def next_cards(cards: Sequence[Card], count: int, now_s: float | None = None) -> list[Card]:
-    """At most `count` of them: what is due, the longest overdue first; then what was never asked.
+    """Return at most `count` cards: due ones, the longest overdue first; then new ones.
 
-    New ones come in the bank's order, easier ones first. What is known and not due is left alone.
+    New ones come in the bank's order, easier ones first. Known cards that are not due are left out.
     """
     states = practice.all_states()
     overdue = {state.subject: place for place, state in enumerate(practice.due(now_s, PREFIX))}
@@ -82,14 +82,14 @@ def next_due_s(cards: Iterable[Card]) -> float | None:
 
 
 def soonest(cards: Iterable[Card]) -> Card | None:
-    """The one that is due first, for who does not want to wait; None where none was ever asked."""
+    """Return the card that is due first, due now or not; None if none was ever asked."""
     states = practice.all_states()
     known = [card for card in cards if subject(card) in states]
     return min(known, key=lambda card: states[subject(card)].due_s, default=None)
 
 
 def points_said(text: str, num_points: int) -> frozenset[int]:
-    """Numbers of points, from 1, out of what was typed: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
+    """Parse numbers of points, from 1: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
 
     Raises ValueError, with what is understood, for anything else.
     """
@@ -111,16 +111,16 @@ def points_said(text: str, num_points: int) -> frozenset[int]:
 
 
 def rating_of(num_said: int, num_points: int) -> str:
-    """By the share of the points: see above."""
+    """Return the rating by the share of the points: see above."""
     share = Fraction(num_said, num_points)
     return next((rating for rating, least in _LEAST if share >= least), "again")
 
 
 def grade(card: Card, said: Collection[int], rating: str | None = None) -> str:
-    """Remember that the card was answered, with which of its points. Returns the rating.
+    """Store the answer of a card, with the points that were said. Returns the rating.
 
-    rating: the learner's own, where it is another than the points make. ValueError for none of the
-    four.
+    rating: the learner's own, if it differs from that of the points. ValueError unless it is one
+    of the four.
     """
     missed = points_missed(card, said)
     rating = rating or rating_of(len(card.rubric) - len(missed), len(card.rubric))
@@ -129,12 +129,12 @@ def grade(card: Card, said: Collection[int], rating: str | None = None) -> str:
 
 
 def points_missed(card: Card, said: Collection[int]) -> list[str]:
-    """The points of the rubric that were not said, in words."""
+    """Return the points of the rubric that were not said, in words."""
     return [point for place, point in enumerate(card.rubric, 1) if place not in said]
 
 
 def standing(card: Card, now_s: float | None = None) -> str:
-    """Why it is asked: `new`, `due`, `3 days overdue`, or `due in 4 days`."""
+    """Say why it is asked: `new`, `due`, `3 days overdue`, or `due in 4 days`."""
     state = practice.state(subject(card))
     if state is None:
         return "new"
@@ -153,15 +153,15 @@ def nothing_due(cards: Iterable[Card], now_s: float | None = None) -> str:
 
 
 def summary(ratings: Sequence[str]) -> str:
-    """A sitting in a line: `3 cards: 2 good, 1 again`."""
+    """Describe a sitting in a line: `3 cards: 2 good, 1 again`."""
     if not ratings:
         return "Nothing answered."
     counts = Counter(ratings)
-    told = ", ".join(
+    counts = ", ".join(
         f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each]
     )
     num = len(ratings)
-    return f"{num} {'card' if num == 1 else 'cards'}: {told}"
+    return f"{num} {'card' if num == 1 else 'cards'}: {counts}"
 
 
 def subject(card: Card) -> str:

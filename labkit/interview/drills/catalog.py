@@ -1,4 +1,4 @@
-"""All drills, by name, and which of them a word means: a drill, a topic, or a group of topics."""
+"""All drills by name, found by the name of a drill, a topic, or a group of topics."""
 
 import difflib
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from labkit.interview.drills.drill import Drill
 
 
 class UnknownDrill(UserError, ValueError):
-    """A word that is no drill and no topic; the message says which are near."""
+    """A word that is neither a drill nor a topic; the message lists similar ones."""
 
 
 def _all() -> dict[str, Drill]:
-    """In the order of topics, and of the lines about one."""
+    """Return all drills in the order of topics, and within a topic in the order of the file."""
     found = {
         value.name: value
         for subject in load_subjects()
@@ -33,17 +33,17 @@ DRILLS: Mapping[str, Drill] = MappingProxyType(_all())
 
 
 def get_drill(name: str) -> Drill:
-    """By its name. UnknownDrill says which names are near."""
+    """Return a drill by its name. UnknownDrill lists similar names."""
     if name in DRILLS:
         return DRILLS[name]
     raise UnknownDrill(f"no drill is called {name!r}; {_near(name, list(DRILLS))}")
 
 
 def drills_of(word: str | None = None) -> list[Drill]:
-    """All of a topic ("pp-2"), of a group of topics ("pp"), or the one of this name; None: all.
+    """Return the drills of a topic ("pp-2"), of a group ("pp"), or of this name; None: all.
 
     Capitals and blanks around it do not matter. UnknownDrill for any other word, TypeError for
-    what is no text.
+    anything but text.
     """
     if word is None:
         return list(DRILLS.values())

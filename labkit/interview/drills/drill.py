@@ -6,10 +6,10 @@
 def bubble_share(p, m):
     return Solution(calc.bubble_fraction(p, m), steps, traps)
 
-The function sees the drawn numbers and nothing else, and each is a field of the prompt: so the
-prompt says all that the answer depends on.
+The function gets only the drawn numbers, and each is a field of the prompt. So the prompt says
+everything that the answer depends on.
 
-MODEL_SIZES, LINKS, PEAKS and the like are what drills draw from, as they are in the field.
+Drills draw from MODEL_SIZES, LINKS, PEAKS and the like, with values that are common in practice.
 """
 
 import inspect
@@ -40,7 +40,7 @@ _MEANS = {
 
 
 class Shown(NamedTuple):
-    """A value for the solution, and the words that stand for it in the prompt."""
+    """A value for the solution, and its words in the prompt."""
 
     value: Any
     text: str
@@ -48,7 +48,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of question that is typed an answer to: a drill, or case files of a difficulty."""
+    """A kind of question with a typed answer: a drill, or case files of a difficulty."""
 
     name: str
     topic: str
@@ -59,7 +59,7 @@ class Kind:
 
     @property
     def level(self) -> str:
-        """Whom it is for: everyone, senior or expert."""
+        """Its level: everyone, senior or expert."""
         return LEVELS[min(self.difficulty, max(LEVELS))]
 
     @property
@@ -88,17 +88,17 @@ class Drill(Kind):
     template: str
     """The prompt, with a field for each number."""
     draws: Mapping[str, Sequence[Any]]
-    """By name what it is drawn from; several names, with spaces, are drawn together as a row."""
+    """By name, the values to draw from; several names, with spaces, are drawn together as a row."""
     unit: str
     digits: int | None
     between: tuple[float, float]
-    """Answers outside, in base units, are not asked for."""
+    """Range of answers that are asked for, in base units."""
     where: Callable[..., bool] | None
     solve: Callable[..., Solution]
 
     @property
     def fields(self) -> frozenset[str]:
-        """The numbers that the prompt says."""
+        """Names of the numbers in the prompt."""
         return frozenset(name for _, name, _, _ in Formatter().parse(self.template) if name)
 
     def question(self, seed: int) -> Question:
@@ -112,7 +112,7 @@ class Drill(Kind):
                     return question
         raise RuntimeError(
             f"{self.name}, seed {seed}: none of {_MOST_DRAWS} draws has an answer in its range and "
-            "a trap that can be told from it; widen `draws` or `between`"
+            "a trap that differs from it; widen `draws` or `between`"
         )
 
     def _draw(self, rng: random.Random) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Drill(Kind):
         return drawn
 
     def _asked(self, seed: int, drawn: Mapping[str, Any]) -> Question | None:
-        """None where the answer is out of range, or every trap has the answer's value."""
+        """Return the question; None if the answer is out of range, or every trap has its value."""
         unit = parse_typed(f"1 {self.unit}")
         solution = self.solve(**_wanted(self.solve, drawn))
         answer = Quantity(float(solution.answer), unit.dimension)
@@ -170,7 +170,7 @@ def drill(
     digits: int | None = 2,
     where: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[..., Solution]], Drill]:
-    """Makes a Drill of the function that solves it; its name is the drill's. See `Drill`."""
+    """Make a Drill of the function that solves it, with the function's name. See `Drill`."""
     low, high = (parse_quantity(each) for each in between)
     asked = parse_typed(f"1 {unit}")
     if not low.dimension == high.dimension == asked.dimension:
@@ -200,7 +200,7 @@ def drill(
 
 
 def given_text(value: Any) -> str:
-    """A drawn number as the prompt has it: 1,024; 0.35; 50 GB/s."""
+    """Write a drawn number as in the prompt: 1,024; 0.35; 50 GB/s."""
     if isinstance(value, Shown):
         return value.text
     if isinstance(value, Result):
@@ -211,7 +211,7 @@ def given_text(value: Any) -> str:
 
 
 def _wanted(function: Callable[..., Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """The drawn numbers that a function asks for; those with units in base units."""
+    """Return the drawn numbers that a function takes; those with units in base units."""
     names = inspect.signature(function).parameters
     return {name: _plain(drawn[name]) for name in names}
 

@@ -1,17 +1,17 @@
-"""A question with numbers of its own, its answer, the way there, and the wrong turns.
+"""A question with its own numbers, its answer, the steps to it, and known traps.
 
 drill + seed -> Question -> judge(question, "43.8%") -> Ruling: a trap, "relative to ideal time"
 
-Two numbers are the same to so many significant digits:
+Numbers are compared to a number of significant digits:
 
     7.46 to 2 digits         7.41 to 7.51, both included: half a unit of the second digit, 0.1
     0.0304 to 2 digits       0.0299 to 0.0309
     14 exactly               14, and nothing else
 
 A number is right if it is at most half a unit of the last required digit away from the truth. So
-the truth rounded to that digit is right, and to any later one. All of it holds in the unit in which
-the number was typed, for there a person rounds: 97.04 GiB are 104.2 GB, and both 97 GiB and
-100 GB are right to two digits.
+the truth rounded to that digit, or to any later one, is right. This holds in the unit in which the
+number was typed, because people round there: 97.04 GiB are 104.2 GB, and both 97 GiB and 100 GB are
+right to two digits.
 
 An answer is right, a trap by its name, wrong, or unreadable:
 
@@ -32,19 +32,20 @@ from typing import NamedTuple
 from labkit.calc.result import Result
 from labkit.calc.units import UNITS, Quantity, Typed, counted, read, usual_mistake
 
-_ROUNDING = 1e-9  # of a unit that was converted and back
+_ROUNDING = 1e-9  # of converting to a unit and back
 _TOO_LONG = 1e9  # from here on with a power of ten: 3.14e23
 
 
 def half_unit(value: float, digits: int) -> float:
-    """Half a unit of the digit at that place of `value`, counted from its first that is not 0."""
-    # By the text, for log10(1000) may be 2.9999999999999996.
+    """Return half a unit of the digit at that place of `value`, counted from its first nonzero
+    one."""
+    # From the text, because log10(1000) may be 2.9999999999999996.
     exponent = int(f"{abs(value):.15e}".partition("e")[2])
     return 0.5 * 10.0 ** (exponent + 1 - digits)
 
 
 def agrees(typed: float, truth: float, digits: int | None) -> bool:
-    """Return whether `typed` is `truth` to so many digits; None: exactly, for what is counted."""
+    """Return whether `typed` is `truth` to this many digits; None: exactly, for counts."""
     if digits is None:
         return math.isclose(typed, truth, rel_tol=_ROUNDING)
     return abs(typed - truth) <= half_unit(truth, digits) + _ROUNDING * abs(truth)
@@ -96,16 +97,16 @@ class Exhibit(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """One question. `Drill.question(seed)` makes it; the same seed makes the same one."""
+    """A question. `Drill.question(seed)` makes it; the same seed makes the same one."""
 
     drill: str
     seed: int
     prompt: str
     givens: Mapping[str, str]
-    """Every number that the answer depends on, by name, as the prompt says it."""
+    """Every number that the answer depends on, by name, as in the prompt."""
     answer: Quantity
     unit: str
-    """In which a bare number is read: "GB", "ms", "%", "" for a count."""
+    """Unit of a bare number: "GB", "ms", "%", "" for a count."""
     unit_size: float
     digits: int | None
     """Significant digits that are needed; None: a count, which must be exact."""
@@ -114,18 +115,18 @@ class Question:
     left_out: tuple[str, ...] = ()
     """Traps whose value, with these numbers, could be taken for the answer or another trap."""
     exhibit: Exhibit = Exhibit()
-    """Below the prompt."""
+    """Exhibit below the prompt."""
     proof: Exhibit = Exhibit()
-    """Below the steps, when it is over."""
+    """Exhibit below the steps, when it is over."""
 
     @property
     def answer_text(self) -> str:
-        """In the question's unit, with one digit more than is asked for: `30.4%`."""
+        """The answer in the question's unit, with one more digit than is asked for: `30.4%`."""
         digits = None if self.digits is None else self.digits + 1
         return self.text_of(self.answer.value, digits)
 
     def text_of(self, value: float, digits: int | None) -> str:
-        """A value in base units as a person writes it in the question's unit."""
+        """Write a value in base units in the question's unit."""
         space = "" if self.unit in ("%", "") else " "
         return f"{rounded_text(value / self.unit_size, digits)}{space}{self.unit}"
 
@@ -133,9 +134,9 @@ class Question:
 def told_apart(
     answer: Quantity, traps: Sequence[Trap], digits: int | None
 ) -> tuple[tuple[Trap, ...], tuple[str, ...]]:
-    """The traps that no typed number can share with the answer or an earlier trap; others' names.
+    """Return the traps that no typed number can confuse with another, and the others' names.
 
-    In every unit that may be typed: 99 GB and 101 GB differ to two digits in GiB only.
+    This holds in every unit that may be typed: 99 GB and 101 GB differ to two digits in GiB only.
     """
     kept: list[Trap] = []
     left_out: list[str] = []
@@ -172,7 +173,7 @@ _EXAMPLES = {
     "FLOP/s": "400 TFLOP/s",
     "": "14, 2/3 or 1.5e6",
 }
-# 7,356 x: thousands by the rule, and what whoever writes a decimal comma means by 7.356.
+# 7,356 x: thousands by the rule, or 7.356 with a decimal comma.
 _ONE_COMMA = re.compile(r"(\d{1,3}),(\d{3})\b[^,]*")
 _LARGE_COUNTS = ("thousand", "million", "billion", "trillion")
 
@@ -188,7 +189,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Ruling:
-    """The outcome, and what to say. True where the answer is right."""
+    """The outcome of an answer, and its explanation. It is true if the answer is right."""
 
     outcome: Outcome
     text: str
@@ -201,8 +202,8 @@ class Ruling:
 def judge(question: Question, text: str) -> Ruling:
     """Rule on a typed answer; never raises for a text.
 
-    A bare number is in the question's unit. A count that is right as it stands is right, too:
-    2.5e9 where billions are asked for. Of bytes and seconds it is said how the number was read.
+    A bare number is in the question's unit. A plain count is right too, such as 2.5e9 if billions
+    are asked for. For bytes and seconds the ruling says how the number was read.
     """
     try:
         typed = _read(question, text)
@@ -238,7 +239,7 @@ def _doubt(question: Question, typed: Typed, is_known: bool) -> str:
 
 
 def _comma_doubt(question: Question, typed: Typed, text: str) -> str:
-    """The same where a decimal comma was meant: with it, this is the answer or a trap."""
+    """Say that a decimal comma may be meant, if with it this is the answer or a trap."""
     comma = _ONE_COMMA.fullmatch(text.strip())
     if comma is None:
         return ""
@@ -259,12 +260,12 @@ def _ruled(question: Question, typed: Typed) -> Ruling:
 
 
 def _is(typed: Typed, value: float, digits: int | None) -> bool:
-    """Return whether this was typed for a value, in the unit in which it was typed."""
+    """Return whether the typed number is this value, in the unit in which it was typed."""
     return agrees(typed.number, value / typed.size, digits)
 
 
 def _how_wrong(question: Question, typed: Typed) -> str:
-    """The direction, and the usual reason for a well-known factor: not the answer."""
+    """Say the direction of the error, and the usual reason for a well-known factor."""
     truth = question.answer.value / typed.size
     if question.digits is not None and typed.number == float(f"{truth:.0e}"):
         return f"Rounded too far: {question.digits} significant digits are asked for."

@@ -1,4 +1,4 @@
-"""A round of drills: what is asked, two tries for each, and what is remembered of it.
+"""A round of drills with two tries each, and the rating that is stored.
 
 round_ = Round(drills_of("pp"), seed=3)
 asked = round_.ask()                    the next question
@@ -10,8 +10,8 @@ asked.finish()                          remembers the rating; `round_.summary` c
     right at the second try             hard
     wrong twice, or given up            again
 
-Quickly is half a minute for each step of difficulty. What could not be read is no try: it says
-nothing about what somebody knows. Nor is the same text again: whoever asks does not pass it on.
+Quickly is half a minute for each step of difficulty. An answer that could not be read does not
+count as a try, nor does the same text again: neither says anything about what somebody knows.
 """
 
 import random
@@ -32,7 +32,7 @@ SAME_AGAIN = "The same answer again: change it, or show the answer."
 
 @dataclass
 class Asked:
-    """One question that is being answered."""
+    """A question that is being answered."""
 
     drill: Kind
     question: Question
@@ -41,9 +41,9 @@ class Asked:
     """Answers that could be read."""
     is_right: bool = False
     traps: list[str] = field(default_factory=list)
-    """Names of those that were walked into."""
+    """Names of the traps that the answers hit."""
     rating: str | None = None
-    """After `finish`."""
+    """The rating, after `finish`."""
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -60,7 +60,7 @@ class Asked:
         return bool(self._last_text) and text.strip() == self._last_text
 
     def answer(self, text: str) -> Ruling:
-        """Rule on a typed answer. One that cannot be read is no try. ValueError when it is over."""
+        """Rule on a typed answer. An unreadable one is not a try. ValueError if it is over."""
         if self.is_over:
             raise ValueError("this question is over: ask the round for the next one")
         ruling = self.drill.judge(self.question, text)
@@ -99,7 +99,7 @@ class Asked:
 
 @dataclass
 class Round:
-    """Questions of some drills, each drill once before any comes again."""
+    """Questions of some drills, each drill once before any is repeated."""
 
     drills: Sequence[Kind]
     seed: int | None = None
@@ -114,7 +114,7 @@ class Round:
         self._left: list[Kind] = []
 
     def ask(self) -> Asked:
-        """The next question."""
+        """Ask the next question."""
         if not self._left:
             self._left = self._rng.sample(list(self.drills), len(self.drills))
         drill = self._left.pop()

@@ -4,7 +4,7 @@ interview = Interview(plan_interview(45, "senior", seed=3))
 interview.take(item, score=0.8, missed=[...])
 interview.report().markdown
 
-plan.py chooses the items, interview.py asks them and keeps the time, report.py writes it up.
+plan.py chooses the items, interview.py asks them and keeps the time, report.py writes the report.
 """
 
 from labkit.interview.mock.interview import Interview, Taken

@@ -1,16 +1,16 @@
-"""An interview that goes on: what has been taken, how much time is left, and the report of it.
+"""A running interview: items taken, time left, and the report.
 
-The clock decides what is still asked, and never cuts an answer off: whoever speaks finishes.
+The clock decides what is still asked, and never cuts an answer off.
 
-A terminal and a notebook announce an item alike, and score it so:
+A terminal and a notebook announce and score items in the same way:
 
 question   the share of the rubric's points that were said; missed: the others
 drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
 case       the same
 exercise   1 after a pass, 0 when it is given up
 
-GivenExercise is the file of an exercise as it was when an interview asked for it: code from before
-is no answer.
+GivenExercise is the file of an exercise as it was when an interview asked for it, since code from
+before does not count as an answer.
 """
 
 import ast
@@ -34,7 +34,8 @@ _SECONDS = 60
 
 @dataclass
 class Interview:
-    """Items of a plan, one after another, until there are none or the time is up."""
+    """An interview: items of a plan, one after another, until the last one or the end of the
+    time."""
 
     plan: Plan
     clock: Callable[[], float] = time.monotonic
@@ -51,7 +52,7 @@ class Interview:
 
     @property
     def item_left_s(self) -> float:
-        """Seconds of those that are meant for the item in hand; below 0 beyond, 0 at the end."""
+        """Seconds left of those meant for the current item; below 0 beyond, 0 at the end."""
         if len(self.taken) == len(self.plan.items):
             return 0.0
         meant_s = self.plan.items[len(self.taken)].minutes * _SECONDS
@@ -65,9 +66,9 @@ class Interview:
         return self.plan.items[len(self.taken)]
 
     def take(self, item: Item, score: float, missed: Sequence[str] = ()) -> Taken:
-        """Note how an item went: score from 0 to 1, and what was missing, in words.
+        """Note the result of an item: score from 0 to 1, and the missing points, in words.
 
-        Raises ValueError for another item than the next one, and for a score beyond.
+        Raises ValueError for another item than the next one, and for a score out of range.
         """
         if len(self.taken) == len(self.plan.items) or item != self.plan.items[len(self.taken)]:
             raise ValueError(f"{item.kind} {item.name} is not what comes next in this interview")
@@ -79,9 +80,9 @@ class Interview:
         return self.taken[-1]
 
     def give_up(self) -> None:
-        """The item in hand was shown, and the interview is ended: it counts 0. At its end: nothing.
+        """Score the current item 0, because the interview is ended. At its end: do nothing.
 
-        Whoever calls this has shown it; what was never shown counts nothing, and is not taken.
+        Call it only for an item that was shown; other items are not taken.
         """
         if len(self.taken) < len(self.plan.items):
             self.take(self.plan.items[len(self.taken)], 0, [GIVEN_UP])
@@ -104,7 +105,7 @@ class Interview:
 
 
 SKIPPED = "skipped"
-# A file that is missing or no Python: the interview goes on, and says so.
+# If a file is missing or not Python, the interview goes on, and says so.
 CANNOT_BE_CHECKED = (NothingToGrade, WorkspaceNotFound, OSError)
 _OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
 
@@ -113,7 +114,8 @@ Scored = tuple[float, list[str]]
 
 
 def planned(plan: Plan) -> str:
-    """`6 questions, 3 drills, 1 exercise`; with their minutes, where these are fewer than asked."""
+    """Write `6 questions, 3 drills, 1 exercise`, with their minutes if these are fewer than
+    asked."""
     counts = Counter(item.kind for item in plan.items)
     items = ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items())
     if plan.planned_minutes == plan.minutes:
@@ -122,7 +124,7 @@ def planned(plan: Plan) -> str:
 
 
 def announced(interview: Interview, item: Item) -> str:
-    """`2 of 10: a drill, about 2 minutes.`"""
+    """Write `2 of 10: a drill, about 2 minutes.`"""
     place = f"{len(interview.taken) + 1} of {len(interview.plan.items)}"
     article = "an" if item.kind == EXERCISE else "a"
     return f"{place}: {article} {item.kind}, about {item.minutes} minutes."
@@ -135,23 +137,23 @@ def minutes_text(minutes: float) -> str:
 
 
 def asked_drill(item: Item, seed: int) -> Asked:
-    """The question of a drill or a case, the same for the same seed."""
+    """Return the question of a drill or a case, the same for the same seed."""
     return Round([kind_of(item)], seed).ask()
 
 
 def scored_question(card: Card, said: Collection[int]) -> Scored:
-    """said: the numbers of the rubric's points, from 1."""
+    """Score a question. said: the numbers of the rubric's points, from 1."""
     missed = [point for place, point in enumerate(card.rubric, 1) if place not in said]
     return 1 - len(missed) / len(card.rubric), missed
 
 
 def scored_drill(asked: Asked) -> Scored:
-    """Once it is over, or given up. Remembers its rating, once."""
+    """Score a drill that is over, or given up, and store its rating, once."""
     return _OF_A_RATING[asked.finish()], asked.traps
 
 
 def scored_exercise(*, passed: bool) -> Scored:
-    """Given up is not passed."""
+    """Score an exercise; one that is given up is not passed."""
     return (1.0, []) if passed else (0.0, [SKIPPED])
 
 
@@ -167,7 +169,7 @@ class GivenExercise:
 
     @property
     def notice(self) -> str:
-        """To be said before the learner begins; "" where there is nothing to say."""
+        """Note for the learner before the start; "" if there is none."""
         if self._before is None:
             return ""
         if has_passed(self.name):
@@ -196,7 +198,7 @@ class GivenExercise:
 
 
 def _code_of(name: str) -> str | None:
-    """The learner's code without comments and spacing; None for a stub, or where there is none."""
+    """Return the learner's code without comments and spacing; None for a stub or a missing file."""
     from labkit.grade.grader import functions_of  # it takes torch with it
 
     workspace = find_workspace()

@@ -1,17 +1,17 @@
-"""The plan of an interview, items in order: it follows from minutes, level and a seed.
+"""The plan of an interview: its items in order, for these minutes, level and seed.
 
     question   4 minutes: said aloud, and a follow-up
     drill      2 minutes
     case       8 minutes, in an interview of 60 or more: why is this run slow?
     exercise  15 minutes, in an interview of 30 or more; last, as it is in life
 
-Two questions for a drill. No group of topics comes twice before every other has come once, whether
-with a question or with a drill, of those that the level has something left in; the exercise is
-drawn on its own. Where no group whose turn it is has what comes next, or there is no time for that,
-the other kind comes. Within a group what is drawn is random.
+There are two questions for each drill. No group of topics is repeated before every other group with
+items of the level has had a question or a drill; the exercise is drawn separately. If no group in
+turn has an item of the next kind, or there is no time for one, an item of the other kind comes.
+Within a group the choice is random.
 
-An exercise that was passed is drawn only where all of the level were. None is drawn where there
-are no files to write one in: outside a folder of the course, of an installed labkit.
+An exercise that was passed is drawn only if all of the level were. None is drawn outside a folder
+of the course, because there are no files to write it in.
 """
 
 import math
@@ -44,7 +44,7 @@ LEVELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that is asked."""
+    """An item of an interview."""
 
     kind: str
     """question, drill, case or exercise."""
@@ -69,23 +69,25 @@ class Plan:
     """An interview before it begins."""
 
     minutes: int
-    """Asked for: what the clock shows."""
+    """Minutes that were asked for, and that the clock shows."""
     level: str
     seed: int
     items: tuple[Item, ...]
 
     @property
     def planned_minutes(self) -> int:
-        """Meant for the items; fewer than `minutes` where the level has no more to ask."""
+        """Minutes meant for the items; fewer than `minutes` if the level has no more items."""
         return sum(item.minutes for item in self.items)
 
 
 def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = None) -> Plan:
-    """An interview of so many minutes. seed: the same one gives the same plan, but for an exercise
-    that was passed since; None: another.
+    """Plan an interview of this length.
+
+    seed: the same one gives the same plan, except for an exercise that was passed since; None:
+    another plan.
 
     Raises ValueError for an unknown level and for fewer than 6 or more than 240 minutes;
-    TypeError for minutes or a seed that are no whole numbers.
+    TypeError unless minutes and seed are whole numbers.
     """
     allowed = f"{SHORTEST} to {LONGEST} minutes"
     minutes = arguments.whole("minutes", minutes, allowed, least=SHORTEST, most=LONGEST)
@@ -105,7 +107,7 @@ def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = 
 
 
 def _short_items(rng: random.Random, difficulties: Sequence[int], left: int) -> list[Item]:
-    """Questions and drills for so many minutes, or all that there are."""
+    """Return questions and drills for this many minutes, or all of them."""
     turns = _Turns(rng, [*_cards(difficulties), *_drills(difficulties)])
     items: list[Item] = []
     while True:
@@ -144,7 +146,9 @@ def _case(rng: random.Random, difficulties: Sequence[int]) -> Item:
 
 def _exercise(rng: random.Random, difficulties: Sequence[int]) -> Item:
     found = [each for each in load_catalog().values() if each.difficulty in difficulties]
-    shuffled = rng.sample(found, len(found))  # before the standings: these change, the seed stays
+    shuffled = rng.sample(
+        found, len(found)
+    )  # before the standings, which change while the seed stays
     known = standings()
     is_open = [each for each in shuffled if not is_passed(known[each.name])]
     drawn = [*is_open, *shuffled][0]
@@ -152,7 +156,7 @@ def _exercise(rng: random.Random, difficulties: Sequence[int]) -> Item:
 
 
 class _Turns:
-    """One order of groups for all kinds: each once before any comes again; at random within it."""
+    """One random order of groups for all kinds, each once before any is repeated."""
 
     def __init__(self, rng: random.Random, items: Sequence[Item]) -> None:
         self._rng = rng

@@ -1,10 +1,10 @@
-"""The report of an interview, by topic: as Markdown, and the same as a page of HTML.
+"""The report of an interview by topic, as Markdown and as a page of HTML.
 
 score of a question: share of the rubric's points that were said
          drill:      1 at the first try, 1/2 at the second, else 0
          exercise:   1 if it passed
-Each counts by the minutes that were meant for it. One that was shown when the interview was ended
-counts 0, and is not done. There is a verdict once half of the plan is done, by items or by minutes.
+Each item counts by its planned minutes. An item on show when the interview was ended counts 0, and
+is not done. There is a verdict once half of the plan is done, by items or by minutes.
 As a file it is Markdown or HTML, by the ending of the name.
 """
 
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """In a sentence."""
+        """The verdict in a sentence."""
         if not self.done:
             return "Nothing was answered."
         is_half = 2 * len(self.done) >= len(self.plan.items)
@@ -114,7 +114,7 @@ class Report:
 
     @property
     def html(self) -> str:
-        """The same as a page that stands alone."""
+        """The report as a complete HTML page."""
         body = html_of(self.markdown)
         title = escape(f"Mock interview: {self.plan.level}")
         return (
@@ -163,7 +163,7 @@ _FORMS = {".md": "markdown", ".html": "html"}
 
 
 def require_report_name(file: Path) -> None:
-    """Raises ValueError unless a report can have this name: before an interview, not after it."""
+    """Raise ValueError unless a report can have this name; asked before an interview."""
     if file.suffix not in _FORMS:
         raise ValueError(f"{file}: give a name that ends in {' or '.join(_FORMS)}")
     if not file.parent.is_dir():
@@ -171,7 +171,7 @@ def require_report_name(file: Path) -> None:
 
 
 def write_report(report: Report, file: Path, *, replace: bool = False) -> None:
-    """Raises ValueError as above, FileExistsError unless `replace`, OSError from the disk."""
+    """Write the report. ValueError as above, FileExistsError unless `replace`, OSError."""
     require_report_name(file)
     with file.open("w" if replace else "x", encoding="utf-8") as opened:
         opened.write(getattr(report, _FORMS[file.suffix]))
