@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import arguments
 from labkit.gpt_config import GPTConfig as GPTConfig
 
 
@@ -58,7 +57,6 @@ def require_tokens(tokens_BT: Tensor, vocab: int, longest: int | None) -> None:
 
     longest: the positions that there are; None: no limit.
     """
-    arguments.instance("tokens", tokens_BT, Tensor, "give a tensor of row numbers, (batch, time)")
     if tokens_BT.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
     if tokens_BT.dim() != 2:
@@ -203,7 +201,6 @@ class GPT(nn.Module):
         make_block: Callable[[GPTConfig], nn.Module] = Block,
     ) -> None:
         super().__init__()
-        arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
         self.config = config
         with torch.random.fork_rng(devices=[]):  # torch's layers draw values as they are made
             self.embedding = Embedding(config)

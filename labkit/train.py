@@ -114,12 +114,6 @@ def fit(
     return [step(batches.at(index)) for index in range(settings.num_steps)]
 
 
-def require_configs(config: object, settings: object) -> None:
-    """TypeError for what is no GPTConfig and no TrainConfig, before anything is made of them."""
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    arguments.instance("settings", settings, TrainConfig, "give a TrainConfig, how to train it")
-
-
 def summed_losses(parts: list[Any], group: Group) -> list[Any]:
     """The global losses on every rank, of which each rank of `group` has a part.
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
-from labkit import arguments, global_norm
+from labkit import global_norm
 from labkit.combined.gpt_3d import CombinedGPT, gather_full_state
 from labkit.comm import Group, Operation, Timeline
 from labkit.data import Batch, counted
@@ -36,7 +36,7 @@ from labkit.model import GPTConfig
 from labkit.pipeline import Pipeline, Row, WeightedLoss, one_f_one_b, plan
 from labkit.pipeline.gpt_pp import losses_everywhere, num_counted
 from labkit.tensor_parallel import vocab_cross_entropy
-from labkit.train import TrainConfig, Trained, fit, require_configs
+from labkit.train import TrainConfig, Trained, fit
 from labkit.zero import Zero1Optimizer
 
 ORDER = ("dp", "pp", "tp")
@@ -64,11 +64,6 @@ class CombinedTraining:
         is not clipped. ValueError: a share with fewer rows than microbatches, and what Pipeline and
         CombinedGPT refuse.
         """
-        arguments.instance("mesh", mesh, Mesh, "give a Mesh with the axes dp, pp and tp")
-        require_configs(config, settings)
-        if max_norm is not None:
-            global_norm.check_max_norm(max_norm)
-        arguments.whole("num_microbatches", num_microbatches, "of each share, 1 or more")
         if sorted(mesh.sizes) != sorted(ORDER):
             raise ValueError(
                 f"{mesh!r}: over other axes nothing is reduced here; make it of dp, pp and tp, "
@@ -154,11 +149,7 @@ def train(
     The rest as of CombinedTraining.
     ValueError: sizes that do not multiply to the group's, an order without all three axes.
     """
-    require_configs(config, settings)
     sizes = {"dp": dp, "tp": tp, "pp": pp}
-    axes: list[object] = list(order) if isinstance(order, Sequence) else []
-    if len(axes) != len(sizes) or set(map(str, axes)) != set(sizes):
-        raise ValueError(f"order={order!r}: give dp, tp and pp, each once, slowest first")
     mesh = Mesh(group, **{axis: sizes[axis] for axis in order})
     training = CombinedTraining(
         mesh, config, settings, row, num_microbatches, max_norm=max_norm, layers=layers

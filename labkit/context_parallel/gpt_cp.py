@@ -32,7 +32,6 @@ from labkit.context_parallel.ring import ring_attention
 from labkit.context_parallel.shards import (
     Placement,
     contiguous,
-    require_placement,
     shard_sequence,
     zigzag,
 )
@@ -45,7 +44,6 @@ from labkit.train import (
     Trained,
     copy_parameters,
     fit,
-    require_configs,
     summed_losses,
 )
 
@@ -58,7 +56,7 @@ class ContextParallelGPT(GPT):
 
     Each pass has sequences of exactly config.context tokens. The gradients of a rank are those of
     its own loss with respect to all it holds; their sum over the ranks belongs to the sum of the
-    losses. TypeError for what is no attention and no placement.
+    losses.
     """
 
     def __init__(
@@ -70,12 +68,6 @@ class ContextParallelGPT(GPT):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        if not callable(attention):
-            raise TypeError(
-                f"attention={attention!r:.60}: give a function, ring_attention, ulysses_attention "
-                "or gathered_attention"
-            )
-        require_placement(placement)
         super().__init__(config, seed, dtype)
         self.group, self.placement = chosen(group), placement
 
@@ -135,7 +127,6 @@ def train(
     Every rank returns the losses over the global batch and the parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
-    require_configs(config, settings)
     module = ContextParallelGPT(
         config, world, attention, placement, settings.seed, settings.dtype
     ).to(world.device)

@@ -51,7 +51,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit import arguments
 from labkit.collectives.backend import first_order_only
 from labkit.comm import Group, Pending
 from labkit.comm.group import chosen
@@ -69,13 +68,8 @@ def attend(
     """Return out_XtK and lse_Xt of these queries over these keys, at least one.
 
     mask_ts: true where a query may look at a key; None: everywhere. A row that may look at none
-    has the output 0 and the log-sum-exp -inf, which changes nothing where it is merged. TypeError
-    for what is no tensor, or no mask.
+    has the output 0 and the log-sum-exp -inf, which changes nothing where it is merged.
     """
-    for name, x in {"q_XtK": q_XtK, "k_XsK": k_XsK, "v_XsK": v_XsK}.items():
-        arguments.instance(name, x, Tensor, "give a tensor, (..., tokens, head features)")
-    if mask_ts is not None:
-        _require_mask(mask_ts, q_XtK.shape[-2], k_XsK.shape[-2])
     weights_Xts = _scores(q_XtK, k_XsK, mask_ts)
     # Without this exp overflows from scores of 89 on. Of a row of -inf, -inf - -inf would be nan.
     max_Xt = _finite(weights_Xts.amax(-1))
@@ -87,13 +81,7 @@ def attend(
 
 
 def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return out_XtK and lse_Xt over the keys of both: each part counts by its share of the sum.
-
-    TypeError for what is no such pair.
-    """
-    for name, part in {"a": a, "b": b}.items():
-        if not isinstance(part, tuple | list) or len(part) != 2:
-            raise TypeError(f"{name}={part!r:.60}: give (out_XtK, lse_Xt), what attend returns")
+    """Return out_XtK and lse_Xt over the keys of both: each part counts by its share of the sum."""
     (out_a, lse_a), (out_b, lse_b) = a, b
     lse_Xt = torch.logaddexp(lse_a, lse_b)
     whole_Xt = _finite(lse_Xt)
@@ -125,16 +113,6 @@ def attend_backward(
 def _scores(q_XtK: Tensor, k_XsK: Tensor, mask_ts: Tensor | None) -> Tensor:
     scores_Xts = (q_XtK @ k_XsK.mT).mul_(1 / math.sqrt(q_XtK.shape[-1]))
     return scores_Xts if mask_ts is None else scores_Xts.masked_fill_(~mask_ts, -math.inf)
-
-
-def _require_mask(mask_ts: Tensor, t: int, s: int) -> None:
-    """Raise TypeError unless it holds booleans, ValueError where it has no place for each score."""
-    instead = f"give booleans ({t}, {s}), true where a query may look at a key"
-    arguments.instance("mask_ts", mask_ts, Tensor, instead)
-    if mask_ts.dtype != torch.bool:
-        raise TypeError(f"mask_ts is {mask_ts.dtype}: {instead}")
-    if mask_ts.dim() < 2 or mask_ts.shape[-2] not in (1, t) or mask_ts.shape[-1] not in (1, s):
-        raise ValueError(f"mask_ts of shape {tuple(mask_ts.shape)}: {instead}")
 
 
 def _finite(x: Tensor) -> Tensor:

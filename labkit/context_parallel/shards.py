@@ -14,7 +14,6 @@ Papers: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.018
 Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2 (zigzag).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,22 +31,13 @@ Placement = Callable[[int, int, int], Segments]
 
 def contiguous(num_tokens: int, size: int, rank: int) -> Segments:
     """Return one segment of n: rank r's is the r-th."""
-    _require_rank(num_tokens, size, rank)
     return (_segment(num_tokens, size, rank),)
 
 
 def zigzag(num_tokens: int, size: int, rank: int) -> Segments:
     """Return two segments of 2n: the r-th and the r-th from the end."""
-    _require_rank(num_tokens, size, rank)
     early, late = rank, 2 * size - 1 - rank
     return _segment(num_tokens, 2 * size, early), _segment(num_tokens, 2 * size, late)
-
-
-def _require_rank(num_tokens: int, size: int, rank: int) -> None:
-    """Raise TypeError or ValueError unless these are a sequence, its ranks and one of them."""
-    arguments.whole("num_tokens", num_tokens, "tokens of the whole sequence, from 0", least=0)
-    arguments.whole("size", size, "how many ranks share the sequence, 1 or more")
-    arguments.whole("rank", rank, f"a rank, 0 to {size - 1}", least=0, most=size - 1)
 
 
 def _segment(num_tokens: int, num_segments: int, number: int) -> range:
@@ -102,14 +92,12 @@ class Cut:
 def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | None) -> Cut:
     """Return the cut of the sequence of which this rank holds `num_own` tokens.
 
-    num_tokens: of the whole sequence; None: all ranks hold as many. TypeError for what is no
-    placement, ValueError for a shard of another length than the placement gives this rank.
+    num_tokens: of the whole sequence; None: all ranks hold as many. ValueError for a shard of
+    another length than the placement gives this rank.
     """
-    require_placement(placement)
     if num_tokens is None:
         num_tokens = group.size * num_own
-    allowed = "tokens of the whole sequence, over all ranks, from 0"
-    cut = Cut(arguments.whole("num_tokens", num_tokens, allowed, least=0), group.size, placement)
+    cut = Cut(num_tokens, group.size, placement)
     if cut.length(group.rank) != num_own:
         raise ValueError(
             f"rank {group.rank} of {group.size} holds {cut.length(group.rank)} of {num_tokens} "
@@ -117,15 +105,6 @@ def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | N
             "of the whole sequence where ranks hold unequal numbers"
         )
     return cut
-
-
-def require_placement(placement: object) -> None:
-    """Raise TypeError unless it is a function, such as `zigzag`."""
-    if not callable(placement):
-        raise TypeError(
-            f"placement={placement!r:.60}: give a function, contiguous or zigzag of "
-            "labkit.context_parallel"
-        )
 
 
 def shard_sequence(
@@ -137,8 +116,7 @@ def shard_sequence(
     view of x, two are a copy. Wire: nothing. Gradients flow to this rank's x, at its own tokens.
     """
     group = chosen(group)
-    x, dim = _with_dim(x, dim)
-    require_placement(placement)
+    dim = _checked_dim(x, dim)
     segments = placement(x.shape[dim], group.size, group.rank)
     parts = [x.narrow(dim, each.start, len(each)) for each in segments]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
@@ -160,7 +138,7 @@ def gather_sequence(
     the other ranks' tokens, each to its owner. Errors: see `cut_of`.
     """
     group = chosen(group)
-    x, dim = _with_dim(x, dim)
+    dim = _checked_dim(x, dim)
     cut = cut_of(group, x.shape[dim], placement, num_tokens)
     # An all-to-all and no all-gather: shards may differ in length. Its adjoint sums n copies.
     rows = x.movedim(dim, 0)
@@ -173,17 +151,11 @@ def gather_sequence(
     return whole.movedim(0, dim)
 
 
-def _with_dim(x: Tensor, dim: int) -> tuple[Tensor, int]:
-    """Return the tensor, and its dim that counts tokens, from 0. TypeError, ValueError."""
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"expected a tensor, got {x!r:.60}; give one with tokens along a dim, such as "
-            "torch.tensor(tokens)[None]"
-        )
-    arguments.whole("dim", dim, "say which dim is time", least=-math.inf)
+def _checked_dim(x: Tensor, dim: int) -> int:
+    """Return the dim that counts tokens, from 0."""
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"dim={dim} of a tensor of shape {tuple(x.shape)}; say which dim is time")
-    return x, dim % x.dim()
+    return dim % x.dim()
 
 
 def checked_cut(
@@ -197,9 +169,9 @@ def checked_cut(
 ) -> Cut:
     """Return the cut of the sequence whose shard these are.
 
-    TypeError: no tensors, no real floating-point numbers, different dtypes, a `causal` that is
-    neither True nor False, no placement. ValueError: shapes that do not fit each other, G heads of
-    keys that do not divide H of queries, a shard of another length than the placement's.
+    TypeError: no tensors, no real floating-point numbers, different dtypes. ValueError: shapes that
+    do not fit each other, G heads of keys that do not divide H of queries, a shard of another
+    length than the placement's.
     """
     tensors = {"q": q_BHtK, "k": k_BGtK, "v": v_BGtK}
     for name, x in tensors.items():

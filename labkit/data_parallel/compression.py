@@ -121,15 +121,6 @@ class Exchange(Reduction):
 class OneBit(Compressor):
     """Send signs, and the mean magnitude of each parameter's gradient."""
 
-    def of(self, bucket: Bucket) -> Exchange:
-        """See `Compressor.of`. TypeError for complex gradients."""
-        if bucket.flat.is_complex():
-            raise TypeError(
-                f"{bucket.label} has gradients of {bucket.flat.dtype}, and complex numbers have no "
-                "sign that OneBit could send; take TopK or PowerSGD"
-            )
-        return super().of(bucket)
-
     def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
         """See `Compressor.exchange`."""
         numels = [view.numel() for view in bucket.views]

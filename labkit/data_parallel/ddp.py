@@ -201,11 +201,8 @@ def train(
     """`labkit.train.train_serial` on the ranks of `world`: run(train, 4, args=(config, settings)).
 
     Every rank returns the losses over the global batch and the parameters; both equal the serial
-    ones up to rounding. None: Python's standard library is the corpus. TypeError for a strategy
-    that is none.
+    ones up to rounding. None: Python's standard library is the corpus.
     """
-    if not callable(strategy):
-        raise TypeError(f"strategy={strategy!r:.80}: give NaiveDDP, BucketedDDP or DDP")
     module = GPT(config, settings.seed, settings.dtype).to(world.device)
     model = strategy(module, world, all_reduce)
     optimizer = settings.make_optimizer(module.parameters())

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
 from labkit.data_parallel.reduction import flattened, put
@@ -48,11 +47,7 @@ class LocalSGD(Replica):
     def __init__(
         self, module: nn.Module, group: Group | None = None, outer: Outer = Outer()
     ) -> None:
-        """Memory: two more copies of the parameters, the last common ones and the momentum.
-
-        TypeError for an outer step that is none, before anything is sent.
-        """
-        _require_outer(outer)
+        """Memory: two more copies of the parameters, the last common ones and the momentum."""
         super().__init__(module, group, broadcast_buffers=False)
         self.outer = outer
         self._common = flattened(module.parameters())
@@ -88,10 +83,8 @@ def train(
     """`labkit.train.train_serial`'s batches, with one average per `inner_steps` steps.
 
     losses: of the global batch, before each step, each rank's share under its own parameters.
-    ValueError unless the number of steps is a multiple of inner_steps; TypeError for no outer step.
+    ValueError unless the number of steps is a multiple of inner_steps.
     """
-    _require_outer(outer)
-    inner_steps = arguments.whole("inner_steps", inner_steps, "steps of a rank on its own, from 1")
     if settings.num_steps % inner_steps:
         raise ValueError(
             f"num_steps={settings.num_steps} must be a multiple of inner_steps={inner_steps}, so "
@@ -114,11 +107,3 @@ def train(
 
     parts = fit(step, config, settings, corpus)
     return Trained(summed_losses(parts, world), copy_parameters(module))
-
-
-def _require_outer(outer: object) -> None:
-    if not isinstance(outer, Outer):
-        raise TypeError(
-            f"outer={outer!r}: give an outer step, such as Outer(learning_rate=0.7, momentum=0.9); "
-            "Outer(learning_rate=1, momentum=0) is the mean of the parameters"
-        )

@@ -42,7 +42,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.comm import Group
 from labkit.data import Corpus
 from labkit.data_parallel.reduction import flattened, parts_of, put
@@ -58,10 +57,6 @@ class Synchronous:
     """Step with the mean of `first` gradients of the newest parameters; None: of all workers."""
 
     first: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.first is not None and (type(self.first) is not int or self.first < 1):
-            raise ValueError(f"first={self.first!r}: gradients are counted, from 1; None means all")
 
     def num_gradients(self, num_workers: int) -> int:
         """Return how many gradients a step takes. ValueError unless there are that many workers."""
@@ -235,8 +230,6 @@ def train(
     seen, on rank 0, and None elsewhere. All workers' parameters are the server's, so seeds need not
     agree. ValueError for a world without a worker, and for delays of ranks that are none.
     """
-    if delay is not None and not isinstance(delay, Mapping):
-        raise TypeError(f"delay={delay!r:.80}: give seconds by rank, such as {{2: 0.05}}")
     delay = dict(delay or {})
     _check(world, mode, delay)
     module = GPT(config, settings.seed, settings.dtype).to(world.device)
@@ -258,9 +251,6 @@ def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
         )
     if isinstance(mode, Synchronous):
         mode.num_gradients(world.size - 1)
-    for rank, seconds in delay.items():
-        allowed = "seconds to sleep, from 0 and below an hour"
-        arguments.number(f"delay[{rank!r}]", seconds, allowed, least=0, below=3600)
     if strangers := [rank for rank in delay if rank not in range(1, world.size)]:
         raise ValueError(f"delay={delay}: workers are ranks 1 to {world.size - 1}, not {strangers}")
 

@@ -64,7 +64,7 @@ def library_all_reduce(x: Tensor, group: Group) -> Handle:
 def reduction_of(all_reduce: AllReduce) -> Reduction:
     """The Reduction that a wrapper's `all_reduce` stands for.
 
-    Raises TypeError, with an example, for anything else.
+    Raises TypeError for what is no function, and for a compressor's class.
     """
     if isinstance(all_reduce, Reduction):
         return all_reduce
@@ -72,11 +72,6 @@ def reduction_of(all_reduce: AllReduce) -> Reduction:
         raise TypeError(
             f"all_reduce={all_reduce.__name__} is a class; give one that is made, such as "
             "TopK(0.01), OneBit() or PowerSGD(2)"
-        )
-    if not callable(all_reduce):
-        raise TypeError(
-            f"all_reduce={all_reduce!r:.80}: give a function (x, group) that returns the sum, such "
-            "as labkit.collectives.ring_all_reduce, or a compressor; leave it out for the library's"
         )
     return _ByFunction(all_reduce)
 

@@ -181,10 +181,7 @@ def _experts_of(layer: ExpertParallelMoE, model: ExpertParallelGPT) -> dict[str,
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Choices of one layer, in plain numbers: kept[r][e] from rank r to expert e.
-
-    ValueError for counts that are not of one number of experts, or of others than are held.
-    """
+    """Choices of one layer, in plain numbers: kept[r][e] from rank r to expert e."""
 
     kept: tuple[tuple[int, ...], ...]
     """Computed: by source rank, then by expert."""
@@ -192,20 +189,6 @@ class ExpertLoad:
     """Not computed: of the same form."""
     held: tuple[range, ...]
     """The experts of each rank."""
-
-    def __post_init__(self) -> None:
-        num_experts = self.held[-1].stop if self.held else 0
-        if not self.kept or len(self.kept) != len(self.dropped):
-            raise ValueError(
-                f"kept has {len(self.kept)} source ranks and dropped {len(self.dropped)}; give a "
-                "row of each for every rank"
-            )
-        for row in (*self.kept, *self.dropped):
-            if len(row) != num_experts:
-                raise ValueError(
-                    f"a row has {len(row)} experts, and {num_experts} are held; give a number for "
-                    "each"
-                )
 
     @property
     def by_expert(self) -> list[int]:

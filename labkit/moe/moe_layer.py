@@ -58,7 +58,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from labkit import arguments
 from labkit.collectives import autograd
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -151,8 +150,7 @@ def held_by_ranks(num_experts: int, num_ranks: int) -> tuple[range, ...]:
 
     held_by_ranks(5, 3) == (range(0, 2), range(2, 4), range(4, 5)). Ranks beyond E hold none.
     """
-    arguments.whole("num_experts", num_experts, "1 or more")
-    least, more = divmod(num_experts, arguments.whole("num_ranks", num_ranks, "1 or more"))
+    least, more = divmod(num_experts, num_ranks)
     starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
     return tuple(map(range, starts, starts[1:]))
 

@@ -63,14 +63,12 @@ arXiv:2501.11873.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import arguments
 from labkit.moe.routing import (
     Routing,
     Weights,
@@ -89,7 +87,6 @@ class Router(nn.Module):
 
     def __init__(self, hidden: int, num_experts: int, top_k: int) -> None:
         super().__init__()
-        arguments.whole("hidden", hidden, "D, the features of a token, 1 or more")
         check_choices(num_experts, top_k)
         self.top_k = top_k
         self.gate = nn.Linear(hidden, num_experts, bias=False)
@@ -233,8 +230,7 @@ class BiasBalancedRouter(TopKRouter):
         super().__init__(
             hidden, num_experts, top_k, weights=weights, capacity_factor=capacity_factor
         )
-        allowed = "0 or more, small beside 1, such as 0.001"
-        self.rate = arguments.number("rate", rate, allowed, least=0, below=math.inf)
+        self.rate = rate
         self.register_buffer("bias_E", torch.zeros(num_experts))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BiasBalancedRouter:

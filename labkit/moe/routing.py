@@ -166,20 +166,13 @@ def check_factor(capacity_factor: float | None) -> None:
 
 
 def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float) -> int:
-    """Return how many choices an expert takes from a group of `num_tokens`.
-
-    TypeError or ValueError for counts that cannot be, and a factor that is not above 0.
-    """
-    arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
-    check_choices(num_experts, top_k)
-    arguments.number("factor", factor, "above 0, such as 1.25", above=0, below=math.inf)
+    """Return how many choices an expert takes from a group of `num_tokens`."""
     # 1.1 * 50 is a little above 55 in floats, and would be 56.
     return math.ceil(round(factor * top_k * num_tokens / num_experts, 9))
 
 
 def within_capacity(experts_Nk: Tensor, num_experts: int, capacity: int) -> Tensor:
     """Return kept_Nk (bool): which choices of one group fit. experts_Nk[:, 0]: first choices."""
-    arguments.whole("capacity", capacity, "choices that an expert takes, 0 or more", least=0)
     in_order = experts_Nk.T.flatten()  # all first choices, then all second ones
     by_expert = in_order.argsort(stable=True)
     counts_E = counts_of(in_order, num_experts)

@@ -38,13 +38,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import arguments, global_norm
+from labkit import global_norm
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.copies import require_same
 from labkit.data import Batch, Corpus
 from labkit.data_parallel.reduction import flattened, parts_of
-from labkit.global_norm import as_part, check_max_norm
+from labkit.global_norm import as_part
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput, gather_parameters
@@ -57,7 +57,6 @@ from labkit.train import (
     Trained,
     copy_parameters,
     fit,
-    require_configs,
     summed_losses,
 )
 
@@ -91,8 +90,6 @@ def train_serial(
     num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
     max_norm: what the gradient is clipped to, by torch's own function; None: nothing is.
     """
-    _require(config, settings, max_norm)
-    arguments.whole("num_groups", num_groups, "the ranks to compare with, 1 or more")
     model = MoEGPT(config, moe, settings.seed, settings.dtype)
     optimizer = settings.make_optimizer(model.parameters())
 
@@ -130,9 +127,7 @@ def train(
     settings; RuntimeError where copies of parameters differ in the end.
     """
     world = chosen(world)
-    _require(config, settings, max_norm)
     require_same(world, config, moe, settings, max_norm)
-    dp = arguments.whole("dp", dp, f"1 to {world.size}, the ranks", most=world.size)
     mesh = Mesh(world, dp=dp, ep=max(1, world.size // dp) if ep is None else ep)
     model = ExpertParallelGPT(config, moe, mesh.ep, settings.seed, settings.dtype)
     model = model.to(world.device)
@@ -212,12 +207,6 @@ def total_of(terms: dict[str, Tensor], moe: MoEConfig) -> Tensor:
 def _detached(terms: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copy without the graph, which would live until the end of the training."""
     return {name: value.detach() for name, value in terms.items()}
-
-
-def _require(config: object, settings: object, max_norm: float | None) -> None:
-    require_configs(config, settings)
-    if max_norm is not None:
-        check_max_norm(max_norm)
 
 
 def _trained(

@@ -114,9 +114,6 @@ class PipelineGPT(nn.Module):
         stage_class: Callable[[Any, range], GPTStage] = GPTStage,
     ) -> None:
         super().__init__()
-        arguments.whole(
-            "rank", rank, f"0 to {schedule.num_ranks - 1}", least=0, most=schedule.num_ranks - 1
-        )
         self.config, self.schedule, self.rank = config, schedule, rank
         if layers is None:
             layers = balance(layer_costs(config), schedule.num_stages)
@@ -173,11 +170,6 @@ def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[st
 
 
 def _require_layers(layers: Sequence[range], config: GPTConfig, schedule: Schedule) -> None:
-    asked = "give a range of layers for each stage"
-    arguments.instance("layers", layers, Sequence, asked)
-    for each in layers:
-        if not isinstance(each, Sequence):
-            raise TypeError(f"layers={layers!r}: {asked}")
     found = [layer for each in layers for layer in each]
     wanted = list(range(config.num_layers + 2))
     if len(layers) != schedule.num_stages or found != wanted or not all(layers):
@@ -264,10 +256,10 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
     costs: of each layer, with embedding and head, in any unit. Of cuts that are as good it is the
     one whose stages are most alike: the least sum of squares. Time: 2 num_stages * layers**2.
     balance([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
-    ValueError: more stages than layers; a cost below 0. TypeError: no numbers.
+    ValueError, TypeError: more stages than layers, or no whole number of them.
     """
-    costs = _numbers(costs)
-    _check(costs, num_stages)
+    costs = plain(costs)
+    _require_stages(num_stages, len(costs))
     slowest, _ = _best_cut(costs, num_stages, max)
 
     def sum_of_squares(before: float, cost: float) -> float:
@@ -303,42 +295,20 @@ def _best_cut(
 def even(num_layers: int, num_stages: int) -> list[range]:
     """Return the layers of each stage by number alone. First stages hold one more if need be.
 
-    ValueError, TypeError: counts under 1, no whole numbers, more stages than layers.
+    ValueError, TypeError: more stages than layers, or no whole number of them.
     """
-    arguments.whole("num_layers", num_layers, "1 or more")
-    arguments.whole("num_stages", num_stages, f"1 to num_layers={num_layers}", most=num_layers)
+    _require_stages(num_stages, num_layers)
     share, rest = divmod(num_layers, num_stages)
     starts = [stage * share + min(stage, rest) for stage in range(num_stages + 1)]
     return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def stage_costs(costs: Sequence[float], stages: Sequence[range]) -> list[float]:
-    """Return by stage the cost of its layers together. ValueError: a layer that has no cost."""
-    costs = _numbers(costs)
-    for stage, layers in enumerate(stages):
-        for layer in layers:
-            if not 0 <= layer < len(costs):
-                raise ValueError(
-                    f"stage {stage} has layer {layer}, and costs has {len(costs)} numbers: give "
-                    "one for each layer, and stages that hold these layers"
-                )
+    """Return by stage the cost of its layers together."""
+    costs = plain(costs)
     return [sum(costs[layer] for layer in layers) for layers in stages]
 
 
-def _numbers(costs: Any) -> tuple[float, ...]:
-    given = plain(costs)
-    if not isinstance(given, tuple) or any(isinstance(each, list | tuple) for each in given):
-        shown = " ".join(repr(costs).split())[:80]
-        raise TypeError(f"costs={shown}: give a list of numbers, one for each layer")
-    for layer, cost in enumerate(given):
-        arguments.number(f"costs[{layer}]", cost, "0 or more", least=0)
-    return given
-
-
-def _check(costs: Sequence[float], num_stages: int) -> None:
-    arguments.whole("num_stages", num_stages, "1 or more")
-    if num_stages > len(costs):
-        raise ValueError(
-            f"num_stages={num_stages} for {len(costs)} layers: a stage needs a layer; try "
-            f"{len(costs)} or fewer"
-        )
+def _require_stages(num_stages: int, num_layers: int) -> None:
+    allowed = f"a stage needs a layer, and there are {num_layers}"
+    arguments.whole("num_stages", num_stages, allowed, most=num_layers)

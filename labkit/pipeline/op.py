@@ -121,34 +121,6 @@ class Schedule:
         return sorted(stage for stage, holder in self.rank_of.items() if holder == rank)
 
 
-def malformed(rows: object) -> str | None:
-    """Return why these are no rows of operations, in words, or None."""
-    if not isinstance(rows, tuple | list):
-        return f"rows are a {type(rows).__name__}: give a tuple of rows, each a tuple of Op"
-    if not rows:
-        return "no rows: give a tuple of operations, one per rank"
-    for rank, row in enumerate(rows):
-        if not isinstance(row, tuple | list):
-            return f"row {rank} is {row!r}: give a tuple of Op"
-        for index, op in enumerate(row):
-            if not isinstance(op, Op) or not _is_sound(op):
-                return (
-                    f"row {rank} has {op!r} at {index}: give Op(kind, stage, microbatch), with a "
-                    "Kind and two whole numbers"
-                )
-    return None
-
-
-def _is_sound(op: Op) -> bool:
-    parts: tuple[Any, ...] = op
-    kind, stage, microbatch = parts
-    if type(kind) is Kind and type(stage) is int and type(microbatch) is int:
-        return True  # nearly always: half a million operations are asked
-    return isinstance(kind, Kind) and all(
-        isinstance(each, Integral) and not isinstance(each, bool) for each in (stage, microbatch)
-    )
-
-
 def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Schedule:
     """Return the schedule whose ranks perform `row(r, num_ranks, num_microbatches, **choices)`.
 
@@ -158,8 +130,6 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
     """
     arguments.whole("num_ranks", num_ranks, "1 or more")
     arguments.whole("num_microbatches", num_microbatches, "1 or more")
-    if not callable(row):
-        raise TypeError(f"row={row!r}: give a function that yields a rank's Ops, as gpipe does")
     function = row.func if isinstance(row, partial) else row
     name = getattr(function, "__name__", type(function).__name__)
     rows = []
@@ -171,13 +141,28 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
                 "microbatch), or return a list of them"
             )
         rows.append(tuple(ops))
-    reason = malformed(rows)
-    if reason is not None:
-        raise TypeError(f"row={name}: {reason}")
+        for op in rows[-1]:
+            if not _is_sound(op):
+                raise TypeError(
+                    f"row={name}: row {rank} has {op!r}: give Op(kind, stage, microbatch), with a "
+                    "Kind and two whole numbers"
+                )
     if not any(rows):
         raise ValueError(f"row={name}: no rank has an operation; yield Op(kind, stage, microbatch)")
     num_stages = 1 + max(op.stage for ops in rows for op in ops)
     return Schedule(name, tuple(rows), num_stages, num_microbatches)
+
+
+def _is_sound(op: object) -> bool:
+    if not isinstance(op, Op):
+        return False
+    parts: tuple[Any, ...] = op
+    kind, stage, microbatch = parts
+    if type(kind) is Kind and type(stage) is int and type(microbatch) is int:
+        return True  # nearly always: half a million operations are asked
+    return isinstance(kind, Kind) and all(
+        isinstance(each, Integral) for each in (stage, microbatch)
+    )
 
 
 _CELL = re.compile(r"([FBIW])(\d+)(?:@(\d+))?")
@@ -206,10 +191,9 @@ def text(schedule: Schedule) -> str:
 def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
     """Read a schedule from its text or its lines. Cells without a stage are of the rank's own.
 
-    ValueError for a cell that is no operation, TypeError for what is no text. What is
-    missing or out of order `validate` tells.
+    ValueError for a cell that is no operation. What is missing or out of order `validate` tells.
     """
-    rows = _lines_of(written)
+    rows = written.strip().splitlines() if isinstance(written, str) else list(written)
     if not rows:
         raise ValueError("no lines: write one per rank, such as 'F0 B0'")
     parsed = tuple(tuple(_op(cell, rank) for cell in row.split()) for rank, row in enumerate(rows))
@@ -220,19 +204,6 @@ def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
         num_stages=max([len(rows), *(op.stage + 1 for op in ops)]),
         num_microbatches=max([1, *(op.microbatch + 1 for op in ops)]),
     )
-
-
-def _lines_of(written: Any) -> list[str]:
-    if isinstance(written, str):
-        return written.strip().splitlines()
-    rows = list(written) if isinstance(written, Iterable) else [written]
-    for rank, row in enumerate(rows):
-        if not isinstance(row, str):
-            raise TypeError(
-                f"{row!r} for rank {rank} is no line: give text with a line per rank, or a list "
-                "of lines, such as ['F0 B0', 'F0 B0']"
-            )
-    return rows
 
 
 def _op(cell: str, rank: int) -> Op:

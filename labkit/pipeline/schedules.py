@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from labkit import arguments
 from labkit.pipeline.op import Kind, Op
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W  # noqa: E741
@@ -102,7 +101,6 @@ def interleaved(rank: int, num_ranks: int, num_microbatches: int, virtual: int =
     Paper: Narayanan et al., arXiv:2104.04473, section 2.2.
     """
     p, m = num_ranks, num_microbatches
-    arguments.whole("virtual", virtual, "1 or more stages per rank")
     if m % p:
         raise ValueError(
             f"num_microbatches={m} is no multiple of num_ranks={p}, and an interleaved schedule "

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from labkit import arguments
-from labkit.pipeline.op import Kind, Op, Product, Schedule, around, cell_of, malformed
+from labkit.pipeline.op import Kind, Op, Product, Schedule, around, cell_of
 
 
 class ScheduleError(ValueError):
@@ -44,7 +43,6 @@ def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
     Raises ScheduleError: for a wrong cell at once, for a deadlock when no rank can go on; and what
     `validate` says. Time: linear in the number of operations.
     """
-    _require_schedule(schedule)
     _require_each_once(schedule)
     return _in_order(schedule)
 
@@ -72,17 +70,6 @@ def _in_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
                 ready.append(waiting.pop(product))
     if any(position[rank] < len(row) for rank, row in enumerate(rows)):
         raise _deadlock(schedule, position, done)
-
-
-def _require_schedule(schedule: Schedule) -> None:
-    arguments.instance(
-        "schedule", schedule, Schedule, "give a Schedule, such as plan(one_f_one_b, 4, 8)"
-    )
-    arguments.whole("num_stages", schedule.num_stages, "1 or more")
-    arguments.whole("num_microbatches", schedule.num_microbatches, "1 or more")
-    reason = malformed(schedule.rows)
-    if reason is not None:
-        raise ValueError(reason)
 
 
 # What a kind of operation yields, and what its stage must have made before: in F, I and W.

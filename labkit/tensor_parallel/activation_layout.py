@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit import arguments
 from labkit.collectives.backend import CollectiveBackend, chosen_backend, first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -44,17 +43,6 @@ class ActivationLayout(Protocol):
 
     def summed(self, partial: Tensor) -> Finish:
         """Start to add up the ranks' partial sums of all tokens; `partial` is used up."""
-
-
-def required(layout: ActivationLayout) -> ActivationLayout:
-    """`layout`; TypeError for what is none, or a class instead of an object."""
-    methods = (getattr(layout, name, None) for name in ("whole", "summed"))
-    if isinstance(layout, type) or not all(map(callable, methods)):
-        raise TypeError(
-            f"layout={layout!r:.60}: give an activation layout, Replicated(group) or "
-            "SequenceSharded(group, num_sequences, num_tokens)"
-        )
-    return layout
 
 
 class Replicated:
@@ -98,8 +86,7 @@ class SequenceSharded:
         """`group`: None for torch.distributed's default one. num_sequences: B. num_tokens: T."""
         self.group = chosen(group)
         self._backend = chosen_backend(backend, self.group)
-        self.num_sequences = arguments.whole("num_sequences", num_sequences, "0 or more", least=0)
-        self.num_tokens = arguments.whole("num_tokens", num_tokens, "0 or more", least=0)
+        self.num_sequences, self.num_tokens = num_sequences, num_tokens
 
     @property
     def _tokens(self) -> str:
@@ -118,7 +105,6 @@ class SequenceSharded:
 
     def whole(self, x: Tensor) -> Finish:
         """x_nD -> x_BTD, by an all-gather. ValueError for another number of rows than k."""
-        arguments.instance("x", x, Tensor, f"give this rank's rows, ({self.num_rows}, D)")
         if x.dim() != 2 or len(x) != self.num_rows:
             raise ValueError(
                 f"sequence-sharded features of shape {tuple(x.shape)}, but {self._tokens} on "
@@ -146,22 +132,16 @@ class SequenceSharded:
 
 
 def enter(x: Tensor, layout: ActivationLayout) -> Tensor:
-    """A layer's way in: all tokens. Backward adds up what the ranks say of them.
-
-    TypeError for what is no tensor, or no ActivationLayout.
-    """
-    arguments.instance("x", x, Tensor, "give a tensor, (..., D)")
-    return _Enter.apply(x, required(layout))
+    """A layer's way in: all tokens. Backward adds up what the ranks say of them."""
+    return _Enter.apply(x, layout)
 
 
 def leave(partial: Tensor, layout: ActivationLayout) -> Tensor:
     """A layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
 
-    A part of a sum has the derivative of the sum: for Replicated, backward does nothing. TypeError
-    for what is no tensor, or no ActivationLayout.
+    A part of a sum has the derivative of the sum: for Replicated, backward does nothing.
     """
-    arguments.instance("partial", partial, Tensor, "give a tensor, (..., D)")
-    return _Leave.apply(partial, required(layout))
+    return _Leave.apply(partial, layout)
 
 
 # `summed` uses up what it gets, and neither a caller's tensor nor a gradient is ours: copies.

@@ -50,11 +50,9 @@ class ParallelAttention(nn.Module):
         """attention: the whole one, the same on every rank; the shares are copies.
 
         copies: the ranks that hold this rank's key-value heads, as `copies_of` finds them, which
-        every rank of `group` calls; None: it is called here. TypeError for another module.
+        every rank of `group` calls; None: it is called here.
         """
         super().__init__()
-        instead = "give the attention of a block of labkit.model.GPT"
-        arguments.instance("attention", attention, Attention, instead)
         group = chosen(group)
         self.head_dim, self.rotary = attention.head_dim, attention.rotary
         num_heads = attention.query.out_features // self.head_dim
@@ -90,10 +88,9 @@ class ParallelMLP(nn.Module):
     def __init__(self, mlp: MLP, group: Group | None) -> None:
         """mlp: the whole one, the same on every rank; the shares are copies.
 
-        `group`: None for torch.distributed's default one. TypeError for another module.
+        `group`: None for torch.distributed's default one.
         """
         super().__init__()
-        arguments.instance("mlp", mlp, MLP, "give the MLP of a block of labkit.model.GPT")
         self.group = group = chosen(group)
         ffn = mlp.up.out_features
         self.up = ShardedWeight(mlp.up.weight, even_sharding(ffn, 0, group.size), group)
@@ -110,9 +107,11 @@ class HeadShares:
     """The heads of each rank. ValueError: n must divide H, and G and n one the other."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, num_ranks: int) -> None:
-        H = self.num_heads = arguments.whole("num_heads", num_heads, "1 or more")
-        G = self.num_kv_heads = arguments.whole("num_kv_heads", num_kv_heads, "1 or more")
-        n = self.num_ranks = arguments.whole("num_ranks", num_ranks, "1 or more")
+        H, G, n = self.num_heads, self.num_kv_heads, self.num_ranks = (
+            num_heads,
+            num_kv_heads,
+            num_ranks,
+        )
         if n not in (choices := head_choices(H, G)):
             what = f"{H} heads" if H == G else f"{H} heads with {G} key-value heads"
             raise ValueError(
@@ -122,7 +121,6 @@ class HeadShares:
 
     def queries(self, rank: int) -> range:
         """The query heads of a rank."""
-        rank = self._checked(rank)
         each = self.num_heads // self.num_ranks
         return range(rank * each, (rank + 1) * each)
 
@@ -139,17 +137,11 @@ class HeadShares:
 
     def copies(self, rank: int) -> int:
         """Return the set of copies that a rank belongs to; its ranks are neighbours."""
-        return self._checked(rank) // self.num_copies
-
-    def _checked(self, rank: int) -> int:
-        allowed = f"a rank, 0 to {self.num_ranks - 1}"
-        return arguments.whole("rank", rank, allowed, least=0, most=self.num_ranks - 1)
+        return rank // self.num_copies
 
 
 def head_choices(num_heads: int, num_kv_heads: int) -> list[int]:
     """Return the numbers of ranks that share the heads evenly, see HeadShares."""
-    num_heads = arguments.whole("num_heads", num_heads, "1 or more")
-    num_kv_heads = arguments.whole("num_kv_heads", num_kv_heads, "1 or more")
     return [
         n for n in arguments.divisors(num_heads) if num_kv_heads % n == 0 or n % num_kv_heads == 0
     ]

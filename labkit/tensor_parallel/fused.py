@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
 from labkit.collectives.backend import first_order_only
-from labkit.tensor_parallel.activation_layout import ActivationLayout, required
+from labkit.tensor_parallel.activation_layout import ActivationLayout
 from labkit.tensor_parallel.linear import require_fitting
 
 
@@ -67,7 +67,7 @@ def column_linear(
         return all_of_them
     for weight in weights:
         require_fitting("x", x, weight, "all D features of each token, and weights (f, D)")
-    return _ColumnLinear.apply(required(layout), later, *_as_autocast((x, *weights)))
+    return _ColumnLinear.apply(layout, later, *_as_autocast((x, *weights)))
 
 
 def row_linear(
@@ -82,7 +82,7 @@ def row_linear(
         z: Tensor = handle_torch_function(row_linear, (y, weight), y, layout, weight, later=later)
         return z
     require_fitting("y", y, weight, "this rank's f features, and its weight (D, f)")
-    return _RowLinear.apply(required(layout), later, *_as_autocast((y, weight)))
+    return _RowLinear.apply(layout, later, *_as_autocast((y, weight)))
 
 
 class _ColumnLinear(torch.autograd.Function):

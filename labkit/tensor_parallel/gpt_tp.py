@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import arguments
 from labkit.collectives.backend import CollectiveBackend, chosen_backend
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -40,7 +39,7 @@ from labkit.tensor_parallel.fused import column_linear
 from labkit.tensor_parallel.gradients import gather_full_state, summed_over
 from labkit.tensor_parallel.linear import REPLICATED, ShardedWeight, even_sharding
 from labkit.tensor_parallel.vocab import vocab_cross_entropy, vocab_embedding
-from labkit.train import TrainConfig, Trained, fit, require_configs
+from labkit.train import TrainConfig, Trained, fit
 
 
 def parallelize(
@@ -107,9 +106,7 @@ class TensorParallelGPT(nn.Module):
         """The mean cross-entropy of the next token over the batch, in nats; equal on every rank.
 
         Every rank calls backward() on it. No rank holds the logits of the whole vocabulary.
-        TypeError for what is no Batch.
         """
-        arguments.instance("batch", batch, Batch, "give a labkit.data.Batch, inputs and targets")
         logits_BTv, targets_BT = self(batch.inputs_BT), batch.targets_BT
         total = vocab_cross_entropy(
             logits_BTv.flatten(0, 1), targets_BT.flatten(), self.config.vocab, self.group
@@ -225,7 +222,6 @@ def train(
     Every rank sees every batch, returns the losses and the whole parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
     """
-    require_configs(config, settings)
     whole = GPT(config, settings.seed, settings.dtype).to(group.device)
     model = parallelize(whole, group, sequence_parallel=sequence_parallel, backend=backend)
     optimizer = settings.make_optimizer(model.parameters())

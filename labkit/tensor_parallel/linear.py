@@ -28,7 +28,6 @@ Paper: Megatron-LM, arXiv:1909.08053, section 3, and its `gather_output` and `in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +36,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit import arguments
 from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
@@ -52,25 +50,10 @@ class Sharding:
     dim: int | None = None
     ranges: tuple[range, ...] = ()
 
-    def __post_init__(self) -> None:
-        """TypeError: a dim that is no number, or shares that are no ranges."""
-        if self.dim is not None:
-            arguments.whole("dim", self.dim, "which dim is cut; None: none is", least=-math.inf)
-        if not isinstance(self.ranges, tuple | list) or not all(
-            isinstance(part, range) for part in self.ranges
-        ):
-            raise TypeError(
-                f"ranges={self.ranges!r:.60}: give a range for each rank, such as "
-                "(range(0, 4), range(4, 8)), or use even_sharding(length, dim, num_ranks)"
-            )
-
     def share(self, full: Tensor, rank: int) -> Tensor:
-        """This rank's part: a view. TypeError for no tensor; ValueError for no rank of the cut."""
-        arguments.instance("full", full, Tensor, "give the full tensor")
+        """This rank's part: a view."""
         if self.dim is None:
             return full
-        allowed = f"a rank, 0 to {len(self.ranges) - 1}"
-        rank = arguments.whole("rank", rank, allowed, least=0, most=len(self.ranges) - 1)
         part = self.ranges[rank]
         return full.narrow(self.dim, part.start, len(part))
 
@@ -125,12 +108,7 @@ class ShardedWeight(nn.Module):
 
 
 def even_sharding(length: int, dim: int, num_ranks: int) -> Sharding:
-    """Cut as torch.tensor_split does: the first `length % n` ranks hold one row more.
-
-    TypeError or ValueError for a length below 0, or no ranks.
-    """
-    length = arguments.whole("length", length, "rows of the whole tensor, 0 or more", least=0)
-    num_ranks = arguments.whole("num_ranks", num_ranks, "1 or more")
+    """Cut as torch.tensor_split does: the first `length % n` ranks hold one row more."""
     least, more = divmod(length, num_ranks)
     starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
     return Sharding(dim, tuple(map(range, starts, starts[1:])))
@@ -152,7 +130,6 @@ class ColumnLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
         super().__init__()
-        _require_full(linear)
         self.group = chosen(group)
         sharding = even_sharding(linear.out_features, 0, self.group.size)
         self.shardings = {"weight": sharding, "bias": sharding}
@@ -179,7 +156,6 @@ class RowLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
         super().__init__()
-        _require_full(linear)
         self.group = chosen(group)
         sharding, rank = even_sharding(linear.in_features, 1, self.group.size), self.group.rank
         self.shardings = {"weight": sharding}
@@ -198,19 +174,12 @@ class RowLinear(nn.Module):
 
 
 def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
-    """TypeError for what are no tensors, ValueError unless the last dims are equal."""
-    arguments.instance(name, x, Tensor, f"give {instead}")
-    arguments.instance("weight", weight, Tensor, f"give {instead}")
+    """ValueError unless the last dims are equal."""
     if not x.dim() or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} does not fit a weight of {tuple(weight.shape)}: "
             f"give {instead}"
         )
-
-
-def _require_full(linear: nn.Linear) -> None:
-    instead = "give the whole torch.nn.Linear, of which each rank's share is copied"
-    arguments.instance("linear", linear, nn.Linear, instead)
 
 
 def share_features(x: Tensor, group: Group | None = None) -> Tensor:
@@ -219,7 +188,6 @@ def share_features(x: Tensor, group: Group | None = None) -> Tensor:
     Wire: nothing; backward an all-gather of the gradient's shares.
     """
     group = chosen(group)
-    _require_features("x", x)
     return _Share.apply(x, even_sharding(x.shape[-1], -1, group.size), group)
 
 
@@ -229,8 +197,6 @@ def gather_features(y: Tensor, num_features: int, group: Group | None = None) ->
     ValueError for shares other than tensor_split's. Wire: an all-gather; backward nothing.
     """
     group = chosen(group)
-    num_features = arguments.whole("num_features", num_features, "of all ranks together", least=0)
-    _require_features("y", y)
     sharding = even_sharding(num_features, -1, group.size)
     num_own = len(sharding.ranges[group.rank])
     if y.shape[-1] != num_own:
@@ -239,12 +205,6 @@ def gather_features(y: Tensor, num_features: int, group: Group | None = None) ->
             f"features, but y has {y.shape[-1]}; give the features of all ranks together"
         )
     return _Gather.apply(y, sharding, group)
-
-
-def _require_features(name: str, x: Tensor) -> None:
-    arguments.instance(name, x, Tensor, "give a tensor, (..., features)")
-    if not x.dim():
-        raise ValueError(f"{name}={x.item()} has no dim of features; give (..., features)")
 
 
 class _Share(torch.autograd.Function):

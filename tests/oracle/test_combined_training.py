@@ -235,7 +235,7 @@ def test_a_mesh_of_other_axes_is_refused():
     ("choices", "words"),
     [
         ({"dp": 3}, r"dp=3.*makes 3 ranks, but there are 2"),
-        ({"order": ("dp", "tp")}, "give dp, tp and pp, each once"),
+        ({"order": ("dp", "tp")}, "make it of dp, pp and tp"),
         (
             {"num_microbatches": 6},
             "num_sequences=11 over dp=2 leaves shares of 5.*12 or more.*5 or",
@@ -243,8 +243,8 @@ def test_a_mesh_of_other_axes_is_refused():
         ({"max_norm": 0}, "max_norm=0: a norm above 0"),
         ({"dp": 1, "tp": 2, "config": replace(CONFIG, num_heads=3, num_kv_heads=1)}, "2 ranks can"),
         ({"dp": 1, "pp": 2, "row": partial(interleaved, virtual=3)}, "microbatches"),
-        ({"config": 7}, "config=7: give a GPTConfig"),
-        ({"settings": None}, "settings=None: give a TrainConfig"),
+        ({"num_microbatches": 0}, "num_microbatches=0"),
+        ({"layers": [range(3)]}, "layers=.* give each stage one or more"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_a_reason(choices, words):

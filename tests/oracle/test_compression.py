@@ -232,3 +232,26 @@ def test_naive_ddp_has_no_buckets_to_compress():
 
     with pytest.raises(RankError, match="TopK.* works on buckets.* BucketedDDP or DDP"):
         run(one_step, 1)
+
+
+@pytest.mark.parametrize("make", [lambda: TopK(0.3), lambda: PowerSGD(1)])
+def test_complex_gradients_arrive_late_and_do_arrive(make):
+    def distance_after_some_steps(world):
+        torch.manual_seed(0)
+        compressed = DDP(nn.Linear(12, 9, dtype=torch.complex128), world, make())
+        plain = DDP(nn.Linear(12, 9, dtype=torch.complex128), world)
+        plain.module.load_state_dict(compressed.module.state_dict())
+        distance = torch.zeros_like(plain.buckets[0].flat)
+        for step in range(10):
+            generator = torch.Generator().manual_seed(10 * step + world.rank)
+            x = torch.randn(4, 12, dtype=torch.complex128, generator=generator)
+            for model in (compressed, plain):
+                model.module.zero_grad()
+                (model(x).abs() ** 2).mean().backward()
+            distance += plain.buckets[0].flat - compressed.buckets[0].flat
+        owed = world.all_reduce(compressed._reductions[0].owed)
+        return distance.abs().max().item(), (distance - owed).abs().max().item()
+
+    for left_out, forgotten in run(distance_after_some_steps, 2).values:
+        assert left_out > 1e-3
+        assert forgotten < 1e-12

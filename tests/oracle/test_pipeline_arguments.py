@@ -31,6 +31,10 @@ def attempt(world, make):
     return "nothing"
 
 
+def attempt_each(world, calls):
+    return [attempt(world, make) for make in calls]
+
+
 def pipeline(world, module=None, loss=F.mse_loss, schedule=None):
     schedule = schedule or plan(one_f_one_b, world.size, 2)
     return Pipeline(schedule, {world.rank: module or nn.Linear(3, 3)}, loss, world)
@@ -42,10 +46,6 @@ WRONG = {
     "other stages": (
         lambda w: Pipeline(plan(one_f_one_b, 1, 2), {3: nn.Linear(3, 3)}, F.mse_loss, w),
         r"stages=\[3\] on rank 0, which holds \[0\]",
-    ),
-    "no dict": (
-        lambda w: Pipeline(plan(one_f_one_b, 1, 2), nn.Linear(3, 3), F.mse_loss, w),
-        "stages=Linear on rank 0",
     ),
     "other ranks": (
         lambda w: pipeline(w, schedule=plan(one_f_one_b, 3, 2)),
@@ -65,7 +65,6 @@ WRONG = {
         "a batch of 1 rows cannot be cut into 2 microbatches",
     ),
     "unequal rows": (lambda w: pipeline(w).step(X, X[:3]), "4 rows of inputs and 3 of targets"),
-    "no tensor": (lambda w: pipeline(w).step([1], X), "inputs=list: give a tensor"),
     "no tensor out": (
         lambda w: pipeline(w, Pair()).step(X, X),
         "stage 0 gave tuple: a stage gives one tensor",
@@ -83,10 +82,6 @@ WRONG = {
         lambda w: pipeline(w, loss=lambda y, t: y - t).step(X, X),
         r"loss gave \(2, 3\)",
     ),
-    "a number in a list": (
-        lambda w: pipeline(w, loss=lambda y, t: (y - t).mean().reshape(1)).step(X, X),
-        r"loss gave \(1,\)",
-    ),
     "a sum": (
         lambda w: pipeline(w, loss=partial(F.mse_loss, reduction="sum")).step(X, 2 * X),
         r"for two microbatches of 2 and 2 rows, .* Give a mean: reduction='mean'",
@@ -101,11 +96,7 @@ WRONG = {
     ),
     "too many stages": (
         lambda w: PipelineGPT(GPTConfig(num_layers=2), plan(one_f_one_b, 5, 2), 0),
-        "num_stages=5 for 4 layers",
-    ),
-    "no such rank": (
-        lambda w: PipelineGPT(GPTConfig(num_layers=2), plan(one_f_one_b, 2, 2), 2),
-        "rank=2: 0 to 1",
+        "num_stages=5: .* there are 4",
     ),
     "a layer left out": (
         lambda w: PipelineGPT(
@@ -129,11 +120,10 @@ class Pair(nn.Module):
         return x, x
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_the_error_names_what_is_wrong(case):
-    make, reason = WRONG[case]
-    (told,) = run(attempt, 1, (make,)).values
-    assert re.search(reason, told), told
+def test_the_error_names_what_is_wrong():
+    (told,) = run(attempt_each, 1, ([make for make, _ in WRONG.values()],)).values
+    for (case, (_, reason)), said in zip(WRONG.items(), told, strict=True):
+        assert re.search(reason, said), (case, said)
 
 
 def tokens_to_features(world):

@@ -50,20 +50,6 @@ def test_uneven_heads_are_refused_with_the_choices(shape, words):
         HeadShares(*shape)
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [((0, 1, 1), "num_heads=0"), ((8, 2, 2.0), "num_ranks=2.0"), ((True, 1, 1), "num_heads=True")],
-)
-def test_what_are_no_heads_is_refused(shape, words):
-    with pytest.raises((TypeError, ValueError), match=words):
-        HeadShares(*shape)
-
-
-def test_a_rank_that_is_not_there_has_no_heads():
-    with pytest.raises(ValueError, match="rank=7: a rank, 0 to 3"):
-        HeadShares(8, 8, 4).queries(7)
-
-
 @pytest.mark.parametrize("length", [0, 1, 3, 7, 8])
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_a_dim_is_cut_as_tensor_split_does(length, num_ranks):

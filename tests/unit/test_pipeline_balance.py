@@ -48,11 +48,8 @@ def test_an_even_cut_differs_by_one_layer_at_most():
 @pytest.mark.parametrize(
     ("costs", "num_stages", "reason"),
     [
-        ([1, 2], 3, "num_stages=3 for 2 layers"),
+        ([1, 2], 3, "num_stages=3: .* there are 2"),
         ([1, 2], 0, "num_stages=0"),
-        ([1, -2], 1, r"costs\[1\]=-2"),
-        ([1, "2"], 1, r"costs\[1\]='2'"),
-        ([], 1, "for 0 layers"),
     ],
 )
 def test_what_cannot_be_cut_is_named(costs, num_stages, reason):
@@ -65,22 +62,3 @@ def test_costs_come_in_any_list_of_numbers(kind):
     stages = balance(kind([1.0, 4.0, 4.0, 9.0]), 2)
     assert stages == [range(3), range(3, 4)]
     assert stage_costs(kind([1.0, 4.0, 4.0, 9.0]), stages) == [9, 9]
-
-
-@pytest.mark.parametrize(
-    ("call", "reason"),
-    [
-        (lambda: even(8.0, 2), "num_layers=8.0: give a whole number"),
-        (lambda: even("8", 2), "num_layers='8': give a whole number"),
-        (lambda: even(0, 1), "num_layers=0: 1 or more"),
-        (lambda: balance("12", 1), "costs='12': give a list of numbers"),
-        (lambda: balance(3, 1), "costs=3: give a list of numbers"),
-        (lambda: balance(np.ones((2, 2)), 1), "costs=.*: give a list of numbers"),
-        (lambda: stage_costs([1, 2, 3], even(4, 2)), "stage 1 has layer 3, and costs has 3"),
-        (lambda: stage_costs([1, 2], [range(-1, 1)]), "stage 0 has layer -1, and costs has 2"),
-        (lambda: stage_costs([1, "2"], even(2, 1)), r"costs\[1\]='2'"),
-    ],
-)
-def test_what_is_no_list_of_layers_is_named(call, reason):
-    with pytest.raises((TypeError, ValueError), match=reason):
-        call()

@@ -89,11 +89,10 @@ def longest(schedule, f, b, send) -> float:
 @pytest.mark.parametrize(
     ("costs", "reason"),
     [
-        (Costs(forward=[1, 2]), "forward has 2 costs, and 3 are needed"),
-        (Costs(send=[1]), "send has 1 costs, and 2 are needed"),
+        (Costs(forward=[1, 2]), "forward has 2 numbers, and 3 are needed"),
+        (Costs(send=[1]), "send has 1 numbers, and 2 are needed"),
         (Costs(input_gradient=-1), "input_gradient=-1: 0 or more"),
-        (Costs(weight_gradient=float("nan")), "weight_gradient=nan"),
-        (Costs(forward="1"), "forward='1'|forward has 1 costs"),
+        (Costs(forward=np.ones((3, 3))), "forward=.*: give a number"),
     ],
 )
 def test_costs_that_cannot_be_are_named(costs, reason):
@@ -121,19 +120,6 @@ def test_a_scalar_of_an_array_library_is_a_number():
         assert simulate(schedule, Costs(forward=two)) == simulate(schedule, Costs(forward=2))
 
 
-def test_lists_of_lists_are_no_costs():
-    with pytest.raises(TypeError, match="forward=.*: give a number"):
-        simulate(plan(gpipe, 2, 2), Costs(forward=np.ones((2, 2))))
-
-
-@pytest.mark.parametrize(
-    "costs", [Costs(forward=1e308, weight_gradient=1e308), Costs(forward=1e307), Costs(send=1e308)]
-)
-def test_times_that_no_number_holds_are_refused(costs):
-    with pytest.raises(ValueError, match="times add up to more than .*: give costs in a larger"):
-        simulate(plan(one_f_one_b, 3, 10), costs).bubble()
-
-
 def test_another_convention_is_refused():
     with pytest.raises(ValueError, match="relative_to='busy': say 'total' or 'ideal'"):
         simulate(plan(gpipe, 3, 2)).bubble("busy")
@@ -155,8 +141,6 @@ def test_what_is_measured_begins_at_zero():
         (lambda rows: rows[:2], "spans of 2 ranks for a schedule of 3"),
         (lambda rows: [row * 2 for row in rows], "rank 0 measured 16 operations"),
         (lambda rows: rows[::-1], "rank 0 measured 8 operations that are not, in order, the 8"),
-        (lambda rows: [[s._replace(end=9e9) for s in row] for row in rows], "rank 0's .* overlap"),
-        (lambda rows: [[s._replace(end=float("nan")) for s in r] for r in rows], "have no times"),
     ],
 )
 def test_spans_of_something_else_are_no_measurement(change, reason):
