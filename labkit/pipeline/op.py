@@ -191,9 +191,12 @@ def text(schedule: Schedule) -> str:
 def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
     """Read a schedule from its text or its lines. Cells without a stage are of the rank's own.
 
-    ValueError for a cell that is no operation. What is missing or out of order `validate` tells.
+    ValueError for a cell that is no operation, TypeError for a line that is no text. What is
+    missing or out of order `validate` tells.
     """
     rows = written.strip().splitlines() if isinstance(written, str) else list(written)
+    if not all(isinstance(row, str) for row in rows):
+        raise TypeError(f"{rows!r:.60}: give text with a line per rank, such as ['F0 B0', 'F0 B0']")
     if not rows:
         raise ValueError("no lines: write one per rank, such as 'F0 B0'")
     parsed = tuple(tuple(_op(cell, rank) for cell in row.split()) for rank, row in enumerate(rows))

@@ -186,6 +186,8 @@ def test_a_callable_object_plans_under_the_name_of_its_class():
 def test_nothing_written_is_no_schedule():
     with pytest.raises(ValueError, match="no lines"):
         parse("  ")
+    with pytest.raises(TypeError, match="give text with a line per rank"):
+        parse(["F0 B0", None])
 
 
 def test_what_is_no_step_is_not_simulated_either():
