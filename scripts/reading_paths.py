@@ -24,7 +24,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 LABKIT = Path(__file__).resolve().parents[1] / "labkit"
@@ -169,6 +169,70 @@ def checkpoint(world: Any) -> None:
     checkpointer.save(loaded.step + 1 if loaded else 1)
 
 
+def plain_ring(world: Any) -> None:
+    """Chunks that differ by one."""
+    import torch
+
+    from labkit.collectives.plain import ring_all_reduce
+
+    ring_all_reduce(torch.ones(7), world)
+
+
+def plain_ddp(world: Any) -> None:
+    """Equal parameters, and one step."""
+    from labkit.data_parallel.plain import average_gradients, broadcast_parameters
+
+    model = _mlp()
+    broadcast_parameters(model, world)
+    _one_step(model)
+    average_gradients(model, world)
+
+
+def plain_zero1(world: Any) -> None:
+    """A step of SGD."""
+    import torch
+
+    from labkit.zero.plain_zero1 import zero1_step
+
+    sgd = SimpleNamespace(step=lambda weights, gradients: weights.sub_(gradients))
+    zero1_step(torch.ones(7), torch.ones(7), sgd, world)
+
+
+def plain_zero3(world: Any) -> None:
+    """Two units, y = w0 x."""
+    import torch
+
+    from labkit.zero.plain_zero3 import zero3_unit
+
+    unit = SimpleNamespace(
+        shard=torch.ones(2),
+        numel=3,
+        forward=lambda weights, x: weights[0] * x,
+        backward=lambda weights, x, gradient: (gradient * weights[0], torch.ones(3)),
+    )
+    zero3_unit([unit, unit], torch.ones(5), torch.ones_like, world)
+
+
+def plain_tensor_parallel(world: Any) -> None:
+    """Forward and backward."""
+    import torch
+
+    from labkit.tensor_parallel.plain import column_row_mlp
+
+    x, up, down = torch.ones(3, 4, requires_grad=True), torch.ones(2, 4), torch.ones(4, 2)
+    column_row_mlp(x, up, torch.ones(2), down, torch.ones(4), world).sum().backward()
+
+
+def plain_ring_attention(world: Any) -> None:
+    """Two tokens on each rank."""
+    import torch
+
+    from labkit.context_parallel.plain import ring_attention
+
+    x = torch.ones(1, 2, 4)
+    ring_attention(x, x, x, 4, world)
+
+
 def launch() -> None:
     """The driver's side alone."""
     from labkit import run
@@ -219,11 +283,17 @@ def _one_step(model: Any) -> None:
 
 PATHS = {
     "all_reduce": ReadingPath("world.all_reduce(x)", 6, all_reduce),
+    "plain_ring": ReadingPath("plain ring", 1, plain_ring, RANKS),
     "ring": ReadingPath("ring_all_reduce", 3, ring, RANKS),
+    "plain_ddp": ReadingPath("plain data parallelism", 1, plain_ddp, RANKS),
     "ddp": ReadingPath("the DDP ladder", 5, ddp, RANKS),
+    "plain_zero1": ReadingPath("plain ZeRO-1", 1, plain_zero1, RANKS),
+    "plain_zero3": ReadingPath("plain ZeRO-3", 1, plain_zero3, RANKS),
     "zero3": ReadingPath("ZeRO-3, wrap and a step", 5, zero3, RANKS),
     "one_f_one_b": ReadingPath("a 1F1B step", 5, one_f_one_b, RANKS),
+    "plain_tensor_parallel": ReadingPath("plain column and row", 1, plain_tensor_parallel, RANKS),
     "tensor_parallel": ReadingPath("column and row", 2, tensor_parallel, RANKS),
+    "plain_ring_attention": ReadingPath("plain ring attention", 1, plain_ring_attention, RANKS),
     "launch": ReadingPath("run()", 6, launch, ("comm", "doctor"), on_ranks=False),
     "checkpoint": ReadingPath("saved and loaded", 6, checkpoint, (*RANKS, "data_parallel")),
     "request": ReadingPath("a served request", 6, request, on_ranks=False),

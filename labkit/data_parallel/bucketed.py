@@ -34,7 +34,13 @@ from labkit.collectives.backend import Handle
 from labkit.comm import Group
 from labkit.data_parallel.naive import gradients_of
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce, reduction_of
-from labkit.data_parallel.replica import Replica, require_as_wrapped, trainable_parameters
+from labkit.data_parallel.replica import (
+    Replica,
+    require_as_wrapped,
+    require_plain_numbers,
+    shaped_like,
+    trainable_parameters,
+)
 
 MIB = 2**20
 BUCKET_BYTES = 25 * MIB
@@ -168,21 +174,6 @@ def shaped(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Views of `flat`, (sum of numels,), in the shapes and strides of the parameters."""
     parts = flat.split([parameter.numel() for parameter in parameters])
     return tuple(map(shaped_like, parts, parameters))
-
-
-def shaped_like(part: Tensor, parameter: Tensor) -> Tensor:
-    """`part`, (numel,), in the layout of a parameter; without the gaps, where that has some."""
-    layout = torch.empty_like(parameter, device="meta")
-    return part.as_strided(layout.shape, layout.stride())
-
-
-def require_plain_numbers(gradient: Tensor | None, name: str) -> None:
-    """TypeError for a sparse gradient, and for one that has a graph of its own."""
-    if gradient is not None and (gradient.is_sparse or gradient.requires_grad):
-        raise TypeError(
-            f"the gradient of {name} is sparse or has a graph of its own, and buckets hold plain "
-            "numbers: pass sparse=False to the embedding, or leave out create_graph=True"
-        )
 
 
 def _zeros_for(members: Mapping[str, nn.Parameter]) -> Tensor:

@@ -79,6 +79,21 @@ def _order(x: Tensor) -> list[int]:
     return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
+def shaped_like(part: Tensor, parameter: Tensor) -> Tensor:
+    """`part`, (numel,), in the layout of a parameter; without the gaps, where that has some."""
+    layout = torch.empty_like(parameter, device="meta")
+    return part.as_strided(layout.shape, layout.stride())
+
+
+def require_plain_numbers(gradient: Tensor | None, name: str) -> None:
+    """TypeError for a sparse gradient, and for one that has a graph of its own."""
+    if gradient is not None and (gradient.is_sparse or gradient.requires_grad):
+        raise TypeError(
+            f"the gradient of {name} is sparse or has a graph of its own, and buckets hold plain "
+            "numbers: pass sparse=False to the embedding, or leave out create_graph=True"
+        )
+
+
 class Kind(NamedTuple):
     """The properties of a parameter on which a bucket relies."""
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.data_parallel.bucketed import shaped_like
+from labkit.data_parallel.replica import shaped_like
 
 
 class Layout(NamedTuple):

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from labkit.collectives.backend import CollectiveBackend, own_part
 from labkit.comm import Group
 from labkit.data_parallel.background import CommunicationThread, OnThread
-from labkit.data_parallel.bucketed import require_plain_numbers
-from labkit.data_parallel.replica import mark_sharded
+from labkit.data_parallel.replica import mark_sharded, require_plain_numbers
 from labkit.global_norm import PartOfGradient
 from labkit.memory import announce
 from labkit.optimizer import mark_replaced

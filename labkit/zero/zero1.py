@@ -24,9 +24,8 @@ from torch import Tensor
 
 from labkit.collectives.backend import CollectiveBackend, chosen_backend, own_part, require_backend
 from labkit.comm import Group
-from labkit.data_parallel.bucketed import require_plain_numbers
 from labkit.data_parallel.ddp import with_gradient_anywhere
-from labkit.data_parallel.replica import on_gradient, remove_with
+from labkit.data_parallel.replica import on_gradient, remove_with, require_plain_numbers
 from labkit.global_norm import PartOfGradient, check_max_norm, clip
 from labkit.zero.flat import is_divided_before, require_floating
 from labkit.zero.states import Masters, Shard, ShardedStates

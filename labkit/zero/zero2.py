@@ -29,8 +29,8 @@ from torch import Tensor
 from labkit.collectives.backend import CollectiveBackend
 from labkit.comm import Group
 from labkit.data_parallel.background import CommunicationThread, OnThread
-from labkit.data_parallel.bucketed import BUCKET_BYTES, cut, require_plain_numbers
-from labkit.data_parallel.replica import on_gradient, remove_with
+from labkit.data_parallel.bucketed import BUCKET_BYTES, cut
+from labkit.data_parallel.replica import on_gradient, remove_with, require_plain_numbers
 from labkit.memory import announce
 from labkit.zero.flat import is_divided_before
 from labkit.zero.optimizer_within import Member, takes_fragments
