@@ -7,7 +7,7 @@ With hosts/, the only room that calls torch.distributed. Read in this order:
     member.py            the steps that all operations share; Pending
     journal.py           the file in which an operation is before it starts; operation.py is how
                          others read it, callers.py finds the line that called
-    agreement.py         ranks compare operations before they start, in tables of shared_rows.py;
+    mismatch_detector.py ranks compare operations before they start, in tables of shared_rows.py;
                          mismatch.py has the rules
     connect.py           how a rank joins the world
     topology.py          links; throttle.py lets messages take their time, virtual_time.py replays

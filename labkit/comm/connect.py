@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import recorder
-from labkit.comm.agreement import Neighbours
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
+from labkit.comm.mismatch_detector import SameHostRanks
 from labkit.comm.throttle import Throttle
 from labkit.comm.topology import Topology
 
@@ -56,9 +56,9 @@ def connect(
         timeout=timeout,
     )
     folder = journal.parent
-    neighbours = Neighbours(frozenset(range(world_size)), folder)
+    same_host = SameHostRanks(frozenset(range(world_size)), folder)
     throttle = None if topology is None else Throttle(topology, folder)
-    return Group.world(place, Journal(journal), timeout, neighbours, throttle)
+    return Group.world(place, Journal(journal), timeout, same_host, throttle)
 
 
 def placement(rank: int, world_size: int, device: str, num_gpus: int) -> tuple[str, torch.device]:

@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import recorder
-from labkit.comm.agreement import NOBODY, Neighbours
 from labkit.comm.callers import Call
 from labkit.comm.journal import Journal
+from labkit.comm.mismatch_detector import NO_PEERS, SameHostRanks
 from labkit.comm.primitives import Primitives
 from labkit.comm.throttle import Lateness, Throttle
 from labkit.comm.traffic import ring_all_gather
@@ -40,8 +40,8 @@ class Group(Primitives):
 
     Every operation raises ValueError or TypeError, before anything is sent, for a tensor on
     another device, a rank outside the group or a shape that cannot be cut; Disagreement, a
-    RuntimeError, where another rank of this host means a different operation (agreement.py); and
-    RuntimeError when a peer is gone.
+    RuntimeError, where another rank of this host means a different operation
+    (mismatch_detector.py); and RuntimeError when a peer is gone.
     """
 
     @classmethod
@@ -80,13 +80,13 @@ class Group(Primitives):
 
         Their operations with this rank fail at once. For a group with a member that is dead.
         """
-        self._process_group = self._agreement = Closed(self.name)
+        self._process_group = self._detector = Closed(self.name)
         self._of_torch = None
 
     def compare_what_is_left(self) -> None:
         """At the end of a run: compare the last operations of all groups. Raises Disagreement."""
-        for agreement in self._neighbours.agreements:
-            agreement.compare_what_is_left()
+        for detector in self._same_host.detectors:
+            detector.compare_what_is_left()
 
     def take_lateness(self) -> Lateness:
         """Return the counts of throttled messages, and of late ones, since the last call."""
@@ -98,7 +98,7 @@ class Group(Primitives):
         device: torch.device,
         journal: Journal,
         timeout: timedelta,
-        neighbours: Neighbours = NOBODY,
+        same_host: SameHostRanks = NO_PEERS,
         throttle: Throttle | None = None,
     ) -> Group:
         """The default process group, with a journal: once per process, by `connect`."""
@@ -111,7 +111,7 @@ class Group(Primitives):
             device,
             journal,
             timeout=timeout,
-            neighbours=neighbours,
+            same_host=same_host,
             throttle=throttle,
         )
         _WORLDS[process_group] = world
@@ -161,7 +161,7 @@ class Group(Primitives):
             self._journal,
             name,
             self._timeout,
-            self._neighbours,
+            self._same_host,
             self._throttle,
         )
 
@@ -180,7 +180,7 @@ class Group(Primitives):
             self._journal,
             name,
             self._timeout,
-            self._neighbours,
+            self._same_host,
         )
 
     def close(self) -> None:
@@ -200,14 +200,14 @@ class Group(Primitives):
         self._require_can_close()
         self._meet("close")
         # Everybody has entered the last operation, so this sees all of them.
-        self._agreement.leave()
+        self._detector.leave()
         destroy(self._of_torch)
-        self._process_group = self._agreement = Closed(self.name)
+        self._process_group = self._detector = Closed(self.name)
         self._of_torch = None  # it holds its connections
 
     def __enter__(self) -> Self:
         """For the length of a `with`, then closed. RuntimeError for the world, or if closed."""
-        self._agreement.require_in_step()
+        self._detector.require_in_step()
         self._require_can_close()
         return self
 

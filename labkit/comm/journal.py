@@ -86,7 +86,7 @@ class Journal:
         self._file.truncate(num_records * RECORD.size)  # sparse: unused records take no disk
         return mmap.mmap(self._file.fileno(), num_records * RECORD.size)
 
-    def write_to_nobody(self) -> None:
+    def detach(self) -> None:
         """From now on what is posted goes to memory of this process's own."""
         self._file, self._lock = None, threading.Lock()  # another thread may have held the old one
         self._names_file = open(os.devnull, "ab", buffering=0)
@@ -198,16 +198,16 @@ class Journal:
 _of_this_process: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
-def _leave_to_the_rank() -> None:
+def _detach_after_fork() -> None:
     """Detach the journal in a forked process, such as a DataLoader's worker: it is no rank.
 
     It may mark regions, or make a world of its own.
     """
     for journal in _of_this_process:
-        journal.write_to_nobody()
+        journal.detach()
 
 
-os.register_at_fork(after_in_child=_leave_to_the_rank)
+os.register_at_fork(after_in_child=_detach_after_fork)
 
 
 def read_journal(path: Path, first: int = 0) -> Timeline:

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import staging
-from labkit.comm.agreement import NOBODY, Agreement, Neighbours, hashed
 from labkit.comm.journal import NO_PEER, Journal
 from labkit.comm.mismatch import WITHOUT_DATA, Disagreement, equal_shape
+from labkit.comm.mismatch_detector import NO_PEERS, MismatchDetector, SameHostRanks, hashed
 from labkit.comm.operation import NETWORK
 from labkit.comm.throttle import Throttle
 from labkit.comm.traffic import Traffic
@@ -185,7 +185,7 @@ class Member(NamedSpans):
         journal: Journal,
         name: str = "world",
         timeout: timedelta | None = None,
-        neighbours: Neighbours = NOBODY,
+        same_host: SameHostRanks = NO_PEERS,
         throttle: Throttle | None = None,
     ) -> None:
         """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
@@ -204,8 +204,8 @@ class Member(NamedSpans):
         self._timeout = timeout
         self._journal = journal
         self._journal_group = journal.group(name, ranks)
-        self._neighbours = neighbours
-        self._agreement: Any = Agreement(neighbours, name, ranks, self.rank)
+        self._same_host = same_host
+        self._detector: Any = MismatchDetector(same_host, name, ranks, self.rank)
         self._num_collectives = 0
         self._num_splits = 0
         # Held until waited for: gloo cancels an operation whose handle is dropped.
@@ -239,20 +239,20 @@ class Member(NamedSpans):
 
         Raises Disagreement.
         """
-        self._agreement.require_in_step()
+        self._detector.require_in_step()
         self._num_collectives += 1
         sequence = self._num_collectives
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
         meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
         # Said, written into the journal, and only then compared: whoever comes later finds both,
-        # and nobody looks before others can see what it has said (agreement.py).
+        # and nobody looks before others can see what it has said (mismatch_detector.py).
         if label is None and kind not in WITHOUT_DATA:
-            self._agreement.declare(sequence, meant, hashed(call.text))
+            self._detector.declare(sequence, meant, hashed(call.text))
         else:
-            self._agreement.declare(sequence, meant)
+            self._detector.declare(sequence, meant)
         if splits is not None:
-            self._agreement.pairs.declare_rows(sequence, *splits)
+            self._detector.pairs.declare_rows(sequence, *splits)
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -274,9 +274,9 @@ class Member(NamedSpans):
     def _compare(self, record: int, sequence: int, *, has_rows: bool) -> None:
         """Look at what the others mean; raise Disagreement before anything is carried out."""
         try:
-            self._agreement.compare(sequence)
+            self._detector.compare(sequence)
             if has_rows:
-                self._agreement.pairs.compare_rows(sequence)
+                self._detector.pairs.compare_rows(sequence)
         except Disagreement as why:
             self._refuse(record, why)
             raise
@@ -284,7 +284,7 @@ class Member(NamedSpans):
     def _refuse(self, record: int, why: Disagreement) -> None:
         """This operation is not carried out, and nor is any later one of this group."""
         self._journal.failed(record)
-        self._agreement.refuse(why)
+        self._detector.refuse(why)
 
     @contextmanager
     def _under_way(self, record: int) -> Iterator[None]:

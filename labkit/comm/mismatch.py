@@ -6,8 +6,8 @@ reduce op or swapped calls give wrong numbers in silence. Titanium, a parallel J
 that prevents it textual alignment: the same calls, in the same order (Kamil and Yelick,
 "Concurrency analysis for parallel programs with textually aligned barriers", LCPC 2005).
 
-agreement.py applies these rules on each rank as operations happen. The doctor applies them to the
-journals afterwards.
+mismatch_detector.py applies these rules on each rank as operations happen. The doctor applies them
+to the journals afterwards.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import tensor_arguments, traffic
-from labkit.comm.agreement import RECEIVER, SENDER, hashed
 from labkit.comm.member import Member, Pending, current_label
 from labkit.comm.mismatch import Disagreement
+from labkit.comm.mismatch_detector import RECEIVER, SENDER, hashed
 from labkit.comm.traffic import Traffic
 
 Tensor = torch.Tensor
@@ -321,10 +321,10 @@ class Primitives(Member):
 
     def _post_message(self, kind: str, peer: int, number: int, x: Tensor, blocking: bool) -> int:
         """Enter one end of a message in the journal, if the other end fits it."""
-        self._agreement.require_in_step()
+        self._detector.require_in_step()
         label = current_label()
         role = SENDER if kind == "send" else RECEIVER
-        self._agreement.pairs.declare_message(peer, role, number, hashed(label, x.dtype, x.shape))
+        self._detector.pairs.declare_message(peer, role, number, hashed(label, x.dtype, x.shape))
         record = self._journal.post(
             kind,
             self._journal_group,
@@ -337,7 +337,7 @@ class Primitives(Member):
             label=label,
         )
         try:
-            self._agreement.pairs.compare_messages(peer, role)
+            self._detector.pairs.compare_messages(peer, role)
         except Disagreement as why:
             self._refuse(record, why)
             raise

@@ -8,9 +8,9 @@ nobody writes take no room. They lie in the run's folder and go with it.
 An entry's number is written last and read first. x86 shows stores in their order, so an entry that
 has its number is complete. ARM may show the number some nanoseconds before the rest: the entry then
 reads as zeros, or as partly so. A barrier would cost each operation as much as the entry itself.
-Instead no reader concludes from an entry alone that ranks differ: agreement.py asks the journals,
-memory_order.py looks again. What throttle.py writes is read under a lock of the kernel's, or after
-a message that was sent later.
+Instead no reader concludes from an entry alone that ranks differ: mismatch_detector.py asks the
+journals, memory_order.py looks again. What throttle.py writes is read under a lock of the kernel's,
+or after a message that was sent later.
 """
 
 import mmap

@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.comm import recorder
-from labkit.comm.agreement import Neighbours
 from labkit.comm.group import Group
 from labkit.comm.journal import Journal
+from labkit.comm.mismatch_detector import SameHostRanks
 from labkit.hosts.board import Board, open_store
 from labkit.hosts.environment import Environment, address_towards, use_for_gloo
 
@@ -175,7 +175,7 @@ def connect_by_environment(
     """Join the ranks of the roll call; returns the world when all of them are there.
 
     device: "cpu" (gloo) or "cuda" (nccl, a GPU per local rank). timeout_s: of each operation.
-    journal: in a folder of this host's ranks, which compare what they call there (agreement.py).
+    journal: in a folder of this host's ranks, which compare what they call there.
     """
     use_for_gloo(own_address(environment, call))
     place = torch.device("cpu")
@@ -194,8 +194,8 @@ def connect_by_environment(
     )
     _meet(store, environment.world_size, timeout)
     ranks = frozenset(environment.local_ranks)
-    neighbours = Neighbours(ranks, journal.parent)
-    return Group.world(place, Journal(journal), timeout, neighbours)
+    same_host = SameHostRanks(ranks, journal.parent)
+    return Group.world(place, Journal(journal), timeout, same_host)
 
 
 def _meet(store: dist.Store, world_size: int, timeout: timedelta) -> None:

@@ -8,8 +8,8 @@ import torch
 
 from labkit import Mismatch, RankError, run
 from labkit.collectives import ring_all_reduce
-from labkit.comm.agreement import Agreement, Neighbours, hashed
 from labkit.comm.group import NotAMember
+from labkit.comm.mismatch_detector import MismatchDetector, SameHostRanks, hashed
 
 WORLD_SIZES = [1, 2, 3, 4]
 
@@ -52,13 +52,13 @@ def test_of_closed_groups_nothing_stays_open(world_size):
 
 def keeps_what_compares(world):
     """How many groups' entries are compared at the end of the run: before, during and after."""
-    agreements, counts = world._neighbours.agreements, []
-    counts.append(len(agreements))
+    detectors, counts = world._same_host.detectors, []
+    counts.append(len(detectors))
     with world.split(0) as group:
         group.all_reduce(torch.ones(1))
         ring_all_reduce(torch.ones(3), group)
-        counts.append(len(agreements))
-    counts.append(len(agreements))
+        counts.append(len(detectors))
+    counts.append(len(detectors))
     return counts
 
 
@@ -147,16 +147,16 @@ def test_an_operation_where_others_close_is_an_error_before_it_begins():
 
 
 def test_who_leaves_compares_what_was_not_there_before(tmp_path):
-    neighbours = Neighbours(frozenset({0, 1}), tmp_path)
-    ours, theirs = (Agreement(neighbours, "world.1.0", (0, 1), member) for member in (0, 1))
+    same_host = SameHostRanks(frozenset({0, 1}), tmp_path)
+    ours, theirs = (MismatchDetector(same_host, "world.1.0", (0, 1), member) for member in (0, 1))
     asked = []
-    ours._witness = SimpleNamespace(testify_on_collective=lambda *what: asked.append(what))
+    ours._evidence = SimpleNamespace(raise_if_collective_differs=lambda *what: asked.append(what))
     ours.declare(1, hashed("all_reduce"))
     ours.compare(1)
     theirs.declare(1, hashed("barrier"))
     ours.leave()
     assert asked == [(1, 1)]
-    assert neighbours.agreements == [theirs]
+    assert same_host.detectors == [theirs]
 
 
 def leaves_by_an_error(world):

@@ -6,16 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.comm import Disagreement
-from labkit.comm.agreement import Neighbours
+from labkit.comm.mismatch_detector import SameHostRanks
 from labkit.comm.shared_memory.memory_order import MemoryOrder
 
 
 def orders(folder: Path, *numbers: int):
     """Of two ranks, a pair of their group and their memory's number there."""
-    neighbours = Neighbours(frozenset({0, 1}), folder)
+    same_host = SameHostRanks(frozenset({0, 1}), folder)
     for rank, number in enumerate(numbers):
         group = SimpleNamespace(
-            _neighbours=neighbours,
+            _same_host=same_host,
             ranks=(0, 1),
             rank=rank,
             size=2,

@@ -62,7 +62,7 @@ def meet(
     record = group._post("share_memory", note, ring_all_gather(NOTE_BYTES, group.size), True)
     with group._under_way(record):
         # A run's folder goes with the run.
-        parent = group._neighbours.folder if group._neighbours.ranks else tempfile.gettempdir()
+        parent = group._same_host.folder if group._same_host.ranks else tempfile.gettempdir()
         folder = owned_folder.make(Path(parent), "fifos")
         try:
             barrier = Barrier(folder, group.ranks, group.rank)
@@ -136,7 +136,7 @@ def _on_other_hosts(group: Group) -> list[int]:
     if group._throttle is not None:
         hosts = [group._throttle.topology.host_of(rank) for rank in group.ranks]
         return _not_with_the_first(hosts, group.ranks)
-    here = group._neighbours.ranks
+    here = group._same_host.ranks
     return _not_with_the_first([rank in here for rank in group.ranks], group.ranks)
 
 

@@ -6,7 +6,7 @@
 Memories are numbered as the group makes them. Two ranks that are in two of them wait for each other
 until the timeout, since a barrier is in one memory. So before each operation a rank writes down the
 number of its memory and looks at what the others wrote: of two that differ, the later one raises.
-As in agreement.py, that takes a run around the ranks, whose folder they share.
+As in mismatch_detector.py, that takes a run around the ranks, whose folder they share.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ class MemoryOrder:
     def __init__(self, group: Group, number: int) -> None:
         """`number`: from 1, of the group's memories. The group itself is not kept."""
         self.number = number
-        neighbours = group._neighbours
+        same_host = group._same_host
         self._others = [
             member
             for member, rank in enumerate(group.ranks)
-            if member != group.rank and rank in neighbours.ranks
+            if member != group.rank and rank in same_host.ranks
         ]
-        self._rows = SharedRows(
-            neighbours.folder / f"{group.name}.memories", group.size, group.rank
-        )
+        self._rows = SharedRows(same_host.folder / f"{group.name}.memories", group.size, group.rank)
 
     @classmethod
     def of_next(cls, group: Group) -> MemoryOrder:
@@ -64,7 +62,7 @@ class MemoryOrder:
             return
         sequence = group._num_collectives
         self._rows.write(sequence, self.number.to_bytes(8, "little"), place.to_bytes(8, "little"))
-        with _lock:  # between our entry and our look, see agreement.py
+        with _lock:  # between our entry and our look, see mismatch_detector.py
             pass
         for member in self._others:
             if (told := self._told(sequence, member, (self.number, place))) is None:
@@ -89,7 +87,7 @@ class MemoryOrder:
         return told
 
     def _other_memory(self, group: Group, operation: str, member: int, number: int) -> str:
-        journals, mine = group._neighbours.folder, group.ranks[group.rank]
+        journals, mine = group._same_host.folder, group.ranks[group.rank]
         theirs = group.ranks[member]
         ours = _made_at(journals / f"rank-{mine}", group.name, self.number)
         other = _made_at(journals / f"rank-{theirs}", group.name, number)

@@ -7,7 +7,7 @@ rank-2.stack       where rank 2 was when it was asked (faulthandler)
 rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (recorder.py)
 rank-2.value       what rank 2 returned (cloudpickle)
 world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
-                   messages: a few of each for every group (comm/agreement.py)
+                   messages: a few of each for every group (comm/mismatch_detector.py)
 links              of a topology: when each is free; links.* go with it (comm/throttle.py)
 labkit-fifos-*     while ranks meet in shared memory (comm/shared_memory)
 

@@ -12,8 +12,8 @@ no wrong sum, and no process aborts in C++ because a message is too long.
                     of label, dtype and shape
     world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
 
-The tables hold hashes, and show only that something differs. Then Witness reads the two ranks'
-journals, and mismatch.py says what differs.
+The tables hold hashes, and show only that something differs. Then JournalEvidence reads the
+journals of the two ranks, and mismatch.py says what differs.
 
 Lines may differ, since ranks may call from different ones. But line A and then line B on one rank,
 B and then A on another, with nothing between, are two calls in another order: an error, unless they
@@ -48,43 +48,43 @@ from labkit.comm.shared_rows import SharedRows
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """Ranks of one host, by global number, and the folder of their journals and tables."""
+class SameHostRanks:
+    """The ranks of one host, by global number, and the folder of their journals and tables."""
 
     ranks: frozenset[int]
     folder: Path
-    agreements: list[Agreement] = field(default_factory=list, compare=False)
-    """Of the groups that compare what they mean; each enters itself."""
+    detectors: list[MismatchDetector] = field(default_factory=list, compare=False)
+    """The detectors of all groups; each adds itself."""
 
 
-NOBODY = Neighbours(frozenset(), Path())
+NO_PEERS = SameHostRanks(frozenset(), Path())
 
 
 _MEANT, _LINE = slice(0, 8), slice(8, 16)
 _NO_LINE = bytes(8)
 
 
-class Agreement:
-    """Compares the operations of a group's members, seen from one of them."""
+class MismatchDetector:
+    """Compare one member's operations with those of the group's other members."""
 
     def __init__(
-        self, neighbours: Neighbours, name: str, ranks: Sequence[int], member: int
+        self, same_host: SameHostRanks, name: str, ranks: Sequence[int], member: int
     ) -> None:
         """`ranks`: global numbers of the members; `member`: which of them this is."""
         self._member = member
-        tables = f"{neighbours.folder / name}"
-        self._witness = Witness(neighbours.folder, name, ranks, member)
+        tables = f"{same_host.folder / name}"
+        self._evidence = JournalEvidence(same_host.folder, name, ranks, member)
         self._others = [
-            peer for peer, rank in enumerate(ranks) if peer != member and rank in neighbours.ranks
+            peer for peer, rank in enumerate(ranks) if peer != member and rank in same_host.ranks
         ]
         self._last = 0
         self._refusal: Disagreement | None = None
-        self._of_all_groups = neighbours.agreements
+        self._of_all_groups = same_host.detectors
         if self._others:
             self._of_all_groups.append(self)
         self._calls = SharedRows(f"{tables}.calls", len(ranks), member)
         self._compared = dict.fromkeys(self._others, 0)
-        self.pairs = Pairs(tables, self._witness, member, self._others)
+        self.pairs = Pairs(tables, self._evidence, member, self._others)
 
     def require_in_step(self) -> None:
         """Raise Disagreement if we have refused an operation: since then all numbers are off."""
@@ -92,11 +92,11 @@ class Agreement:
             raise Disagreement(f"this group has been out of step since: {self._refusal}")
 
     def refuse(self, why: Disagreement) -> None:
-        """Take part in nothing more."""
+        """Refuse all further operations of the group, with this error."""
         self._refusal = why
 
     def declare(self, sequence: int, meant: bytes, line: bytes = _NO_LINE) -> None:
-        """Say what our n-th collective is; `compare` follows once it is in the journal, see above.
+        """Declare our n-th collective; `compare` follows once it is in the journal, see above.
 
         line: which one calls, where the order of calls counts.
         """
@@ -135,13 +135,13 @@ class Agreement:
 
     def _differ(self, sequence: int, peer: int, ours: bytes, theirs: bytes) -> None:
         if ours[_MEANT] != theirs[_MEANT]:
-            self._witness.testify_on_collective(sequence, peer)
+            self._evidence.raise_if_collective_differs(sequence, peer)
         elif sequence > 1 and _NO_LINE not in (ours[_LINE], theirs[_LINE]):
             before = self._calls.read(sequence - 1, self._member)
             its_before = self._calls.read(sequence - 1, peer)
             # The same two calls, in this order here and in the other one there.
             if (before, its_before) == (theirs, ours):
-                self._witness.testify_on_order(sequence, peer)
+                self._evidence.raise_if_order_differs(sequence, peer)
 
 
 @lru_cache(maxsize=4096)
@@ -154,17 +154,19 @@ SENDER, RECEIVER = 0, 1
 
 
 class Pairs:
-    """Compares this member's messages and all_to_all rows with each of the other members."""
+    """Compare this member's messages and all_to_all rows with those of each other member."""
 
-    def __init__(self, tables: str, witness: Witness, member: int, others: Sequence[int]) -> None:
+    def __init__(
+        self, tables: str, evidence: JournalEvidence, member: int, others: Sequence[int]
+    ) -> None:
         """`tables`: how the group's files begin; `others`: the members on our host, but us."""
-        self._tables, self._witness = tables, witness
+        self._tables, self._evidence = tables, evidence
         self._member, self._others = member, others
         self._messages: dict[tuple[int, int], _Messages] = {}
         self._rows: dict[tuple[int, int], SharedRows] = {}
 
     def declare_message(self, peer: int, role: int, number: int, meant: bytes) -> None:
-        """Say what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
+        """Declare what the n-th message to `peer` is (role SENDER), or from it (RECEIVER)."""
         if peer not in self._others:
             return
         messages = self._messages.get((peer, role))
@@ -184,7 +186,7 @@ class Pairs:
                 return
             messages.compared = number
             if theirs != messages.rows.read(number, role):
-                self._witness.testify_on_message(number, peer, sends=role == SENDER)
+                self._evidence.raise_if_message_differs(number, peer, sends=role == SENDER)
             messages.rows.tidy(number)
 
     def compare_what_is_left(self) -> None:
@@ -193,7 +195,7 @@ class Pairs:
             self.compare_messages(peer, role)
 
     def declare_rows(self, sequence: int, sent: Sequence[int], received: Sequence[int]) -> None:
-        """Say how many rows go to and come from each member in our n-th collective."""
+        """Declare how many rows go to and come from each member in our n-th collective."""
         for peer in self._others:
             for role, rows in ((SENDER, sent[peer]), (RECEIVER, received[peer])):
                 self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
@@ -205,7 +207,7 @@ class Pairs:
                 table = self._rows_with(peer, role)
                 theirs = table.read(sequence, 1 - role)
                 if theirs is not None and theirs != table.read(sequence, role):
-                    self._witness.testify_on_collective(sequence, peer)
+                    self._evidence.raise_if_collective_differs(sequence, peer)
                 table.forget_before(sequence)
 
     def _rows_with(self, peer: int, role: int) -> SharedRows:
@@ -229,8 +231,8 @@ class _Messages:
     compared: int = 0
 
 
-class Witness:
-    """Reads our journal and another member's when entries differ.
+class JournalEvidence:
+    """Read our journal and another member's when entries differ, and raise what they show.
 
     The journals decide: they have what was called, of which the tables only have hashes. Where they
     show no difference, nothing is raised.
@@ -241,24 +243,24 @@ class Witness:
         self._journals, self._group_name = journals, group_name
         self._ranks, self._member = ranks, member
 
-    def testify_on_collective(self, sequence: int, peer: int) -> None:
+    def raise_if_collective_differs(self, sequence: int, peer: int) -> None:
         """Raise Disagreement if the n-th collective differs between us and a member."""
         ranks = (self._ranks[self._member], self._ranks[peer])
-        _raise_what_is_found(
+        _raise_difference(
             lambda: mismatch.among({rank: self._collective(rank, sequence) for rank in ranks})
         )
 
-    def testify_on_order(self, sequence: int, peer: int) -> None:
+    def raise_if_order_differs(self, sequence: int, peer: int) -> None:
         """Raise Disagreement if our n-th collective and the one before it are swapped there."""
         ranks = sorted((self._ranks[self._member], self._ranks[peer]))
         both = (sequence - 1, sequence)
-        _raise_what_is_found(
+        _raise_difference(
             lambda: mismatch.swap(
                 {rank: [self._collective(rank, each) for each in both] for rank in ranks}
             )
         )
 
-    def testify_on_message(self, number: int, peer: int, *, sends: bool) -> None:
+    def raise_if_message_differs(self, number: int, peer: int, *, sends: bool) -> None:
         """Raise Disagreement if our n-th message to (or from) a member does not fit its buffer."""
         (source, _), (target, _) = ends = self._ends(peer, sends=sends)
 
@@ -269,7 +271,7 @@ class Witness:
             )
             return mismatch.between(source, send, target, recv)
 
-        _raise_what_is_found(find)
+        _raise_difference(find)
 
     def _ends(self, peer: int, *, sends: bool) -> tuple[tuple[int, str], tuple[int, str]]:
         """Return sender and receiver: a global number, and the kind of its operation."""
@@ -305,7 +307,7 @@ def _message(operations: Sequence[Operation], kind: str, peer: int, number: int)
     raise _NotYet
 
 
-def _raise_what_is_found(find: Callable[[], Difference | None]) -> None:
+def _raise_difference(find: Callable[[], Difference | None]) -> None:
     """Call `find` once all declared entries are in the journals, and raise its difference."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from labkit.comm import Disagreement, agreement
-from labkit.comm.agreement import Witness
+from labkit.comm import Disagreement, mismatch_detector
 from labkit.comm.journal import Journal
+from labkit.comm.mismatch_detector import JournalEvidence
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(agreement, "time", clock)
+    monkeypatch.setattr(mismatch_detector, "time", clock)
     return clock
 
 
@@ -38,7 +38,7 @@ class Pair:
 
     def __init__(self, folder):
         self._journals = [Journal(folder / f"rank-{rank}") for rank in (0, 1)]
-        self.witness = Witness(folder, "world", (0, 1), 0)
+        self.evidence = JournalEvidence(folder, "world", (0, 1), 0)
 
     def post(self, rank, kind, numel=3, sequence=1, **more):
         journal = self._journals[rank]
@@ -53,11 +53,11 @@ def pair(tmp_path):
 
 
 def on_collective(pair):
-    pair.witness.testify_on_collective(1, 1)
+    pair.evidence.raise_if_collective_differs(1, 1)
 
 
 def on_message(pair):
-    pair.witness.testify_on_message(1, 1, sends=True)
+    pair.evidence.raise_if_message_differs(1, 1, sends=True)
 
 
 COLLECTIVE = (("all_reduce", {}), ("all_reduce", {}))
@@ -111,7 +111,7 @@ def test_an_entry_that_never_comes_is_not_waited_for_longer_than_patience_lasts(
     kind, more = calls[0]
     pair.post(0, kind, **more)
     testify(pair)
-    assert clock.now == pytest.approx(agreement._PATIENCE_S, abs=0.1)
+    assert clock.now == pytest.approx(mismatch_detector._PATIENCE_S, abs=0.1)
 
 
 def test_an_order_is_looked_at_when_all_of_its_calls_are_there(pair, clock):
@@ -119,5 +119,5 @@ def test_an_order_is_looked_at_when_all_of_its_calls_are_there(pair, clock):
         pair.post(rank, "all_reduce")
     pair.post(0, "all_reduce", sequence=2)
     clock.meanwhile = lambda: pair.post(1, "all_reduce", sequence=2)
-    pair.witness.testify_on_order(2, 1)
+    pair.evidence.raise_if_order_differs(2, 1)
     assert clock.num_sleeps == 1

@@ -12,10 +12,10 @@ import torch
 
 from labkit import Mismatch, run
 from labkit.comm import Disagreement, Group, Pending, shared_rows
-from labkit.comm.agreement import SENDER, Agreement, Neighbours, hashed
 from labkit.comm.callers import call_text
 from labkit.comm.group import NoJournal
 from labkit.comm.member import is_marked
+from labkit.comm.mismatch_detector import SENDER, MismatchDetector, SameHostRanks, hashed
 from labkit.comm.operation import shortened
 from labkit.comm.shared_rows import ROWS_PER_FILE, SharedRows
 
@@ -171,7 +171,7 @@ def test_a_rank_that_catches_the_disagreement_does_not_hide_it():
 def test_a_group_alone_compares_nothing():
     def alone(world):
         world.all_reduce(torch.ones(3))
-        folder = Path(world._neighbours.folder)
+        folder = Path(world._same_host.folder)
         return [path.name for path in folder.iterdir() if ".calls" in path.name]
 
     assert run(alone, 1).values == [[]]
@@ -179,30 +179,32 @@ def test_a_group_alone_compares_nothing():
 
 @pytest.mark.parametrize("here", [{0}, {0, 7}, set()], ids=["alone", "others", "torchrun"])
 def test_a_group_without_neighbours_compares_nothing(tmp_path, here):
-    neighbours = Neighbours(frozenset(here), tmp_path)
-    agreement = Agreement(neighbours, "world", (0, 1), 0)
-    agreement.declare(1, hashed("all_to_all"))
-    agreement.pairs.declare_rows(1, (1, 2), (1, 2))
-    agreement.compare(1)
-    agreement.pairs.compare_rows(1)
-    agreement.pairs.declare_message(1, SENDER, 1, hashed("float32"))
-    agreement.pairs.compare_messages(1, SENDER)
+    same_host = SameHostRanks(frozenset(here), tmp_path)
+    detector = MismatchDetector(same_host, "world", (0, 1), 0)
+    detector.declare(1, hashed("all_to_all"))
+    detector.pairs.declare_rows(1, (1, 2), (1, 2))
+    detector.compare(1)
+    detector.pairs.compare_rows(1)
+    detector.pairs.declare_message(1, SENDER, 1, hashed("float32"))
+    detector.pairs.compare_messages(1, SENDER)
     assert list(tmp_path.iterdir()) == [], "no table is made"
-    assert neighbours.agreements == [], "and nothing is compared at the end"
-    agreement.leave()
+    assert same_host.detectors == [], "and nothing is compared at the end"
+    detector.leave()
 
 
 def test_at_the_end_of_a_run_what_was_not_there_before_is_compared(tmp_path):
-    neighbours = Neighbours(frozenset({0, 1}), tmp_path)
-    ours, theirs = (Agreement(neighbours, "world", (0, 1), member) for member in (0, 1))
+    same_host = SameHostRanks(frozenset({0, 1}), tmp_path)
+    ours, theirs = (MismatchDetector(same_host, "world", (0, 1), member) for member in (0, 1))
     asked = []
     for each in (ours, theirs):  # without journals to look into
-        each._witness = SimpleNamespace(testify_on_collective=lambda *what: asked.append(what))
+        each._evidence = SimpleNamespace(
+            raise_if_collective_differs=lambda *what: asked.append(what)
+        )
     ours.declare(1, hashed("all_reduce"))
     ours.compare(1)
     theirs.declare(1, hashed("barrier"))
     assert asked == [], "the other one had not come"
-    Group.compare_what_is_left(SimpleNamespace(_neighbours=neighbours))
+    Group.compare_what_is_left(SimpleNamespace(_same_host=same_host))
     assert asked == [(1, 1), (1, 0)]
 
 
