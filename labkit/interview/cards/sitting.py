@@ -157,11 +157,11 @@ def summary(ratings: Sequence[str]) -> str:
     if not ratings:
         return "Nothing answered."
     counts = Counter(ratings)
-    counts = ", ".join(
+    listed = ", ".join(
         f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each]
     )
     num = len(ratings)
-    return f"{num} {'card' if num == 1 else 'cards'}: {counts}"
+    return f"{num} {'card' if num == 1 else 'cards'}: {listed}"
 
 
 def subject(card: Card) -> str:
