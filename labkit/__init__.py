@@ -18,8 +18,8 @@ from labkit.lazy import lazy
 if TYPE_CHECKING:
     from labkit import comm, launch, measure
     from labkit.comm import FatTree, Group, Link, Topology, replay
-    from labkit.grade.desk import hint, reset, solution
     from labkit.grade.engine import check
+    from labkit.grade.hints import hint, reset, solution
     from labkit.launch import (
         Deadlock,
         Mismatch,

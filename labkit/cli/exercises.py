@@ -14,7 +14,7 @@ from labkit.arguments import printable
 from labkit.cli.course import HOW_TO_MAKE_ONE
 from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.terminal import console, show_note, show_verdict
-from labkit.grade import catalog, desk
+from labkit.grade import catalog, hints
 from labkit.grade.submission import NothingToGrade
 from labkit.grade.workspace import find_learners_workspace, find_workspace
 
@@ -70,7 +70,7 @@ def hint(
     ] = None,
 ) -> None:
     """Show the next hint: the concept, the invariant, the first line that goes wrong."""
-    show_note(desk.hint(name, number), console())
+    show_note(hints.hint(name, number), console())
 
 
 def solution(
@@ -81,9 +81,9 @@ def solution(
 ) -> None:
     """Show the solution: after a pass, or on confirmation, which is remembered."""
     catalog.get_exercise(name)
-    if not yes and not desk.has_passed(name) and sys.stdin.isatty():
+    if not yes and not hints.has_passed(name) and sys.stdin.isatty():
         yes = _confirmed(f"You have not passed {name} yet. Show the solution all the same? [y/N] ")
-    note = desk.solution(name, confirm=yes)
+    note = hints.solution(name, confirm=yes)
     # Not into the file that standard output may be.
     show_note(note, console(stderr=not note.is_code))
     if not note.is_code:
@@ -100,7 +100,7 @@ def _confirmed(question: str) -> bool:
 
 def reset(name: Name) -> None:
     """Put the stub back; your file is kept under exercises/backups."""
-    show_note(desk.reset(name), console())
+    show_note(hints.reset(name), console())
 
 
 def list_exercises() -> None:
@@ -112,7 +112,7 @@ def list_exercises() -> None:
 
 def show_list(out: Console) -> None:
     """All exercises, with their standing, and what else there is room for."""
-    is_wide, standings = out.width >= _WIDTH_OF_TITLES, desk.standings()
+    is_wide, standings = out.width >= _WIDTH_OF_TITLES, hints.standings()
     has_notebook = out.width >= _WIDTH_OF_NOTEBOOKS
     table = Table(box=box.SIMPLE)
     for heading in ("exercise", *["title"] * is_wide, *["notebook"] * has_notebook, "standing"):
@@ -126,6 +126,6 @@ def show_list(out: Console) -> None:
         cells = [name, *[exercise.title] * is_wide, *[notebook] * has_notebook]
         table.add_row(*cells, Text(printable(standings[name])), str(exercise.difficulty))
     out.print(table)
-    num_passed = sum(map(desk.is_passed, standings.values()))
+    num_passed = sum(map(hints.is_passed, standings.values()))
     scale = ". Difficulty is 1 to 5." if has_notebook else ""
     out.print(Text(f"{num_passed} of {len(standings)} passed{scale}"))

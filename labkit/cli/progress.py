@@ -16,7 +16,7 @@ from labkit.cli.terminal import console, counted
 from labkit.grade.workspace import find_workspace
 from labkit.interview.anki import anki_text, export_anki
 from labkit.interview.cards import load_bank
-from labkit.interview.standing import Standing, Tally, notebooks_of, standing
+from labkit.interview.summary import Standing, Tally, notebooks_of, standing
 from labkit.progress import exchange
 from labkit.progress.event import Event
 from labkit.progress.statistics import ExerciseRow

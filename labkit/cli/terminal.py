@@ -14,7 +14,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from labkit.arguments import printable
-from labkit.grade.desk import Note
+from labkit.grade.hints import Note
 from labkit.grade.verdict import Outcome
 
 if TYPE_CHECKING:

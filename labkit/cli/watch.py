@@ -26,7 +26,7 @@ from labkit.arguments import UserError
 from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.exercises import show_list
 from labkit.cli.terminal import console, progress_warnings_shown, show_note, show_verdict
-from labkit.grade import catalog, desk
+from labkit.grade import catalog, hints
 from labkit.grade.workspace import Workspace, find_learners_workspace
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as
@@ -51,7 +51,7 @@ def watch(
 ) -> None:
     """Check an exercise each time you save it. Keys show hints, the solution, the next one."""
     workspace = find_learners_workspace()
-    name = desk.where_to_go_on() if name is None else name
+    name = hints.where_to_go_on() if name is None else name
     catalog.get_exercise(name)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotWatch(
@@ -106,9 +106,9 @@ class Session:
         self._name, self._workspace, self._timeout_s = name, workspace, timeout_s
         self._out = console()
         self._calls: dict[str, Callable[[], None]] = {  # each by its first letter; q quits
-            "hint": lambda: show_note(desk.hint(self._name), self._out),
+            "hint": lambda: show_note(hints.hint(self._name), self._out),
             "solution": lambda: show_note(
-                desk.solution(self._name, workspace=workspace), self._out
+                hints.solution(self._name, workspace=workspace), self._out
             ),
             "next": self._go_on,
             "repeat": self._check,
@@ -155,10 +155,10 @@ class Session:
         verdict = self._grade(self._name, timeout_s=self._timeout_s, workspace=self._workspace)
         show_verdict(verdict, self._out)
         if verdict:
-            known = desk.standings().values()
-            done = f"\n{sum(map(desk.is_passed, known))} of {len(known)} exercises passed."
+            known = hints.standings().values()
+            done = f"\n{sum(map(hints.is_passed, known))} of {len(known)} exercises passed."
             self._out.print(Text(done, style="bold green"))
 
     def _go_on(self) -> None:
-        self._name = desk.next_open(self._name)
+        self._name = hints.next_open(self._name)
         self._check()

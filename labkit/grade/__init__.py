@@ -9,7 +9,7 @@ Read in this order: grader.py, what a grader is made of, with one of labkit/cour
 engine.py, from a name to a verdict; submission.py reads the code, harness.py runs it on each rank,
 observed.py is what was seen there; findings.py looks for the first thing that is wrong, with
 unfinished.py and differences.py; verdict.py says it. watched.py is the group that code under test
-gets. catalog.py finds exercises, stubs.py and workspace.py are about files, desk.py about the
+gets. catalog.py finds exercises, stubs.py and workspace.py are about files, hints.py about the
 learner. graded_schedules.py has what exercises about schedules share; puzzles/ is another kind of
 exercise.
 """

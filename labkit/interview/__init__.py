@@ -10,6 +10,6 @@ Their questions are in labkit/course, a folder per subject.
     case_files.py   a slow job to diagnose, made by slow_case.py
     court.py        claims, judged by calc and real runs
     mock/           an interview with a plan, a clock and a report
-    standing.py     a learner's standing in everything
+    summary.py      a learner's standing in everything
     anki.py         the cards as a file for Anki; page.py: Markdown as HTML
 """

@@ -14,7 +14,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit import arguments
-from labkit.interview.standing import Standing, Tally, notebooks_of, standing, standing_of
+from labkit.interview.summary import Standing, Tally, notebooks_of, standing, standing_of
 from labkit.notebook.cards import link
 from labkit.notebook.controls import Heard, button, listen, page, row
 from labkit.notebook.shown import BORDER, FAINT, box

@@ -7,7 +7,7 @@ import pytest
 
 from labkit import cli
 from labkit.grade.catalog import load_catalog
-from labkit.interview.standing import subjects_by_group
+from labkit.interview.summary import subjects_by_group
 from labkit.progress import clock, practice, record
 from labkit.progress.practice import record_check
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from labkit import progress
-from labkit.interview.standing import Tally, notebooks_of, standing, standing_of, subjects_by_group
+from labkit.interview.summary import Tally, notebooks_of, standing, standing_of, subjects_by_group
 from labkit.notebook import dashboard
 from labkit.notebook.progress import page_html, page_text
 from labkit.progress import Event, clock, practice

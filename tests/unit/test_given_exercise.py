@@ -6,7 +6,7 @@ import pytest
 
 from labkit import progress
 from labkit.cli import mock as cli_mock
-from labkit.grade.desk import reset
+from labkit.grade.hints import reset
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interview.mock import Item

@@ -4,7 +4,7 @@ from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS
-from labkit.interview.standing import subjects_by_group
+from labkit.interview.summary import subjects_by_group
 
 
 def test_every_card_drill_claim_and_exercise_is_there_once():

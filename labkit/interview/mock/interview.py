@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from labkit import progress
-from labkit.grade.desk import has_passed
+from labkit.grade.hints import has_passed
 from labkit.grade.submission import NothingToGrade, Submission
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from labkit import arguments
 from labkit.grade.catalog import load_catalog, load_subjects
-from labkit.grade.desk import is_passed, standings
+from labkit.grade.hints import is_passed, standings
 from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES

@@ -7,7 +7,7 @@ import pytest
 
 from labkit import progress
 from labkit.grade.catalog import get_exercise
-from labkit.grade.desk import hint, reset, solution, standings
+from labkit.grade.hints import hint, reset, solution, standings
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace
 
