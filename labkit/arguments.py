@@ -6,9 +6,9 @@
     instance("model", model, nn.Module, "give the model that parallelize returned")
     TypeError: model=None: give the model that parallelize returned
 
-A refusal names the argument, its value, and what it may be. TypeError: it is something else, such
-as a boolean instead of a number, though Python counts it among them. ValueError: a number that
-cannot be, such as nan.
+An error names the argument, its value, and the allowed ones. TypeError is for another type, such as
+a boolean instead of a number, which Python would accept. ValueError is for impossible numbers, such
+as nan.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class UserError(Exception):
-    """A request that cannot be met, such as a name that nothing has.
+    """A request that cannot be met, such as an unknown name.
 
     The message says why, and what to do instead. The command line prints it without a traceback.
     """
 
 
 def printable(text: str) -> str:
-    """`text` with control characters, which a terminal would obey, as Python writes them."""
+    """Return `text` with control characters, which a terminal would obey, as Python writes them."""
     return "".join(
         each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
     )
@@ -40,7 +40,7 @@ def printable(text: str) -> str:
 def named(given: object, kind: type[T], known: Mapping[str, T]) -> T:
     """Return `given` if it is of this kind, or the entry of `known` that has this name.
 
-    ValueError lists the names, and says which are near.
+    ValueError lists the names, and similar ones at the end.
     """
     if isinstance(given, kind):
         return given
@@ -61,7 +61,7 @@ def number(
     most: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """`value`, if it is finite and within the limits; `allowed` says these in words."""
+    """Return `value` if it is finite and within the limits, which `allowed` says in words."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}={_shown(value)}: give a number; {allowed}")
     amount: Any = value
@@ -74,7 +74,7 @@ def number(
 def whole(
     name: str, value: object, allowed: str, *, least: float = 1, most: float = math.inf
 ) -> int:
-    """`value`, if it counts something and is within the limits; `allowed` says these in words."""
+    """Return `value` if it is whole and within the limits, which `allowed` says in words."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}={_shown(value)}: give a whole number; {allowed}")
     count: Any = value
@@ -101,25 +101,25 @@ def counted(
 
 
 def rank(name: str, value: object, size: int) -> int:
-    """`value`, if it is one of `size` ranks."""
+    """Return `value` if it is one of `size` ranks."""
     return counted(name, value, f"one of {size} ranks, 0 to {size - 1}", least=0, most=size - 1)
 
 
 def instance(name: str, value: object, kind: type[object], instead: str) -> None:
-    """TypeError unless `value` is of that kind; `instead` says what to give."""
+    """Raise TypeError unless `value` is of that kind; `instead` says what to give."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={_shown(value)}: {instead}")
 
 
 def count(text: str) -> int:
-    """For argparse: `text` as a number of things, 1 or more."""
+    """Return `text` as a whole number, 1 or more, for argparse."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{_shown(text)}: give a whole number, 1 or more")
     return int(text)
 
 
 def duration(text: str) -> float:
-    """For argparse: `text` as finite seconds above 0."""
+    """Return `text` as finite seconds above 0, for argparse."""
     try:
         return number("", float(text), "", above=0.0, below=math.inf)
     except ValueError:
@@ -127,19 +127,19 @@ def duration(text: str) -> float:
 
 
 def divisors(number: int) -> list[int]:
-    """Return the divisors of `number`, from 1 up: the equal cuts that a refusal offers."""
+    """Return the divisors of `number`, from 1 up, which an error suggests."""
     small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
     large = [number // each for each in reversed(small)]
     return small + large[small[-1] == large[0] :]
 
 
 def divisors_text(number: int) -> str:
-    """Return the divisors as text, such as "1, 2 or 4", for the end of a refusal."""
+    """Return the divisors as text, such as "1, 2 or 4", for the end of an error."""
     *others, last = map(str, divisors(number))
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _shown(value: object) -> str:
-    """On one line, and not for ever: somebody may have passed a tensor."""
+    """Write a value in one line of limited length, since it may be a tensor."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,8 +1,8 @@
-"""Copies of one tensor on several ranks: are they equal, bit for bit?
+"""Check that copies of one tensor on several ranks are equal, bit for bit.
 
-Copies (replicas of a model, what a shard's neighbours have as well) begin equal, and stay so while
-all ranks take the same steps. If they do not, nothing fails, and the model trains badly. So it is
-asked before the first step whether all mean the same, and after the last whether all have the same.
+Copies, such as replicas of a model, start equal and stay so while all ranks take the same steps. If
+they do not, nothing fails, but the model trains badly. So arguments are compared before the first
+step, and copies after the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def require_equal_copies(state: Mapping[str, Tensor], world: Group, asked: str) -> None:
-    """RuntimeError on every rank unless all ranks have the same. Every rank calls it.
+    """Raise RuntimeError on every rank unless all ranks have the same. Every rank calls it.
 
     state: the same names on each, in one order. asked: what to look at, a question.
     Wire: a broadcast of each, and an all-reduce of as many numbers.
@@ -38,7 +38,7 @@ def require_equal_copies(state: Mapping[str, Tensor], world: Group, asked: str) 
 def require_none_differ(
     names: list[str], differ: Collection[str], world: Group, asked: str
 ) -> None:
-    """RuntimeError on every rank that names what differs on any. Every rank calls it.
+    """Raise RuntimeError on every rank, naming what differs on any. Every rank calls it.
 
     names: the same on each. differ: those that do on this one. asked: what to look at.
     """
@@ -53,7 +53,7 @@ def require_none_differ(
 
 
 def require_same(world: Group, *given: object) -> None:
-    """ValueError, on every rank, unless all have been given the same, by its repr.
+    """Raise ValueError on every rank unless all ranks have got the same arguments, by their repr.
 
     Wire: an all-gather of 8 bytes.
     """

@@ -1,4 +1,4 @@
-"""Real text as bytes, and the batches that every rank cuts from it alike.
+"""Real text as bytes, and equal batches of it on every rank.
 
 A token is a byte: the vocabulary has 256 entries and nothing needs to be trained or downloaded.
 A batch depends on (seed, step) only. Every rank draws the same global batch and keeps its share,
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 _TEXT = "standard_library.txt.gz"
-# What a text file has at most a few of, and compressed or executable bytes 11% of.
+# Bytes that are rare in text files, and 11% of compressed or executable ones.
 _CONTROL_BYTES = bytes({*range(32), 127} - {*b"\t\n\r\f\b\x1b"})
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Text as a tensor of bytes. `name` says where it comes from; `bytes_N` is uint8."""
+    """A text as a tensor of bytes. `name`: its source; `bytes_N` is uint8."""
 
     name: str
     bytes_N: Tensor = field(repr=False)
@@ -32,7 +32,7 @@ class Corpus:
     @staticmethod
     @functools.cache
     def standard_library(max_bytes: int = 1_000_000) -> "Corpus":
-        """The first bytes, at most 1,000,000, of the modules of Python's standard library.
+        """Return the first bytes, at most 1,000,000, of the modules of Python's standard library.
 
         The public top-level modules of Python 3.11.7, by name. They come with labkit: the library
         of another Python has another text, and gives other losses. Kept after the first call of a
@@ -43,7 +43,7 @@ class Corpus:
 
     @staticmethod
     def from_file(path: str | Path, max_bytes: int = 4_000_000) -> "Corpus":
-        """The first `max_bytes` of a text file, in any encoding without NUL bytes.
+        """Return the first `max_bytes` of a text file, in any encoding without NUL bytes.
 
         Raises OSError for a file that cannot be read, ValueError for one that is empty or not text.
         """
@@ -71,7 +71,7 @@ def _as_tensor(text: bytes) -> Tensor:
 
 
 IGNORED = -100
-"""A target that no loss counts: padding, or a prompt. The number is torch's `ignore_index`."""
+"""A target that does not count in a loss: padding, or a prompt. It is torch's `ignore_index`."""
 
 
 def counted(targets: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def counted(targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sequences and what follows each of their tokens: targets_BT[b, t] is inputs_BT[b, t + 1].
+    """Sequences and the next token at each place: targets_BT[b, t] is inputs_BT[b, t + 1].
 
     A target may be IGNORED. The loss is the mean over the others, in one process and on many ranks.
     """
@@ -94,13 +94,14 @@ class Batch:
 
     @property
     def num_targets(self) -> int:
-        """Return how many targets count: a share has its part of these in the loss of the batch."""
+        """Number of targets that count, which is a share's weight in the loss of the batch."""
         return int(counted(self.targets_BT).sum())
 
     def share(self, rank: int, size: int) -> "Batch":
-        """The sequences of one rank of `size`; the first len(self) % size ranks have one more.
+        """Return the sequences of one rank of `size`; the first len(self) % size ranks have one
+        more.
 
-        A share is empty where there are more ranks than sequences.
+        A share is empty if there are more ranks than sequences.
         """
         if not 0 <= rank < size:
             raise ValueError(f"rank={rank} is not one of {size} ranks; pass 0 to {size - 1}")
@@ -108,7 +109,7 @@ class Batch:
         return Batch(inputs, targets)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
+        """Return the same batch on another device."""
         return Batch(self.inputs_BT.to(device), self.targets_BT.to(device))
 
 
@@ -133,9 +134,9 @@ class Batches:
             )
 
     def at(self, step: int) -> Batch:
-        """The global batch of a step: windows at random places, the same on every rank."""
+        """Return the global batch of a step: windows at random places, the same on every rank."""
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{step}".encode()))
-        # one token more than the context: the target of the last one
+        # one more token than the context: the target of the last one
         windows_NT = self.corpus.bytes_N.unfold(0, self.context + 1, 1)
         size = (self.num_sequences,)
         starts_B = torch.randint(len(windows_NT), size, generator=generator, device="cpu")

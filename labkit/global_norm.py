@@ -1,6 +1,6 @@
-"""The norm of a gradient that is cut over ranks, and clipping by it.
+"""The norm of a gradient that is sharded over ranks, and clipping by it.
 
-    sharded    each rank has its own numbers: squares add up
+    sharded    each rank has its own numbers, and squares are summed
     copied     c ranks hold the same numbers, and a sum over ranks would count them c times
 
 So each rank divides the squares of a gradient by its number of holders, c, and one all-reduce
@@ -10,8 +10,8 @@ counts every number once:
     sharded over both    3          4          1             9 + 16
     on both ranks        2          2          2             4/2 + 4/2
 
-The norm comes after the reduction: a rank's own gradients, before, are those of another batch. All
-ranks get the same bits from the all-reduce, so copies are scaled alike and stay copies.
+The norm is computed after the reduction, because before it each rank has the gradients of another
+batch. All ranks get the same bits from the all-reduce, so copies are scaled alike and stay copies.
 The usual mistakes raise no error: a rank's own norm scales shards of one matrix by different
 factors; copies that count c times make the norm too large, by a factor that changes with the
 layout, and training slower than its learning rate says.
@@ -37,9 +37,9 @@ NORM = "norm of the gradients"
 class PartOfGradient(Tensor):
     """This rank's part of a gradient: a tensor that torch's own clipping and scaling refuse.
 
-    `torch.nn.utils.clip_grad_norm_` would take the part's norm for the whole's, and GradScaler
-    would skip a step on the rank alone that has an inf. Both raise RuntimeError instead. All else
-    computes as with a plain tensor, and returns plain ones. (torch's FSDP2 makes its gradients
+    `torch.nn.utils.clip_grad_norm_` would use the norm of the part alone, and GradScaler
+    would skip a step only on the rank that has an inf. Both raise RuntimeError instead. Everything
+    else computes as with a plain tensor, and returns plain ones. (torch's FSDP2 makes its gradients
     DTensors, and answers both questions over all ranks.)
     """
 
@@ -47,7 +47,7 @@ class PartOfGradient(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Refuse what asks about the whole gradient; leave everything else alone."""
+        """Refuse functions that need the whole gradient; leave everything else alone."""
         name = getattr(func, "__name__", "")
         if name == _LOOKS_FOR_INF:
             raise RuntimeError(_NO_SCALER)
@@ -87,20 +87,20 @@ _NO_CLIPPING = (
 
 
 def check_max_norm(max_norm: object) -> float:
-    """TypeError or ValueError for a norm that no gradient can be clipped to."""
+    """Raise TypeError or ValueError for a norm that no gradient can be clipped to."""
     return arguments.number("max_norm", max_norm, "a norm above 0, such as 1.0", above=0)
 
 
 @torch.no_grad()
 def global_norm(gradients: Iterable[tuple[Tensor, int]], group: Group) -> Tensor:
-    """The norm of what all ranks of `group` have together, each number once: (), in float64.
+    """Return the norm of all ranks' gradients together, each number counted once: (), in float64.
 
-    gradients: this rank's, each with the number of ranks of `group` that hold just the same.
+    gradients: this rank's, each with the number of ranks of `group` that hold the same.
     """
     square = torch.zeros((), dtype=torch.float64, device=group.device)
     for gradient, num_holders in gradients:
         numbers = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-        # Added up in float64, without a copy in it: that would be twice the gradients' memory.
+        # Summed in float64 without a copy in it, which would take twice the gradients' memory.
         size = torch.linalg.vector_norm(numbers, dtype=torch.float64)
         square += size.square().to(square.device) / num_holders
     with group.label(NORM):

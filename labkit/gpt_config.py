@@ -1,4 +1,4 @@
-"""The sizes of a GPT: what model.py is built from, and what formulas about it are given.
+"""The sizes of a GPT, for model.py and for formulas about it.
 
 Letters in brackets, such as K, are those of the legend in model.py.
 """
@@ -55,7 +55,7 @@ class GPTConfig:
 
     @property
     def longest(self) -> int | None:
-        """The tokens of the longest sequence that has positions; None: no limit (rotary)."""
+        """Tokens of the longest sequence that has positions; None: no limit (rotary)."""
         return None if self.rotary else self.context
 
     @property
@@ -65,7 +65,7 @@ class GPTConfig:
 
     @property
     def kv_heads(self) -> int:
-        """G: the heads that keys and values have (grouped-query attention, where below H)."""
+        """G: the heads of keys and values (grouped-query attention, if below H)."""
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property

@@ -1,10 +1,10 @@
 """SIGINT, which Ctrl-C and Jupyter's Stop send to every process of a group.
 
     the driver     KeyboardInterrupt, but not in the middle of a step that must be whole
-    what it forks  is born with SIGINT blocked, leaves the group, and drops what came until then
+    its forks      start with SIGINT blocked, leave the group, and drop signals until then
 
-A process that a shell's script has started in the background ignores SIGINT, and hands that on to
-what it starts. A driver keeps to it; its ranks do not.
+A process that a shell script starts in the background ignores SIGINT, and so do its children. A
+driver keeps ignoring it; its ranks do not.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from types import FrameType
 def uninterrupted(*, quietly: bool = False) -> Iterator[None]:
     """Postpone a KeyboardInterrupt to the end of the block; `quietly` drops it.
 
-    Only where Python's own handler would raise it: in the main thread, and not for a program that
-    handles SIGINT in a way of its own.
+    It acts only if Python's own handler would raise it: in the main thread, and unless the program
+    has its own handler of SIGINT.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -42,7 +42,7 @@ def uninterrupted(*, quietly: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Let a process that the block starts have SIGINT blocked, until it leaves the group."""
+    """Start processes with SIGINT blocked, until they leave the group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -51,10 +51,10 @@ def blocked() -> Iterator[None]:
 
 
 def leave_group() -> None:
-    """Lead a session of its own, and hear SIGINT as a Python program at a terminal does.
+    """Lead a new session, and handle SIGINT like a Python program at a terminal.
 
-    To ignore SIGINT drops what came before, and this must be after setsid(): Linux keeps a signal
-    that is blocked even while it is ignored.
+    Ignoring SIGINT drops earlier ones. This must come after setsid(), because Linux keeps a blocked
+    signal even while it is ignored.
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,20 +1,20 @@
-"""Large batches: how far a step may go when the gradient is averaged over more.
+"""Large batches: learning rates and optimizers for gradients averaged over more examples.
 
-k times the batch is k times fewer steps. To get as far in one step the learning rate grows with k
-(linear scaling), which the first steps, with their large and changing gradients, do not survive:
-so it is reached by a warmup. Beyond some thousands the trouble is that layers differ: what is a
-small step for one is a large one for another. LARS and LAMB give each layer a step in proportion to
-the size of its weights.
+k times the batch means k times fewer steps. To get as far in one step, the learning rate grows with
+k (linear scaling). The first steps, with large and changing gradients, would diverge at that rate,
+so a warmup raises it gradually. Beyond some thousands of examples a rate that is small for one
+layer is large for another. LARS and LAMB give each layer a step in proportion to the size of its
+weights.
 
     LARS    local = trust * |w| / (|g| + weight_decay * |w|)
             v = momentum * v + lr * local * (g + weight_decay * w)         w = w - v
     LAMB    u = m' / (sqrt(v') + eps) + weight_decay * w                   m', v' are Adam's
             w = w - lr * |w| / |u| * u
 
-A layer here is a parameter. Where a norm is 0 the ratio is 1. For LARS that is a trap: a bias that
-begins at zero makes a first step of the whole learning rate, a thousand times that of a weight, and
-one that begins small hardly moves. So biases and the parameters of norms are left to plain SGD: two
-optimizers, each with its own parameters.
+A layer here is a parameter. If a norm is 0, the ratio is 1. For LARS that is a trap: a bias that
+starts at zero makes a first step of the whole learning rate, a thousand times that of a weight, and
+one that starts small hardly moves. So plain SGD updates biases and the parameters of norms, with a
+second optimizer.
 Papers: Goyal et al., "Accurate, large minibatch SGD", arXiv:1706.02677; You, Gitman and Ginsburg,
 arXiv:1708.03888 (LARS); You et al., arXiv:1904.00962 (LAMB).
 """
@@ -34,7 +34,7 @@ from labkit.optimizer import (
 
 
 def scaled_learning_rate(learning_rate: float, batch: int, base_batch: int) -> float:
-    """Linear scaling: what was right for `base_batch`, for `batch`.
+    """Return the learning rate for `batch` by linear scaling from `base_batch`.
 
     scaled_learning_rate(0.1, batch=8192, base_batch=256) == 3.2
     """
@@ -42,7 +42,7 @@ def scaled_learning_rate(learning_rate: float, batch: int, base_batch: int) -> f
 
 
 def warmed_up(learning_rate: float, step: int, warmup_steps: int, start: float = 0.0) -> float:
-    """Gradual warmup: from `start` at step 0 in a straight line to `learning_rate`, and on there.
+    """Return the rate of a linear warmup, from `start` at step 0 to `learning_rate`, then constant.
 
     Goyal et al. start at the rate that is right for the base batch.
 
@@ -67,9 +67,9 @@ class LARS:
         weight_decay: float = 5e-4,
         trust: float = 1e-3,
     ) -> None:
-        """trust: how much of its own size a layer may change in a step; the paper's eta.
+        """trust: share of its own size by which a layer may change in a step; the paper's eta.
 
-        TypeError and ValueError for numbers that are none of these.
+        TypeError and ValueError for impossible numbers.
         """
         self.parameters = checked(parameters)
         self.learning_rate = checked_rate(learning_rate)
@@ -111,7 +111,7 @@ class LAMB(AdamW):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
-        """The defaults are the paper's, and not AdamW's of here."""
+        """The defaults are the paper's, not those of AdamW here."""
         super().__init__(parameters, learning_rate, betas, eps, weight_decay)
 
     def _update(self, parameter: Tensor, grad: Tensor, state: AdamState) -> None:
@@ -122,12 +122,13 @@ class LAMB(AdamW):
 
 
 def _norm(x: Tensor) -> Tensor:
-    """|x| as a tensor, (), in float32 at least. Not `.item()`: on a GPU the host would wait."""
+    """Return |x| as a tensor, (), in float32 at least; `.item()` would make the host wait for a
+    GPU."""
     return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _or_one(ratio: Tensor, *norms: Tensor) -> Tensor:
-    """`ratio`, (), and 1 where a norm is 0 or not finite."""
+    """Return `ratio`, (), or 1 if a norm is 0 or not finite."""
     are_sizes = (torch.stack(norms) > 0).all()
     are_finite = torch.isfinite(torch.stack([*norms, ratio])).all()
     return torch.where(are_sizes & are_finite, ratio, 1.0)

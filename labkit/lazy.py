@@ -7,8 +7,8 @@
     __getattr__, __dir__, __all__ = lazy(__name__)
 
 Type checkers and editors execute these imports. Python does not: `lazy` reads them in the package's
-source, and makes each when its name is asked for. A room opens so without torch where only some of
-its modules need it, and without matplotlib or a web server.
+source, and makes each when its name is first used. So a package opens without torch, matplotlib or
+a web server if only some of its modules need them.
 
 A module of the package must not have the name of a function that the package offers: importing
 labkit.viz.timeline sets `timeline` on labkit.viz, and the module would stand there instead of the
@@ -23,7 +23,7 @@ from typing import Any
 
 
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of the package that calls this, by its imports."""
+    """Return `__getattr__`, `__dir__` and `__all__` of the calling package, by its imports."""
     home_of = homes(package)
 
     def get(name: str) -> Any:
@@ -41,7 +41,7 @@ def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
 
 
 def homes(package: str) -> dict[str, str]:
-    """The module that each name is imported from, under `if TYPE_CHECKING:` in the package."""
+    """Return the module of each name that the package imports under `if TYPE_CHECKING:`."""
     spec = sys.modules[package].__spec__
     assert spec is not None and spec.loader is not None
     return {

@@ -57,7 +57,7 @@ RANKING = {kind: place for place, kind in enumerate(KINDS)}
 class Meter(TorchDispatchMode):
     """A context in which memory is followed. May be entered again: `usage` is of all times.
 
-    RuntimeError where it is entered while it runs, or left before a meter within it.
+    RuntimeError if it is entered while it runs, or left before a meter within it.
     """
 
     def __init__(self, module: nn.Module | None = None, optimizer: Optimizer | None = None) -> None:
@@ -80,9 +80,9 @@ class Meter(TorchDispatchMode):
         self._began_s = time.perf_counter()
 
     def mark(self, tensors: Tensor | Iterable[Tensor], kind: str) -> None:
-        """Say what storages are that the meter cannot tell, such as buckets: "buffers".
+        """Set the kind of storages that the meter cannot recognise, such as buckets: "buffers".
 
-        ValueError for a kind that is none of KINDS.
+        ValueError for a kind that is not one of KINDS.
         """
         if kind not in RANKING:
             raise ValueError(f"kind={kind!r}: give one of {', '.join(KINDS)}")
@@ -92,7 +92,7 @@ class Meter(TorchDispatchMode):
 
     @property
     def live_bytes(self) -> int:
-        """All that is alive now."""
+        """Live bytes of all kinds now."""
         self._look_for_resized()
         return sum(each.nbytes for each in self._live.values())
 
@@ -121,7 +121,7 @@ class Meter(TorchDispatchMode):
         self._exit.enter_context(saved_tensors_hooks(self._saved, lambda x: x))
         for hook in self._hooks():
             self._exit.callback(hook.remove)
-        # Of nested hooks on saved tensors autograd calls the innermost only.
+        # Autograd calls only the innermost of nested hooks on saved tensors.
         self._outer, _innermost.meter = getattr(_innermost, "meter", None), self
         self._allocator.begin(meter._allocator for meter in self._around())
         super().__enter__()
@@ -167,7 +167,7 @@ class Meter(TorchDispatchMode):
             allocation.resize(0)
 
     def _look_for_resized(self) -> None:
-        """Storages may be released while their tensors live, as zero3 does: nobody announces it."""
+        """Notice storages that are released while their tensors live, as zero3 does silently."""
         for each in list(self._live.values()):
             storage = each.storage()
             if storage is not None and (nbytes := storage.nbytes()) != each.nbytes:
@@ -180,14 +180,14 @@ class Meter(TorchDispatchMode):
         return x
 
     def _around(self) -> Iterator[Meter]:
-        """The meters within which this one runs, from the inside out."""
+        """Return the meters within which this one runs, from the inside out."""
         meter = self._outer
         while meter is not None:
             yield meter
             meter = meter._outer
 
     def _hooks(self) -> Iterator[Any]:
-        """A gradient may be gone before anybody asks what it was."""
+        """Hook gradients, which may be gone before their kind is asked for."""
         for parameter in self._module.parameters() if self._module is not None else ():
             if parameter.requires_grad:
                 yield parameter.register_post_accumulate_grad_hook(self._accumulated)
@@ -209,7 +209,7 @@ class Meter(TorchDispatchMode):
 def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
     """Tell every meter that runs in this thread the kind of these storages.
 
-    For what is gone before anybody asks, such as a bucket. Errors as of `Meter.mark`.
+    It is for storages that are short-lived, such as a bucket. Errors as in `Meter.mark`.
     """
     meter: Meter | None = getattr(_innermost, "meter", None)
     while meter is not None:
@@ -227,10 +227,10 @@ class Usage:
     times_s: list[float]
     """Time of each change, from the meter's start."""
     bytes_of: Mapping[str, list[int]]
-    """For each kind, the live bytes after each change."""
+    """Live bytes after each change, by kind."""
     allocator_peak_bytes: Mapping[str, int] = field(default_factory=dict)
-    """On GPUs what torch's allocator says itself, by device: its peak while the meter ran, with
-    workspaces and everything else on the device, rounded up. Empty on CPU."""
+    """Peaks of torch's allocator while the meter ran, by GPU, with workspaces and everything else
+    on the device, rounded up. Empty on CPU."""
 
     @property
     def totals(self) -> list[int]:
@@ -239,7 +239,7 @@ class Usage:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was alive at once."""
+        """Most bytes that were alive at once."""
         return max(self.totals, default=0)
 
     @property
@@ -252,7 +252,7 @@ class Usage:
         return {kind: history[when] for kind, history in self.bytes_of.items()}
 
     def peak_of(self, kind: str) -> int:
-        """The most of one kind, at whatever moment. KeyError for a kind that is none."""
+        """Return the peak of one kind, at its own moment. KeyError for an unknown kind."""
         return max(self.bytes_of[kind], default=0)
 
     @property
@@ -263,7 +263,7 @@ class Usage:
 
 @dataclass(eq=False)
 class Allocation:
-    """One storage, from the first operation that shows it until it is gone."""
+    """A storage, from the first operation that uses it until it is gone."""
 
     storage: weakref.ref[torch.UntypedStorage]
     nbytes: int = 0
@@ -286,8 +286,8 @@ class Allocation:
 def with_storage(tensor: Tensor) -> list[Tensor]:
     """Return the tensors whose storages hold its numbers: itself, or the parts of a sparse one.
 
-    Of a DTensor and other wrappers what they wrap: their own storage has the global size. On the
-    device "meta" there are shapes and no numbers.
+    For a DTensor and other wrappers it returns the wrapped tensors, because the wrapper's own
+    storage has the global size. On the device "meta" there are shapes and no numbers.
     """
     if tensor.is_meta:
         return []
@@ -301,7 +301,7 @@ def with_storage(tensor: Tensor) -> list[Tensor]:
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return [tensor] if tensor.layout is torch.strided else []  # of others nobody can tell
+    return [tensor] if tensor.layout is torch.strided else []  # other layouts are unknown
 
 
 class AllocatorPeaks:
@@ -309,12 +309,12 @@ class AllocatorPeaks:
 
     def __init__(self) -> None:
         self.peak_bytes: dict[str, int] = {}
-        """By device, such as "cuda:0". Empty where there is none, or none is used yet."""
+        """Peaks by device, such as "cuda:0". Empty if there is none, or none is used yet."""
 
     def begin(self, others: Iterable[AllocatorPeaks]) -> None:
         """Count from here. `others` are counting already; what they have seen is kept.
 
-        Resets torch.cuda's own peaks: whoever reads those meanwhile has them from here too.
+        It resets torch.cuda's own peaks, so other readers of these also count from here.
         """
         for other in others:
             other.note()
@@ -322,12 +322,12 @@ class AllocatorPeaks:
             torch.cuda.reset_peak_memory_stats(device)
 
     def note(self) -> None:
-        """Take in what there has been since somebody began."""
+        """Note the peaks since the last reset."""
         for device in _devices_in_use():
             peak, name = torch.cuda.max_memory_allocated(device), f"cuda:{device}"
             self.peak_bytes[name] = max(peak, self.peak_bytes.get(name, 0))
 
 
 def _devices_in_use() -> Iterable[int]:
-    # Asking about a device that nobody has used yet would take half a GB of it for a context.
+    # Asking about an unused device would take half a GB of it for a context.
     return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()

@@ -1,13 +1,13 @@
-"""Named axes over the ranks of a group: who has which coordinates, and whom to talk to along each.
+"""Named axes over the ranks of a group: coordinates, and the group along each axis.
 
     mesh = Mesh(world, dp=2, tp=4)        dp 0: ranks 0 1 2 3       mesh.tp: one of the two rows
     mesh.tp.all_reduce(x)                 dp 1: ranks 4 5 6 7       mesh.dp: one of four columns
     mesh.joined("dp", "tp")               all of them               what both axes span
 
 The last axis varies fastest, so its neighbours have neighbouring numbers and, as launchers number
-ranks, sit on one host. Put the axis that talks most last: tp.
+ranks, sit on one host. Put the axis with the most traffic last: tp.
 
-A mesh of size 1 along an axis has groups of one rank there, and what is written for the mesh works.
+An axis of size 1 has groups of one rank, so code for a mesh also works without that axis.
 Paper: Megatron-LM, arXiv:2104.04473, section 2, and the launchers of every framework since.
 """
 
@@ -37,7 +37,7 @@ class Mesh:
         dp=2, tp=4. Every rank makes the same mesh.
 
         Their product must be world.size, else ValueError names sizes that would do. ValueError for
-        an axis that is none of AXES. Wire: world.split for each axis but one that is all of it.
+        an axis that is not one of AXES. Wire: world.split for each axis, unless it is all of world.
         """
         from labkit.comm.group import chosen  # it takes torch with it
 
@@ -69,11 +69,11 @@ class Mesh:
     def joined(self, *axes: str) -> Group:
         """The Group of ranks that differ from this one in these axes only, such as "dp", "ep".
 
-        Of dp and ep, say: the ranks over which parameters are copied that are no expert's. Its
-        ranks are in the order of their numbers. Every rank of the world calls it, with the same
-        axes, and in the same order where several are joined (a Mismatch says where they are not);
-        the same axes give the same group. ValueError for an axis that the mesh does not have, or
-        has here twice. Wire: world.split the first time.
+        For dp and ep, for example, they are the ranks with copies of all parameters but the
+        experts'. Its ranks are in the order of their numbers. Every rank of the world calls it,
+        with the same axes, and in the same order where several are joined (a Mismatch says where
+        they are not); the same axes give the same group. ValueError for an axis that the mesh does
+        not have, or has here twice. Wire: world.split the first time.
         """
         for axis in axes:
             if axis not in self.sizes or axes.count(axis) > 1:
@@ -85,7 +85,7 @@ class Mesh:
         return self._joined[key]
 
     def rank_at(self, **coordinates: int) -> int:
-        """The number in `world` of the rank there; axes that are left out: this rank's own."""
+        """Return the number in `world` of the rank there; axes left out are this rank's own."""
         where = self.coordinates | coordinates
         if where.keys() != self.sizes.keys():
             unknown = sorted(where.keys() - self.sizes.keys())
@@ -101,8 +101,8 @@ class Mesh:
 
         if math.prod(self.sizes[axis] for axis in axes) == self.world.size:
             return self.world
-        # Another mesh, or other axes, may have groups as large: what they are is in the label,
-        # by which ranks that make different ones notice.
+        # Another mesh, or other axes, may have groups as large. The label describes them, so that
+        # ranks that make different ones notice.
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.sizes.items())
         with self.world.label(f"{' and '.join(axes) or 'no axis'} of a mesh of {sizes}"):
             group = self.world.split(self.rank_at(**dict.fromkeys(axes, 0)))
@@ -111,7 +111,7 @@ class Mesh:
 
 
 def coordinates_at(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The coordinates, by axis, of a rank of a mesh of these sizes; no ranks are needed for that.
+    """Return the coordinates of a rank in a mesh of these sizes, by axis. No ranks need to run.
 
     coordinates_at(5, {"dp": 2, "pp": 2, "tp": 2}) == {"dp": 1, "pp": 0, "tp": 1}
     """
@@ -124,7 +124,7 @@ def coordinates_at(rank: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def ranks_along(axis: str, rank: int, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Whom `mesh.<axis>` of this rank holds: the ranks that differ from it in that axis only.
+    """Return the ranks of `mesh.<axis>` of this rank, which differ from it in that axis only.
 
     ranks_along("pp", 5, {"dp": 2, "pp": 2, "tp": 2}) == (5, 7)
     """

@@ -41,7 +41,7 @@ class Embedding(nn.Module):
         self.position = None if config.rotary else nn.Embedding(config.context, config.hidden)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """x_BTD. Raises TypeError or ValueError for tokens that this table cannot look up."""
+        """Return x_BTD. Raises TypeError or ValueError for tokens outside the table."""
         longest = None if self.position is None else self.position.num_embeddings
         require_tokens(tokens_BT, self.token.num_embeddings, longest)
         return self.at(tokens_BT, torch.arange(tokens_BT.shape[1], device=tokens_BT.device))
@@ -53,9 +53,9 @@ class Embedding(nn.Module):
 
 
 def require_tokens(tokens_BT: Tensor, vocab: int, longest: int | None) -> None:
-    """TypeError or ValueError for tokens that tables of these lengths cannot look up.
+    """Raise TypeError or ValueError for tokens outside tables of these lengths.
 
-    longest: the positions that there are; None: no limit.
+    longest: the number of positions; None: no limit.
     """
     if tokens_BT.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"tokens are {tokens_BT.dtype}, not row numbers; pass tokens.long()")
@@ -66,7 +66,7 @@ def require_tokens(tokens_BT: Tensor, vocab: int, longest: int | None) -> None:
             f"{tokens_BT.shape[1]} tokens exceed context={longest}, where the positions end; "
             f"pass tokens[:, :{longest}] or raise the context"
         )
-    # On a GPU this would wait for the device at every step; there, torch's own assert speaks.
+    # On a GPU this would wait for the device at every step; there, torch's own assert reports it.
     if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
         wrong = int(tokens_BT.max()) if tokens_BT.max() >= vocab else int(tokens_BT.min())
         raise ValueError(
@@ -75,7 +75,7 @@ def require_tokens(tokens_BT: Tensor, vocab: int, longest: int | None) -> None:
 
 
 class Attention(nn.Module):
-    """Causal self-attention: x_BTD -> x_BTD, each token mixing in those before it.
+    """Causal self-attention: x_BTD -> x_BTD, each token attends to those before it.
 
     Weights (out, in): query (H*K, D); key, value (G*K, D); out (D, H*K). The number of heads is
     read from the weight, so the same code runs on a rank that holds only some of them. With G < H,
@@ -89,11 +89,11 @@ class Attention(nn.Module):
         self.key = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.value = nn.Linear(D, config.kv_heads * self.head_dim, bias=False)
         self.out = nn.Linear(D, D, bias=False)
-        # Another function where a rank has only some of the tokens.
+        # Another function replaces it if a rank has only some of the tokens.
         self.attend: Callable[[Tensor, Tensor, Tensor, int, bool], Tensor] = attend
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The mixed features, x_BTD."""
+        """Return the attended features, x_BTD."""
         q_BTD, k_BTD, v_BTD = self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)
         return self.out(self.attend(q_BTD, k_BTD, v_BTD, self.head_dim, self.rotary))
 
@@ -101,7 +101,7 @@ class Attention(nn.Module):
 def attend(
     q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int, rotary: bool = False
 ) -> Tensor:
-    """Causal attention by heads of `head_dim` features each: (B, T, H*K), keys (B, T, G*K)."""
+    """Return causal attention by heads of `head_dim` features: (B, T, H*K), keys (B, T, G*K)."""
     q_BHTK, k_BGTK, v_BGTK = (split_heads(x, head_dim) for x in (q_BTD, k_BTD, v_BTD))
     if rotary:
         positions_T = torch.arange(q_BTD.shape[1], device=q_BTD.device)
@@ -123,7 +123,7 @@ def rotate(x_XTK: Tensor, positions_T: Tensor) -> Tensor:
     """Rotary positions: turn each pair of features by an angle that grows with the position.
 
     Features i and i + K/2 are a pair, turned by position / 10,000^(2i/K). The product of a query
-    and a key then depends on how far apart they are, not on where: any length has positions.
+    and a key then depends on their distance only, so any length has positions.
     Paper: Su et al., "RoFormer", arXiv:2104.09864; the pairs are those of GPT-NeoX and Llama.
     """
     half = x_XTK.shape[-1] // 2
@@ -144,12 +144,12 @@ class MLP(nn.Module):
         self.down = nn.Linear(config.ffn_hidden, config.hidden, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The transformed features, x_BTD."""
+        """Return the transformed features, x_BTD."""
         return self.down(F.gelu(self.up(x_BTD)))
 
 
 class Block(nn.Module):
-    """x_BTD -> x_BTD: attention, then MLP, each added to what it read through a norm."""
+    """x_BTD -> x_BTD: attention, then MLP, each on normed features and added to them."""
 
     def __init__(self, config: GPTConfig, mlp: nn.Module | None = None) -> None:
         """mlp: a module to use instead of the MLP, such as a layer of experts; None: an MLP."""
@@ -160,13 +160,13 @@ class Block(nn.Module):
         self.mlp = MLP(config) if mlp is None else mlp
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The next layer's features, x_BTD."""
+        """Return the next layer's features, x_BTD."""
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
         return x_BTD + self.mlp(self.mlp_norm(x_BTD))
 
 
 def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a GPT by its name, without making one; the head is tied."""
+    """Return the shape of each parameter of a GPT by name, without making one; the head is tied."""
     D, F, G = config.hidden, config.ffn_hidden, config.kv_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {"embedding.token.weight": (config.vocab, D)}
     if not config.rotary:
@@ -189,8 +189,8 @@ def parameter_shapes(config: GPTConfig) -> dict[str, tuple[int, ...]]:
 class GPT(nn.Module):
     """The whole model: tokens_BT (int64) -> logits_BTV of the next token at each position.
 
-    A seed gives the same parameters on every rank, in float32 those of float64 rounded. The
-    caller's random state is left alone. make_block: what makes a block; a strategy's own.
+    A seed gives the same parameters on every rank; float32 ones are those of float64, rounded. The
+    caller's random state is left alone. make_block: makes a block; strategies have their own.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class GPT(nn.Module):
         initialize(self, seed, config.num_layers)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """logits_BTV, of the model's dtype."""
+        """Return logits_BTV, of the model's dtype."""
         x_BTD = self.embedding(tokens_BT)
         for block in self.blocks:
             x_BTD = block(x_BTD)
@@ -220,7 +220,7 @@ class GPT(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """Return how many numbers are trained; the tied head counts once."""
+        """Number of trainable numbers; the tied head counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
@@ -228,7 +228,7 @@ class GPT(nn.Module):
 def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
     """Fill a GPT, or any part of it under the same names, much as GPT-2 does.
 
-    Every parameter has a generator of its own, so that a part is filled as within the whole.
+    Every parameter has its own generator, so that a part gets the same numbers as within the whole.
     """
     for name, parameter in module.named_parameters():
         if parameter.is_meta:
@@ -236,7 +236,7 @@ def initialize(module: nn.Module, seed: int, num_layers: int) -> None:
         if parameter.dim() == 1:
             parameter.fill_(1.0)  # the scale of a norm
         else:
-            # 2L terms add up on the residual stream; scaled down, their sum has the size of one
+            # the residual stream sums 2L terms; scaled down, their sum has the size of one
             is_residual = name.endswith((".out.weight", ".down.weight"))
             std = 0.02 / math.sqrt(2 * num_layers) if is_residual else 0.02
             generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))

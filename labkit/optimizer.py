@@ -1,4 +1,4 @@
-"""SGD and AdamW, written out: what they keep beside each parameter is what ZeRO shards.
+"""SGD and AdamW, written out: the states that they keep for each parameter are what ZeRO shards.
 
     SGD     u = momentum * u + g           w = w - lr * u                      keeps u, or nothing
     AdamW   m = b1 * m + (1 - b1) * g      w = w - lr * weight_decay * w
@@ -6,8 +6,8 @@
 
 with m' = m / (1 - b1^t) and v' = v / (1 - b2^t): both averages start at 0, and this undoes it.
 
-They equal torch.optim's, whose place they take because its first step loads torch's compiler: over
-a second in every fresh process, where twenty steps of the lab's model take a third of one.
+They equal torch.optim's, and are used instead because its first step loads torch's compiler: over a
+second in every new process, while twenty steps of the lab's model take a third of one.
 Papers: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101.
 """
 
@@ -33,7 +33,8 @@ class Optimizer(Protocol):
 
 
 def checked(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Leaves to train, each once. TypeError for anything else, such as one tensor and its rows."""
+    """Return the leaves to train, each once. TypeError for anything else, such as a single
+    tensor."""
     is_many = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
     found = list(parameters) if is_many else []
     if not all(isinstance(each, Tensor) and each.is_leaf for each in found) or not found:
@@ -42,13 +43,13 @@ def checked(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def mark_replaced(parameters: Iterable[Tensor]) -> None:
-    """Say that a sharded module has taken these apart, and trains its shards instead."""
+    """Mark parameters that a sharded module has replaced by shards, which it trains instead."""
     for parameter in parameters:
         parameter.__dict__[_REPLACED] = True
 
 
 def require_in_use(parameters: Iterable[Tensor]) -> None:
-    """RuntimeError for parameters that nobody trains any more: their gradients never come."""
+    """Raise RuntimeError for parameters that were replaced, and never get gradients."""
     num_replaced = sum(_REPLACED in parameter.__dict__ for parameter in parameters)
     if num_replaced:
         raise RuntimeError(
@@ -63,7 +64,7 @@ _REPLACED = "_is_replaced_by_shards"
 
 
 def checked_rate(value: object, name: str = "learning_rate") -> float:
-    """A rate, also 0, in the first step of a warmup; weight decay; eps. TypeError, ValueError."""
+    """Check a learning rate, weight decay or eps, 0 or more. TypeError, ValueError."""
     return arguments.number(name, value, "a finite number of 0 or more", least=0)
 
 
@@ -76,7 +77,7 @@ def checked_share(name: str, value: object) -> float:
 def states_of(optimizer: Any) -> list[dict[str, Any]]:
     """Return an optimizer's states beside each parameter, by name; {} before the first step.
 
-    optimizer: torch's or the lab's. The tensors are its own, no copies; from disk they are read.
+    optimizer: torch's or the lab's. The tensors are its own, not copies; those on disk are read.
     """
     if hasattr(optimizer, "read_states"):
         read: list[dict[str, Any]] = optimizer.read_states()
@@ -90,16 +91,16 @@ def states_of(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def state_tensors(optimizer: Any) -> list[Tensor]:
-    """All tensors that an optimizer keeps, whatever it is: where it knows itself, it says so."""
+    """Return all tensors of any optimizer's state, which it lists itself if it can."""
     if hasattr(optimizer, "state_tensors"):
         return list(optimizer.state_tensors())
-    # Some keep lists of tensors, L-BFGS for example.
+    # Some keep lists of tensors, such as L-BFGS.
     leaves = [leaf for state in states_of(optimizer) for leaf in tree_leaves(state)]
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def load_states(optimizer: Any, states: Sequence[Mapping[str, Any]]) -> None:
-    """`states_of` run backwards: the optimizer keeps these tensors from now on, in its order."""
+    """Make the optimizer keep these tensors, in its order: the inverse of `states_of`."""
     if hasattr(optimizer, "write_states"):
         optimizer.write_states(states)
     elif isinstance(optimizer, torch.optim.Optimizer):
@@ -198,7 +199,7 @@ class AdamW:
             self._update(parameter, parameter.grad, state)
 
     def _averaged(self, grad: Tensor, state: AdamState) -> tuple[Tensor, Tensor]:
-        """Take in a gradient: m' and sqrt(v') + eps, new tensors."""
+        """Update the averages by a gradient; return m' and sqrt(v') + eps, new tensors."""
         beta1, beta2 = self.betas
         state.num_steps += 1
         state.mean.lerp_(grad, 1 - beta1)

@@ -56,7 +56,7 @@ class LossScaler:
         optimizer.clip_gradients(1.0)
         scaler.step(optimizer, gradients)
 
-    Plain data in `state_dict`, so that a run that goes on has the scale it had.
+    `state_dict` is plain data, so that a resumed run has the same scale.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class MasterWeights:
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether no number is inf or nan. A GPU is waited for once, not for every tensor.
 
-    TypeError for what is no tensor, such as the gradient of a parameter that has none.
+    TypeError for anything but tensors, such as a missing gradient.
     """
     tensors = list(tensors)
     if strangers := [x for x in tensors if not isinstance(x, Tensor)]:

@@ -146,7 +146,7 @@ class _Enough(BaseException):
 
 
 class _Keep(torch.autograd.Function):
-    """Saves its inputs, as any operation does: so that whoever follows memory sees them."""
+    """Save the inputs like any operation, so that meters of memory see them."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, *tensors: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class _Surroundings:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """Inside, all is as it was; outside, nobody notices."""
+        """Restore this state inside the block, and the caller's afterwards."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices=self._gpus))
             for kind, dtype, enabled in self._autocast:

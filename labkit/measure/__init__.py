@@ -3,9 +3,9 @@
     measured = labkit.measure.collectives(["1 KiB", "256 KiB", "16 MiB"], 4, ["ring", "tree"])
     print(measured.table())
     measured.fits["ring"]                                   # Fit(alpha=..., 1.1 GB/s, ...)
-    labkit.measure.fit_alpha_beta(nbytes, seconds, n=4)     # of points of one's own
+    labkit.measure.fit_alpha_beta(nbytes, seconds, n=4)     # of your own points
     labkit.measure.pairs(8, topology=tree).show()           # bandwidth of every pair of ranks
-    labkit.measure.bisect_uplinks(tree).leaf                # whose uplink is degraded
+    labkit.measure.bisect_uplinks(tree).leaf                # the leaf with the degraded uplink
     labkit.measure.scaling().table()                        # a step on 1, 2, 4 ranks: efficiency
     labkit.measure.preflight(world).table()                 # links, arithmetic, disks, clocks
     labkit.measure.roofline().show()                        # a GPT's operations on this machine

@@ -25,7 +25,7 @@ _FORMULA = "labkit.measure.alpha_beta_fit.all_reduce_seconds"
 
 
 def one_latency_seconds(nbytes: float, n: int, alpha: float, beta: float) -> float:
-    """alpha + nbytes beta: one start and every byte once, where no better formula is known."""
+    """Return alpha + nbytes beta: one start and every byte once, if no better formula is known."""
     return alpha + nbytes * beta if n > 1 else 0.0
 
 
@@ -60,7 +60,7 @@ class Algorithm:
                 )
 
     def reduce(self, x: torch.Tensor, group: Group) -> torch.Tensor:
-        """The sum of `x` over the ranks; in x itself where the algorithm can do that."""
+        """Return the sum of `x` over the ranks, in x itself if the algorithm can do that."""
         if takes_out(self.all_reduce):
             return self.all_reduce(x, group, out=x)
         return self.all_reduce(x, group)
@@ -98,9 +98,9 @@ NAMES = tuple(_NAMED)
 
 
 def chosen(algorithms: Any) -> list[Algorithm]:
-    """The algorithms meant by names, by functions of one's own and by Algorithms, in this order.
+    """Return the algorithms of names, of functions and of Algorithms, in this order.
 
-    Raises ValueError for a name that there isn't, for one given twice and for none at all, and
+    Raises ValueError for an unknown name, for one given twice and for an empty list, and
     TypeError for anything but these three.
     """
     if isinstance(algorithms, (str, Algorithm)) or callable(algorithms):
@@ -143,7 +143,7 @@ def _one(algorithm: Any) -> Algorithm:
 
 
 def takes_out(all_reduce: Callable[..., Any]) -> bool:
-    """Return whether a function can be told where to put its result."""
+    """Return whether a function takes an `out` for its result."""
     try:
         return "out" in inspect.signature(all_reduce).parameters
     except (TypeError, ValueError):  # some callables written in C have no signature

@@ -1,4 +1,4 @@
-"""alpha and beta of a link, from times that were measured on it.
+"""Fit alpha and beta of a link to times that were measured on it.
 
 Every formula of labkit.calc is a number of latencies times alpha plus a number of bytes times beta,
 so a measured time is one linear equation in the two:
@@ -55,7 +55,7 @@ class Fit:
 
     @property
     def bytes_per_s(self) -> float:
-        """1 / beta, the speed of the link; infinite where the points show no cost of bytes."""
+        """1 / beta, the speed of the link; infinite if the points show no cost of bytes."""
         return 1 / self.beta if self.beta else math.inf
 
     @property
@@ -64,7 +64,7 @@ class Fit:
         return max(self.residuals, key=abs)
 
     def __repr__(self) -> str:
-        """The fit in one line."""
+        """Write the fit in one line."""
         return (
             f"Fit(alpha={calc.seconds_text(self.alpha)}, {link_speed_text(self.beta)}, "
             f"R2={self.r2:.3f}, worst residual {self.worst_residual:+.1%})"
@@ -72,7 +72,7 @@ class Fit:
 
 
 def link_speed_text(beta: float) -> str:
-    """1 / beta in words: "1.25 GB/s"."""
+    """Write 1 / beta: "1.25 GB/s"."""
     return f"{calc.bytes_text(1 / beta)}/s" if beta else "no cost of bytes"
 
 
@@ -95,16 +95,16 @@ def fit_alpha_beta(
     n: int,
     formula: Formula = all_reduce_seconds,
 ) -> Fit:
-    """The alpha and beta with which `formula` comes closest to measured times.
+    """Fit the alpha and beta with which `formula` comes closest to measured times.
 
-    nbytes, seconds: one of each per point, at two sizes or more. n: ranks. formula: what was
-    measured, by labkit.calc; a ring all-reduce by default. Give a point several times and it counts
+    nbytes, seconds: one of each per point, at two sizes or more. n: ranks. formula: that of the
+    measured collective; a ring all-reduce by default. A point that is given several times counts
     several times.
 
-    Both are at least 0: where noise asks for a negative one, it is 0 and the other is fitted alone.
-    Raises ValueError for times that are not above 0, for points that cannot tell alpha from beta,
-    and for a formula that is not linear in the two; TypeError for anything but a list, a number, a
-    formula.
+    Both are at least 0: if noise would make one negative, it is 0 and the other is fitted alone.
+    Raises ValueError for times that are not above 0, for points that cannot separate alpha and
+    beta, and for a formula that is not linear in the two; TypeError for anything but a list, a
+    number, a formula.
     """
     for name, given in (("nbytes", nbytes), ("seconds", seconds)):
         _check_list(name, given)
@@ -121,7 +121,7 @@ def _check_list(name: str, given: object) -> None:
 
 
 def equation(formula: Formula, nbytes: float, n: int, seconds: float) -> Equation:
-    """The equation of one measured time. ValueError: see fit_alpha_beta."""
+    """Return the equation of one measured time. ValueError: see fit_alpha_beta."""
     arguments.number("seconds", seconds, f"a measured time is above 0, at {nbytes} bytes", above=0)
     if not callable(formula):
         raise TypeError(
@@ -141,12 +141,12 @@ def equation(formula: Formula, nbytes: float, n: int, seconds: float) -> Equatio
 
 
 def solve(equations: Iterable[Equation]) -> Fit:
-    """The least squared relative error over the equations, with neither parameter below 0.
+    """Return the parameters of the least squared relative error, with neither below 0.
 
-    Equations of different formulas may be mixed: what they share is the link.
+    Equations of different formulas may be mixed, since they share the link.
     """
     equations = list(equations)
-    # Divided by its time, an equation says: x alpha + y beta = 1.
+    # Divided by its time, an equation is x alpha + y beta = 1.
     rows = [(one.latencies / one.seconds, one.nbytes / one.seconds) for one in equations]
     alpha, beta = _least_squares(rows)
     residuals = tuple(1 - (x * alpha + y * beta) for x, y in rows)
@@ -172,11 +172,11 @@ def _least_squares(rows: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _explained(equations: list[Equation], residuals: Sequence[float]) -> float:
-    """R2 under the weights of the fit: against the best that one constant time could do."""
+    """Return R2 under the weights of the fit, against the best constant time."""
     inverse = [1 / one.seconds for one in equations]
     constant = sum(inverse) / sum(each * each for each in inverse)
     unexplained = sum(residual * residual for residual in residuals)
     in_all = sum((1 - constant * each) ** 2 for each in inverse)
-    if in_all <= 1e-18:  # times that are all equal, as they are where only latency counts
+    if in_all <= 1e-18:  # all times are equal, as if only latency counts
         return 1.0 if unexplained <= 1e-18 else 0.0
     return 1 - unexplained / in_all

@@ -1,14 +1,14 @@
-"""Latency against throughput: one trace of requests that arrives faster and faster.
+"""Latency against throughput: one trace of requests at increasing rates of arrival.
 
     measured = labkit.measure.serving(model, partial(continuous, max_running=8))
     print(measured.table())
     measured.show()
 
-    load  0.25  |x   x    x  x     x    x |           requests arrive seldom: most passes have one
+    load  0.25  |x   x    x  x     x    x |           requests arrive rarely: most passes have one
     load  0.9   |xx x xx xx|                          they share passes: more tokens per second
     load  1.2   |xxxxxxxx|                            faster than they are served: the queue grows
 
-A load of 1 is the rate at which requests are served when all of them are there from the beginning.
+A load of 1 is the rate at which requests are served if all of them are there from the start.
 Each load is measured, and predicted beside it: see pass_times.py. Requests arrive at random moments
 whether or not the engine keeps up (an open loop, see serving/requests.py), in each load the same
 requests in the same order. Their answers do not depend on the load.
@@ -68,7 +68,7 @@ class Latencies(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One rate of arrivals. share: of the rate at which requests are served at most."""
+    """A rate of arrivals. share: of the highest rate at which requests are served."""
 
     share: float
     requests_per_s: float
@@ -78,13 +78,13 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class ArrivalSweep:
-    """Every load, and the time of a pass from which the predictions come."""
+    """Every load, and the time of a pass, which gives the predictions."""
 
     loads: tuple[Load, ...]
     pass_time: PassTime
 
     def table(self) -> str:
-        """A row for each load, measured / predicted, as aligned plain text."""
+        """Write a row for each load, measured / predicted, as aligned plain text."""
         rows = [["load", "requests/s", "tokens/s", "TTFT p50", "TTFT p90", "ITL p50", "ITL p99"]]
         for load in self.loads:
             pairs = zip(load.measured, load.predicted, strict=True)
@@ -135,7 +135,7 @@ def serving(
 ) -> ArrivalSweep:
     """Serve one trace at several loads, each measured and predicted.
 
-    trace: whose moments are stretched or compressed to each load; None: 40 requests of
+    trace: its times are stretched or compressed to each load; None: 40 requests of
     `poisson_trace`. Answers have two tokens or more, at least one. num_pages: of the PagedCache.
     """
     trace = trace or poisson_trace(40, 1.0, vocab=model.config.vocab)

@@ -1,4 +1,4 @@
-"""Roofline of this machine: how fast an operation can be at most, and how fast a GPT's are.
+"""Roofline of this machine: the limit of an operation's speed, and the speed of a GPT's operations.
 
     FLOP/s |         peak of matrix products
            |          __________________________      attainable = min(peak, bandwidth x intensity)
@@ -8,9 +8,9 @@
            +---------|--------------------------
                    ridge          FLOP per byte
 
-An operation must at least read its inputs and weights once and write its outputs once. What it
-computes for each of these bytes is its intensity. A point far below the roof wastes something:
-traffic for results in between, fresh memory, launches, shapes that fill no core. A point above the
+An operation must at least read its inputs and weights once and write its outputs once. Its
+intensity is the FLOP for each of these bytes. A point far below the roof loses time to traffic of
+intermediate results, new memory, launches, or shapes that do not fill a core. A point above the
 slope found its bytes in a cache.
 
 Paper: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for
@@ -50,7 +50,7 @@ _MODEL = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation, forward."""
+    """A forward operation."""
 
     name: str
     flops: float
@@ -86,7 +86,7 @@ class Roofline:
         return self.flops_per_s / self.bytes_per_s
 
     def attainable(self, intensity: float) -> float:
-        """FLOP/s: the height of the roof."""
+        """Return the height of the roof, in FLOP/s."""
         return min(self.flops_per_s, self.bytes_per_s * intensity)
 
     def share(self, operation: Operation) -> float:
@@ -95,7 +95,7 @@ class Roofline:
         return operation.flops_per_s / self.attainable(operation.intensity)
 
     def table(self) -> str:
-        """A row per operation, as aligned plain text."""
+        """Write a row per operation, as aligned plain text."""
         rows = [["", "GFLOP", "bytes", "FLOP/B", "time", "GFLOP/s", "of the roof", "bound by"]]
         for each in self.operations:
             rows.append(
@@ -166,7 +166,7 @@ def roofline(
 
 
 def _peaks(device: str, dtype: torch.dtype) -> tuple[float, float]:
-    """FLOP/s and bytes per second."""
+    """Return peak FLOP/s and bytes per second."""
     side = _SIDE[device]
     a, b = torch.randn(2, side, side, device=device, dtype=dtype)
     x, y = torch.zeros(2, _COPIED[device] // 4, device=device)
@@ -177,7 +177,7 @@ def _peaks(device: str, dtype: torch.dtype) -> tuple[float, float]:
 def _operations(
     config: GPTConfig, batch: int, device: str, dtype: torch.dtype
 ) -> list[tuple[str, float, float, Callable[[], object]]]:
-    """(name, FLOP, bytes, call) of each. FLOP of element-wise operations are counted roughly."""
+    """Return (name, FLOP, bytes, call) of each operation; element-wise FLOP are counted roughly."""
     D, F, V, T = config.hidden, config.ffn_hidden, config.vocab, config.context
     KV, N = config.kv_heads * config.head_dim, batch * T
     block, embedding = Block(config).to(device, dtype), Embedding(config).to(device, dtype)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 ByName = dict[str, dict[int, float]]
 """By algorithm, then by bytes of the tensor."""
-# Measured for comparison: what one may choose among is the others.
+# Measured for comparison only; the others are the choices.
 _YARDSTICKS = ("gloo", "shared_memory")
-_MAX_CROSSOVERS = 3  # more of them hide the curves
+_MAX_CROSSOVERS = 3  # more crossings would hide the curves
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Measured:
     def fits(self) -> dict[str, Fit]:
         """alpha and beta of each algorithm, from its own medians and by its own formula.
 
-        They are effective ones: what the machine does besides sending is in them. ValueError where
-        one size was measured.
+        They are effective values that include the machine's other work. ValueError if only one size
+        was measured.
         """
         return {
             one.name: fit_alpha_beta(
@@ -90,7 +90,7 @@ class Measured:
     def model(self, name: str) -> Callable[[float], float]:
         """Seconds of an algorithm at any number of bytes, with its fitted alpha and beta.
 
-        ValueError for one that was not measured, and where one size was.
+        ValueError for one that was not measured, and if only one size was.
         """
         formula, fit = self._named(name).seconds, self.fits[name]
         return lambda nbytes: formula(nbytes, self.world_size, fit.alpha, fit.beta)
@@ -98,8 +98,8 @@ class Measured:
     def fit_together(self, *names: str) -> Fit:
         """One alpha and one beta for several algorithms: all of them, if none is named.
 
-        Where the model holds, algorithms differ in how many latencies and bytes they pay, and not
-        in what these cost: the residuals show how far that goes. Points in order of the names, then
+        If the model holds, algorithms differ in their numbers of latencies and bytes, but not in
+        the cost of these. The residuals show how well it holds. Points are in order of names, then
         of sizes.
         """
         chosen = [self._named(name) for name in names] or self.algorithms
@@ -129,7 +129,8 @@ class Measured:
         return [each for each in found if each is not None and self._is_within(each)]
 
     def _is_within(self, each: Crossover) -> bool:
-        """Beyond the sizes, lines that run side by side meet anywhere."""
+        """Return whether the crossing is within the measured sizes; beyond, lines may meet
+        anywhere."""
         sizes = (each.measured_bytes, each.predicted_bytes)
         return any(at is not None and self.sizes[0] <= at <= self.sizes[-1] for at in sizes)
 
@@ -160,7 +161,7 @@ class Measured:
 
 
 def report(measured: Measured) -> str:
-    """Write aligned plain text. Where one size was measured there is no fit, and so no model."""
+    """Write aligned plain text. If only one size was measured there is no fit, and no model."""
     has_model = len(measured.sizes) > 1
     parts = [_heading(measured), _times(measured, has_model=has_model)]
     if has_model:
@@ -235,9 +236,9 @@ def aligned(rows: list[list[str]], left: int = 2) -> str:
 
 
 def drawn(measured: Measured, title: str | None = None) -> Picture:
-    """Draw the curves with their models, and where the fastest of them change places.
+    """Draw the curves with their models, and the sizes at which the fastest changes.
 
-    Where one size was measured, points alone.
+    If only one size was measured, draw points alone.
     """
     from labkit.viz.size_curves import (  # viz loads matplotlib, which only pictures need
         Curve,
@@ -339,7 +340,7 @@ def crossover(
 ) -> Crossover | None:
     """Return both crossings as one, or None if there is neither.
 
-    The model says which is the faster below where the two contradict each other.
+    If the two contradict each other, the model says which is faster below.
     """
     found = predicted or measured
     if found is None:
@@ -360,10 +361,10 @@ def measured_crossing(
 ) -> Crossing | None:
     """Return the one crossing that fits the measured times best, or None.
 
-    sizes: ascending; first, second: seconds at each. Noise may make curves that are close change
-    places more than once. Of all ways to say "one below this size, the other above" (or one
-    everywhere) the one is taken that contradicts the times least: by the sum of |log ratio| over
-    the sizes at which it is wrong. Between two sizes the log ratio is taken as straight over the
+    sizes: ascending; first, second: seconds at each. Noise may make close curves cross more than
+    once. Of all crossings (one faster below this size, the other above, or one everywhere) it
+    returns the one that contradicts the times least, by the sum of |log ratio| over the sizes at
+    which it is wrong. Between two sizes the log ratio is taken as straight over the
     logarithm of the size.
     """
     lead = [math.log(one / other) for one, other in zip(first, second)]  # below 0: first is faster

@@ -1,4 +1,4 @@
-"""Times of passes on this machine, and the latency that they predict.
+"""Times of passes on this machine, and latencies predicted from them.
 
     engine = RecordedEngine(Decoder(model), PagedCache(...), scheduler)
     timings = replay(engine, trace)                                   measured
@@ -7,8 +7,8 @@
 
     seconds of a step = fixed + token * new tokens + cached * tokens that are in the cache
 
-The prediction runs the real scheduler and cache. Only the model is left out: a pass gives the
-recorded tokens and takes the fitted time, on a clock that nobody waits for.
+The prediction runs the real scheduler and cache without the model: a pass gives the recorded tokens
+and takes the fitted time, on a simulated clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROUNDS, _CLOSE = 20, 1e-3
 
 
 class RecordedEngine(Engine):
-    """An engine that notes what each of its passes computed, and how long each step took.
+    """An engine that records the pieces of each pass, and the seconds of each step.
 
     passes: the pieces of each pass; `viz.passes` draws them. seconds: of each step, with the
     scheduler and the sampling.
@@ -65,11 +65,10 @@ class _Noting(Decoder):
 def fit_pass_time(
     passes: Sequence[Sequence[ScheduledTokens]], seconds: Sequence[float]
 ) -> PassTime:
-    """The three numbers, none below 0, with the least sum of |fitted - measured| seconds.
+    """Fit the three numbers, none below 0, with the least sum of |fitted - measured| seconds.
 
-    A median is the number with the least such sum: passes that the machine disturbed do not move
-    it, and neither do they move this fit. Give passes of one token and of many. ValueError: fewer
-    than three passes.
+    Like a median, this fit does not move with a few passes that the machine disturbed. Give passes
+    of one token and of many. ValueError: fewer than three passes.
     """
     if len(passes) < 3:
         raise ValueError(f"{len(passes)} passes do not determine three numbers; record some more")
@@ -86,14 +85,14 @@ def fit_pass_time(
 
 
 def _work(pieces: Sequence[ScheduledTokens]) -> tuple[int, int]:
-    """New tokens of a pass, and tokens that are cached before it."""
+    """Return the new tokens of a pass, and the tokens cached before it."""
     return sum(len(piece.tokens) for piece in pieces), sum(piece.start for piece in pieces)
 
 
 def _least_deviation(terms_n3: Tensor, seconds_n1: Tensor, used: list[int]) -> Tensor:
-    """Factors of these columns with the least sum of |terms @ factors - seconds|; others are 0.
+    """Return factors of these columns with the least sum of |terms @ factors - seconds|.
 
-    Least squares again and again, each row weighted by 1 / its deviation before.
+    Other factors are 0. It repeats least squares, with each row weighted by 1 / its last deviation.
     """
     factors_31 = torch.zeros(3, 1, dtype=torch.float64)
     weights_n1 = torch.ones_like(seconds_n1)
@@ -123,7 +122,7 @@ class _FittedDecoder(Decoder):
         self.pass_time, self.now_s = pass_time, 0.0
 
     def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
-        """Logits that leave one choice: the token that was recorded."""
+        """Return logits that leave one choice: the recorded token."""
         cache.commit(pieces)
         self.now_s += self.pass_time(*_work(pieces))
         logits_SV = torch.full((len(pieces), self.model.config.vocab), -torch.inf)
@@ -132,7 +131,7 @@ class _FittedDecoder(Decoder):
         return logits_SV
 
     def sleep(self, seconds: float) -> None:
-        """Let the clock be later."""
+        """Move the clock forward."""
         self.now_s += seconds
 
 
@@ -144,7 +143,7 @@ def predict(
     answers: Sequence[Sequence[int]],
     pass_time: PassTime,
 ) -> list[Timing]:
-    """Timings of a trace, as `replay` measures them, if each pass takes the time by the formula.
+    """Predict the timings that `replay` measures, if each pass takes the time by the formula.
 
     cache: an empty one. answers: of each request of the trace, as they were recorded; they do not
     depend on the traffic.

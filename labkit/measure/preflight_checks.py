@@ -4,7 +4,7 @@
         checked = labkit.measure.preflight(world, "/checkpoints")
         print(checked.table())                   # the same on every rank
         if not checked.is_ready:
-            raise SystemExit(1)                  # checked.findings: what, which ranks, figures
+            raise SystemExit(1)                  # checked.findings: check, ranks, figures
 
     pair by pair     messages there and back       bandwidth of every pair
     all at once      a product of known result     silent corruption, FLOP/s
@@ -12,7 +12,7 @@
     0 with each      round trips with time()       offset of the clock
 
 A rank, pair or host is slow compared with the median (of an even number the higher one, so that of
-two hosts the slow one is named). A comparison cannot show what is slow on all of them alike.
+two hosts the slow one is named). A comparison cannot show a fault that all of them share.
 
 On several hosts: `labkit.save_payload("check.payload", labkit.measure.preflight)`, then torchrun
 with `-m labkit.launch.payload check.payload --out runs/check` on each host, and
@@ -49,9 +49,9 @@ from labkit.measure.slow_links import pairs_on_rank, rounds_of_pairs
 SLOW = {"cpu": 3.0, "cuda": 1.5}
 """A link, a disk or a rank is slow below the median over this. Ranks on a CPU may share cores."""
 DISK_BYTES_PER_S = 10e6
-"""A slower disk is a fault, whatever the others do."""
+"""A slower disk is a fault, even if all disks are slow."""
 CLOCK_S = 0.05
-"""Clocks may differ by so much. NTP keeps those of a data centre within some milliseconds."""
+"""Most seconds by which clocks may differ. NTP keeps them within some milliseconds."""
 _MESSAGE_BYTES = {"cpu": 2**18, "cuda": 2**24}
 _MATRIX = {"cpu": (512, torch.float32), "cuda": (4096, torch.bfloat16)}
 _BLOCKS, _TRIPS, _PASSES = 8, 10, 3
@@ -66,7 +66,7 @@ Ranks = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """A value that is not as expected."""
+    """A measured value outside the expected range."""
 
     check: str
     """link, speed, product, disk, space, clock or clock step."""
@@ -97,22 +97,22 @@ class RankCheck:
     first_wrong: tuple[int, int, int, float, float] | None
     """Number of the product, row and column in it, the value there and the exact one."""
     disk_bytes_per_s: float | None
-    """None: another rank wrote for this host. 0: the write failed."""
+    """Speed of the disk. None: another rank wrote for this host. 0: the write failed."""
     free_bytes: int | None
-    """None also where the folder cannot be asked."""
+    """Free space; None also if it is unknown."""
     disk_error: str
-    """Why the write failed; "" where it did not."""
+    """Error of a failed write; "" if it succeeded."""
     clock_step_s: float
     """Seconds that time() moved further than monotonic() meanwhile, which means the clock was
     set."""
     clock_s: float
-    """Ahead of rank 0's clock, give or take clock_uncertainty_s: half of the round trip."""
+    """Seconds ahead of rank 0's clock, +- clock_uncertainty_s: half of the round trip."""
     clock_uncertainty_s: float
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """The measurements of all ranks, and what is wrong."""
+    """The measurements of all ranks, and the findings."""
 
     ranks: list[RankCheck]
     links: dict[Ranks, float]
@@ -121,7 +121,7 @@ class Preflight:
 
     @property
     def is_ready(self) -> bool:
-        """Nothing is wrong."""
+        """True if there are no findings."""
         return not self.findings
 
     def table(self) -> str:
@@ -138,7 +138,7 @@ class Preflight:
         return "\n".join([aligned(rows), "", *map(str, self.findings)])
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return everything as plain data."""
         links = [[*pair, speed] for pair, speed in self.links.items()]
         return {"is_ready": self.is_ready, **asdict(self), "links": links}
 
@@ -170,13 +170,13 @@ def preflight(
 
 
 def _slow(check: str, values: dict[Ranks, float], times: float, least: float = 0) -> list[Finding]:
-    """A finding for each value below the median over `times`, or below `least`."""
+    """Return a finding for each value below the median over `times`, or below `least`."""
     bound = max(median_high(values.values()) / times, least) if values else 0
     return [Finding(check, ranks, x, bound) for ranks, x in values.items() if x < bound]
 
 
 def _of_links(links: dict[Ranks, float], hosts: list[str], times: float) -> list[Finding]:
-    """Ranks whose median link is slow, and slow pairs of the others.
+    """Return ranks whose median link is slow, and slow pairs of the others.
 
     Links inside hosts are compared with each other, and so are those between hosts.
     """
@@ -220,9 +220,9 @@ def _of_ranks(ranks: list[RankCheck], times: float, free_bytes: float) -> list[F
 
 
 def _links(world: Group, hosts: list[str]) -> list[tuple[int, int, float]]:
-    """Ranks and bytes per second of each pair whose lower rank this is.
+    """Return ranks and bytes per second of each pair whose lower rank this is.
 
-    Where hosts are equal, pairs that are measured at once share no host's link.
+    If hosts are equal, pairs that are measured at once share no host's link.
     """
     num, nbytes = len(set(hosts)), _MESSAGE_BYTES[world.device.type]
     topology = None
@@ -263,7 +263,7 @@ def _burn_in(world: Group, seconds: float) -> tuple[Any, ...]:
             num_wrong += 1
             row = int(wrong.nonzero()[0])
             exact = exact_a[row] @ exact_b
-            # Column 0, with equal numbers, where it is the check that was computed wrongly.
+            # Column 0, with equal numbers, if the check itself was computed wrongly.
             column = int((product[row].cpu().double() != exact).int().argmax())
             here = float(product[row, column]), float(exact[column])
             first_wrong = first_wrong or (len(times_s), row, column, *here)
@@ -272,7 +272,7 @@ def _burn_in(world: Group, seconds: float) -> tuple[Any, ...]:
 
 
 def _write(folder: Path) -> tuple[float, int | None, str]:
-    """Bytes per second of a new file with fsync, what is free, and the error where it fails."""
+    """Return bytes per second of a new file with fsync, free bytes, and the error if it fails."""
     free, data = None, os.urandom(BLOCK) * _BLOCKS
     path = folder / f"labkit-preflight-{os.getpid()}"
     try:
@@ -288,7 +288,7 @@ def _write(folder: Path) -> tuple[float, int | None, str]:
 
 
 def _clocks(world: Group) -> list[tuple[float, float]]:
-    """On rank 0: every clock_s and clock_uncertainty_s. The fastest of some round trips counts.
+    """Return every clock_s and clock_uncertainty_s on rank 0, by the fastest of some round trips.
 
     0  asked ----.            .---- answered      the other clock was read somewhere between
     1             `--- now --'                    the two: (asked + answered) / 2, +- half

@@ -9,10 +9,11 @@
        2 ranks  |== b ==|comm|u|                              |==== batch ====|comm|u|
        4 ranks  |= b |comm |u|                                |==== batch ====|comm |u|
 
-The update u takes the same time on any number of ranks: it is serial work. Amdahl says what it
-costs: T(n) = T(1) (s + (1 - s) / n), at most 1/s times as fast. Gustafson says why one trains on
-many ranks all the same: with n times the work, scaled speedup is n - s (n - 1). Neither knows of
-communication, which grows with n: the run's profile tells it apart from serial work.
+The update u takes the same time on any number of ranks: it is serial work. Amdahl's law is its
+cost:
+T(n) = T(1) (s + (1 - s) / n), at most 1/s times as fast. Gustafson's law is why many ranks are
+useful all the same: with n times the work, the scaled speedup is n - s (n - 1). Neither includes
+communication, which grows with n; the run's profile separates it from serial work.
 
 Amdahl, "Validity of the single processor approach", AFIPS 1967; Gustafson, "Reevaluating Amdahl's
 law", CACM 31(5), 1988.
@@ -46,10 +47,11 @@ if TYPE_CHECKING:
 
 Step = Callable[[], object]
 MakeStep = Callable[[Group, int], Step]
-"""make_step(world, rows): on each rank; returns a function that trains on `rows` examples."""
+"""make_step(world, rows) runs on each rank, and returns a function that trains on `rows`
+examples."""
 
 ROW_S, SERIAL_S = 0.01, 0.02
-"""The default step: an example in the layers, forward and backward; and the update."""
+"""Seconds of the default step: an example in the layers, forward and backward; the update."""
 LAYERS, UPDATE = "forward and backward", "update"
 LINK = Link(8e6, 200e-6)
 
@@ -100,29 +102,29 @@ class Amdahl(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaling:
-    """Times of steps by number of ranks, and what they say."""
+    """Times of steps by number of ranks, and the laws fitted to them."""
 
     batch: int
-    """Examples: in all where scaling is strong, on each rank where it is weak."""
+    """Examples in all for strong scaling, on each rank for weak scaling."""
     strong: dict[int, Point]
     weak: dict[int, Point]
 
     def strong_efficiency(self, n: int) -> float:
-        """T(1) / (n T(n)): the share of n ranks' time that is worth what one rank's is."""
+        """Return T(1) / (n T(n)): the useful share of n ranks' time."""
         return self.strong[1].seconds / (n * self.strong[n].seconds)
 
     def weak_efficiency(self, n: int) -> float:
-        """T(1) / T(n), with n times the work."""
+        """Return T(1) / T(n), with n times the work."""
         return self.weak[1].seconds / self.weak[n].seconds
 
     @cached_property
     def amdahl(self) -> Amdahl:
-        """The law through the strong times, communication left out: serial is serial work."""
+        """Amdahl's law through the strong times without communication: serial means serial work."""
         return self._law(lambda point: point.seconds - point.communication_s)
 
     @cached_property
     def amdahl_of_all(self) -> Amdahl:
-        """The law through the whole strong times: communication counts as serial work."""
+        """Amdahl's law through the whole strong times: communication counts as serial work."""
         return self._law(lambda point: point.seconds)
 
     def _law(self, of: Callable[[Point], float]) -> Amdahl:
@@ -135,13 +137,14 @@ class Scaling:
 
     @property
     def gustafson(self) -> float:
-        """s of n - s (n - 1), by least squares through the scaled speedups; 0: all is parallel."""
+        """s of n - s (n - 1), by least squares through the scaled speedups; 0: all work is
+        parallel."""
         more = [n for n in self.weak if n > 1]
         missing = sum((n - self.scaled_speedup(n)) * (n - 1) for n in more)
         return missing / sum((n - 1) ** 2 for n in more)
 
     def table(self) -> str:
-        """Both, and the laws, as aligned plain text."""
+        """Write both scalings and the laws as aligned plain text."""
         return "\n\n".join((self._strong_table(), self._weak_table(), self._laws()))
 
     def _strong_table(self) -> str:
@@ -172,7 +175,7 @@ class Scaling:
         )
 
     def draw(self, title: str | None = None) -> Picture:
-        """Speedup over ranks with Amdahl's law, and what the steps are made of."""
+        """Draw the speedup over ranks with Amdahl's law, and the parts of the steps."""
         from labkit.viz.performance import scaling_curves  # viz loads matplotlib
 
         return scaling_curves(self.strong, self.weak, self.amdahl_of_all.seconds, title=title)
@@ -198,9 +201,8 @@ def scaling(
     link: of each rank (labkit.collectives are throttled to it, the backend's collectives are not);
     None: as the machine is.
 
-    On 2 cores, 4 ranks that compute do not run at once: they would scale to 2, whatever the step
-    is. The default step waits instead. Give a step that computes where there is a core for each
-    rank.
+    On 2 cores, 4 computing ranks do not run at once, and would scale to 2 with any step. So the
+    default step waits instead. Give a step that computes if there is a core for each rank.
 
     Raises ValueError or TypeError for arguments that cannot be measured, and what labkit.run
     raises.
@@ -226,7 +228,7 @@ def scaling(
 
 
 def _points(timelines: Sequence[Timeline], num_steps: int) -> tuple[Point, Point]:
-    """Strong and weak, from what `_steps_on_rank` has left on each rank."""
+    """Return the strong and weak points, from the timelines of `_steps_on_rank`."""
     steps = list(zip(*breakdown(of_run(timelines)).values(), strict=True))
     return _point(steps[:num_steps]), _point(steps[num_steps:])
 

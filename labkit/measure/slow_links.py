@@ -1,4 +1,4 @@
-"""Measure a network: the bandwidth of every pair of ranks, and the uplink that no pair shows.
+"""Measure a network: the bandwidth of every pair of ranks, and uplinks that no pair shows.
 
     tree = FatTree(hosts=16, hosts_per_leaf=4, leaves_per_pod=2, slow=Link(20e6, 200e-6))
     degraded = tree.degraded("leaf 1", 0.25)
@@ -10,10 +10,10 @@
      ---+---                   ---+---      ---+---                   ---+---    uplink has 20:
      | | | |    -- 20 -->      | | | |      | | | |   -- 4 x 5 -->    | | | |    enough for one
 
-One host at a time shows a link of its own that is slow, and never an uplink: a quarter of the
-bandwidth of four hosts is all that one of them can use. Many hosts at once show it, but not where.
-So half of the leaves send at once, then half of the half that is slow: of n leaves one is found
-in ceil(log2(n)) measurements, and one more says whether any is slow.
+One host at a time shows its own slow link, but never a slow uplink, because one of four hosts uses
+at most a quarter of the uplink. Many hosts at once show that an uplink is slow, but not which. So
+half of the leaves send at once, then half of the half that is slow. One of n leaves is found in
+ceil(log2(n)) measurements, and one more says whether any is slow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, int]
 """Two ranks, the lower one first."""
 SLOW = 1.5
-"""Traffic is slow that takes so many times what healthy uplinks would need."""
+"""Traffic is slow if it takes this many times as long as on healthy uplinks."""
 _REPETITIONS = 3
 _CALLS = "messages are counted, from 1; the fastest counts, so try 3"
 
@@ -62,7 +62,7 @@ class Pairs:
         return self.nbytes / self.seconds[min(a, b), max(a, b)]
 
     def of_rank(self, rank: int) -> float:
-        """The median bandwidth of a rank's pairs: low where its own link is slow."""
+        """Return the median bandwidth of a rank's pairs, which is low if its own link is slow."""
         others = (other for other in range(self.world_size) if other != rank)
         return statistics.median(self.bytes_per_s(rank, other) for other in others)
 
@@ -117,7 +117,7 @@ def pairs(
     nbytes: of a message, as a number or as text. topology: throttled links to measure on.
     repetitions: messages there and back per pair. timeout: of the run.
 
-    The pairs of a round are measured at once, and disturb each other nowhere: they share no rank
+    The pairs of a round are measured at once without disturbing each other: they share no rank
     and, in a topology, no link. Without shared links it is a round-robin tournament: n - 1 rounds
     for n ranks, n for an odd number, in which each rank sits out once.
 
