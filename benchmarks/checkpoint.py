@@ -65,7 +65,7 @@ class Pair:
         self.checkpointer.save(self.step)
 
     def start(self) -> None:
-        """Start to save with labkit: until training goes on."""
+        """Start to save with labkit; return when training continues."""
         self.step += 1
         self.checkpointer.save(self.step, wait=False)
 
@@ -79,7 +79,7 @@ class Pair:
         dcp.save(self.dtensors, checkpoint_id=self.folder / "dcp")
 
     def dcp_start(self) -> None:
-        """Start to save with DCP: until training goes on."""
+        """Start to save with DCP; return when training continues."""
         where = self.folder / "dcp"
         self.future = dcp.async_save(
             self.dtensors, checkpoint_id=where, process_group=self.of_thread

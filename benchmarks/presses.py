@@ -252,7 +252,7 @@ def seconds_of(situation: Situation, most_s: float = 30.0) -> float:
 
 
 def pressed(situation: Situation, draws: random.Random) -> End:
-    """Press once (or `times`) at a random moment; the end. One that was over before: anew."""
+    """Press once (or `times`) at a random moment; return the end. Repeat if it was over before."""
     while True:
         moment_s, pause_s = draws.uniform(0, situation.most_s), draws.uniform(0, 0.3)
         with Program(situation) as program:

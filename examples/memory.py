@@ -123,7 +123,7 @@ def measure(world: labkit.Group, strategy: str, folder: str) -> dict[str, float]
 
 
 def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """The mean cross-entropy, in float32, of the tokens themselves: which they are is no matter."""
+    """Return the mean cross-entropy, in float32, of the tokens themselves; any tokens will do."""
     return F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
 
 

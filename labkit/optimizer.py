@@ -117,7 +117,7 @@ class SGD:
     """Stochastic gradient descent. Keeps as many numbers as there are parameters, or none.
 
     `velocity[i]` belongs to `parameters[i]`: None before its first step, and without momentum.
-    A parameter without a gradient stays as it is. TypeError and ValueError for what is no rate.
+    A parameter without a gradient stays as it is. TypeError and ValueError for an invalid rate.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class AdamW:
     """Adam with decoupled weight decay. Keeps twice as many numbers as there are parameters.
 
     `state[i]` belongs to `parameters[i]`, and is None before its first step.
-    A parameter without a gradient stays as it is. TypeError and ValueError for what is no rate.
+    A parameter without a gradient stays as it is. TypeError and ValueError for an invalid rate.
     """
 
     def __init__(

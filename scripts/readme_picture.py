@@ -1,6 +1,6 @@
 """Write README's picture: the two timelines that notebook 03 stores, one above the other.
 
-    python -m scripts.readme_picture    after notebooks/03_data_parallel.ipynb is stored anew
+    python -m scripts.readme_picture    after notebooks/03_data_parallel.ipynb is stored again
 
 Both have one scale, which the notebook's cells give them. README's caption names their times.
 """

@@ -14,7 +14,7 @@ then:
     saving.py          who writes what, and the moment at which a save counts
     disk.py            durable file operations; one rank's file
     loading.py         the newest complete one, by the bytes that each rank needs
-    async_save.py      saving while training goes on
+    async_save.py      saving while training continues
     whole_tensors.py   a checkpoint without ranks; one plain file of a model
     dcp.py             checkpoints of torch's DCP, both ways; imported by itself
     dcp_metadata.py    DCP's table of contents, read without unpickling

@@ -1,4 +1,4 @@
-"""Save while training goes on: a copy in shared memory, and a process that writes it.
+"""Save while training continues: a copy in shared memory, and a process that writes it.
 
     rank      | step 40 | copy | step 41 | step 42 | step 43 |     the copy is all that it waits for
     thread              |      | waits               | commit |    messages in a group of its own

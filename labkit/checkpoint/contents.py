@@ -342,7 +342,7 @@ def random_states(rank: int, device: torch.device) -> list[TensorShard]:
 def load_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
     """Go on from these random states, by the last part of their names.
 
-    ValueError, before any has changed, for what is no such state.
+    ValueError, before any has changed, for an invalid state.
     """
     try:
         version, numbers, gauss = json.loads(bytes(memory_of(states["python"])))

@@ -88,7 +88,7 @@ def load_dcp(
     UntrustedMetadata, on every rank, where only unpickling restores `.metadata`. DoesNotFit, on
     every rank, before anything has changed: for another model or optimizer, and for a name that is
     not in the table above. OSError for a folder without `.metadata`. Damaged where a file cannot be
-    read, or says of itself what is not so.
+    read, or contradicts its own description.
     """
     group, contents, folder = chosen(group), Contents(model, optimizer), Path(folder)
     data = agreed(result_or_error(lambda: _metadata_bytes(folder)), OSError, group)
@@ -234,7 +234,7 @@ class _Settings(dcp.DefaultLoadPlanner):
 def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
     """Call a function of DCP for this process alone, without its warning that it does so.
 
-    Errors are those that DCP found, out of its CheckpointException, which is no Exception.
+    Errors are those within DCP's CheckpointException, which is not an Exception.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")

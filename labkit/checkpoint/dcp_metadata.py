@@ -106,7 +106,7 @@ class _Call:
 
 
 def read_metadata(folder: Path, data: bytes) -> dcp.Metadata:
-    """The metadata in the bytes of `.metadata`. UntrustedMetadata; Damaged for what is none."""
+    """Return the metadata in the bytes of `.metadata`. UntrustedMetadata; Damaged if invalid."""
     path = folder / ".metadata"
     if len(data) > MOST_BYTES:
         _refuse(path, f"it has {len(data)} bytes, more than {MOST_BYTES}")

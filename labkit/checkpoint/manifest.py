@@ -178,7 +178,7 @@ def _plain(shard: StoredShard) -> list[Any]:
 
 
 def _size_of(path: Path) -> int:
-    """The bytes of a file of a checkpoint. Damaged for a link or what is no file; OSError."""
+    """Return the bytes of a checkpoint's file. Damaged for anything but a regular file; OSError."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise Damaged(
@@ -259,7 +259,7 @@ def _record(name: str, row: Any, files: Mapping[str, int]) -> TensorRecord:
 
 
 def require_shape(where: str, shape: Any) -> None:
-    """Damaged for what is no shape of a tensor that torch can have."""
+    """Raise Damaged for an impossible shape of a tensor."""
     is_list = isinstance(shape, list) and len(shape) <= _MOST_DIMS and all(map(_is_whole, shape))
     is_shape = is_list and math.prod(max(n, 1) for n in shape) <= _MOST
     _require(is_shape, where, shape, "a list of sizes")

@@ -153,7 +153,7 @@ class _AllToAll(torch.autograd.Function):
         recv_splits: Sequence[int] | None,
     ) -> Tensor:
         result = group.all_to_all(x, send_splits, recv_splits)
-        # Copies: the caller may fill the same lists anew before backward.
+        # Copies: the caller may reuse the same lists before backward.
         ctx.send_splits = None if send_splits is None else tuple(send_splits)
         ctx.recv_splits = None if recv_splits is None else tuple(recv_splits)
         ctx.group = group

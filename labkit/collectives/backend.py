@@ -107,7 +107,7 @@ _ON_A_CPU = CollectiveBackend(LIBRARY.all_reduce, RING.reduce_scatter, RING.all_
 
 
 def require_backend(backend: object) -> None:
-    """TypeError for what is no Wire, and not None."""
+    """Raise TypeError unless it is a CollectiveBackend or None."""
     if backend is not None and not isinstance(backend, CollectiveBackend):
         raise TypeError(f"backend={backend!r:.60}: give LIBRARY, RING or SHARED_MEMORY")
 
@@ -115,7 +115,7 @@ def require_backend(backend: object) -> None:
 def chosen_backend(backend: CollectiveBackend | None, group: Group) -> CollectiveBackend:
     """Return `backend`; for None torch's, but RING's for the two that gloo performs badly.
 
-    TypeError for what is no CollectiveBackend.
+    TypeError for anything but a CollectiveBackend.
     """
     require_backend(backend)
     if backend is None:

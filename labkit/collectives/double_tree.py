@@ -49,7 +49,7 @@ def double_tree_all_reduce(
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
-    Wire: half of x along each edge of two trees, 2 x at most. Memory besides the result: four
+    Wire: half of x along each edge of two trees, 2 x at most. Memory beside the result: four
     blocks, and a copy of an x that is not contiguous. TypeError for a dtype without a sum,
     ValueError for an `out` unlike x.
     """

@@ -64,8 +64,8 @@ def hierarchical_all_reduce(
     is one machine. all_reduce: runs within `slow`, on one chunk.
 
     Wire: 2(L-1)/L of x on fast links, 2(H-1)/(H L) of it on slow ones.
-    TypeError for a dtype without a sum and for what is no group. ValueError for an `out` unlike x,
-    and for groups that are not two tiers.
+    TypeError for a dtype without a sum and for anything but a group. ValueError for an `out` unlike
+    x, and for groups that are not two tiers.
     """
     fast, slow = chosen(fast), chosen(slow)
     _check_tiers(fast, slow)

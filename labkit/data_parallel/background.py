@@ -49,7 +49,7 @@ class InBackground(Reduction):
     def __init__(self, all_reduce: AllReduce, group: Group | None = None) -> None:
         """Every rank of `group` calls this: the first time, the thread's group is split off.
 
-        group: None for torch.distributed's default one. TypeError for what is no all-reduce.
+        group: None for torch.distributed's default one. TypeError for anything but an all-reduce.
         """
         self._within = reduction_of(all_reduce)
         self.remembers_buckets = self._within.remembers_buckets

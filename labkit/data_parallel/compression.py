@@ -70,7 +70,7 @@ __all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]
 class Compressor(Reduction):
     """A way to make gradients small, for any number of buckets.
 
-    It blocks: the all-gather of one bucket is over before backward goes on. In the background,
+    It blocks: the all-gather of one bucket ends before backward continues. In the background,
     DDP(module, world, InBackground(TopK(0.01), world)), backward goes on meanwhile.
     """
 

@@ -30,7 +30,7 @@ from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summe
 class Outer:
     """The outer step. The defaults are DiLoCo's; Outer(learning_rate=1, momentum=0) is a mean.
 
-    TypeError and ValueError for what is no learning rate, and a momentum that is not below 1.
+    TypeError and ValueError for an invalid learning rate, and a momentum that is not below 1.
     """
 
     learning_rate: float = 0.7

@@ -39,7 +39,7 @@ class NaiveDDP(Replica):
         *,
         broadcast_buffers: bool = True,
     ) -> None:
-        """See `Replica` for the other arguments. TypeError for what is no all-reduce."""
+        """See `Replica` for the other arguments. TypeError for anything but an all-reduce."""
         reduction = reduction_of(all_reduce)  # refused before anything is sent
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
         self._reduction = reduction
@@ -67,7 +67,7 @@ class NaiveDDP(Replica):
 def gradients_of(model: Replica) -> dict[str, Tensor]:
     """The gradients of all trained parameters.
 
-    RuntimeError that names those without one, TypeError that names those with a sparse one.
+    RuntimeError names those without one, TypeError those with a sparse one.
     """
     gradients = {name: p.grad for name, p in model.trainable_parameters.items()}
     if missing := [name for name, gradient in gradients.items() if gradient is None]:

@@ -136,7 +136,7 @@ class Server:
             raise
 
     def _send(self, group: Group, worker: int) -> bool:
-        """Send version and parameters, or that it is over; whether it goes on."""
+        """Send version and parameters, or the end of training; return whether it goes on."""
         version, parameters = self.current()
         if self.is_over:
             group.send(torch.tensor([OVER], device=group.device), worker)
@@ -228,7 +228,7 @@ def train(
 
     delay: seconds that a rank sleeps before each gradient, {2: 0.05}. Returns what the server has
     seen, on rank 0, and None elsewhere. All workers' parameters are the server's, so seeds need not
-    agree. ValueError for a world without a worker, and for delays of ranks that are none.
+    agree. ValueError for a world without a worker, and for delays of unknown ranks.
     """
     delay = dict(delay or {})
     _check(world, mode, delay)

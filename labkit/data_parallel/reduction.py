@@ -64,7 +64,7 @@ def library_all_reduce(x: Tensor, group: Group) -> Handle:
 def reduction_of(all_reduce: AllReduce) -> Reduction:
     """The Reduction that a wrapper's `all_reduce` stands for.
 
-    Raises TypeError for what is no function, and for a compressor's class.
+    Raises TypeError for anything but a function, and for a compressor's class.
     """
     if isinstance(all_reduce, Reduction):
         return all_reduce

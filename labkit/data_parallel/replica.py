@@ -155,8 +155,8 @@ class Replica(nn.Module):
     belongs to the newest wrapper. Freeze parameters before you wrap.
     Every rank makes as many training passes as the others, which would wait for it for ever. Where
     one rank has fewer batches, all ranks stop when its batches are used up. (torch has a Join.)
-    TypeError for what is no module, or is wrapped already, before anything is sent; ValueError on a
-    rank whose module differs from rank 0's in more than its values.
+    TypeError for anything but a module, and for a wrapped one, before anything is sent; ValueError
+    on a rank whose module differs from rank 0's in more than its values.
     """
 
     is_wrapper = True

@@ -159,7 +159,7 @@ def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
 
 
 def check_factor(capacity_factor: float | None) -> None:
-    """Raise TypeError or ValueError for what is no capacity factor. None drops no choice."""
+    """Raise TypeError or ValueError for an invalid capacity factor. None drops no choice."""
     if capacity_factor is not None:
         allowed = "above 0, such as 1.25; None drops nothing"
         arguments.number("capacity_factor", capacity_factor, allowed, above=0, below=math.inf)

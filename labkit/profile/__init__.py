@@ -1,22 +1,22 @@
-"""Why a step takes as long as it takes: from a run, or from PyTorch Profiler's traces of any job.
+"""Find why a step is slow, from a run or from PyTorch Profiler's traces of any job.
 
     trace = profile.of_run(run)                        # a labkit run
     trace = profile.read(["rank0.json", "rank1.json"])  # traces of CPU or GPU ranks
     profile.breakdown(trace)[0]                        # the steps of rank 0, by term
-    profile.report(trace).words()                      # the critical path, and what to do
+    profile.report(trace).words()                      # the critical path, and remedies
 
 Read in this order:
 
     step_trace      the model: work and exchanges of each rank, on one clock
     recorder        a journal of a run as a trace; record a loop with PyTorch Profiler
-    kineto          a trace of PyTorch Profiler; activity: what a journal says about each moment
+    kineto          a trace of PyTorch Profiler; activity: a rank's activity by its journal
     trace_file      a file from anywhere: its fields are checked here, and nowhere else
-    communication_kernels, launches     which kernels communicate, and who launched them
-    meetings, trace_notes               what belongs together, and what is not known
+    communication_kernels, launches     kernels that communicate, and their launches
+    meetings, trace_notes               kernels that belong together, and notes on gaps
     breakdown       a step's terms, which add up
-    dependencies    what waits for what: replay, critical path, slack
+    dependencies    the graph of waits: replay, critical path, slack
     what_if         a replay with one thing changed
-    bottleneck      what would gain most
+    bottleneck      the changes that would gain most
     comparison      two runs: which term of a step grew, and on which rank
     report          all of it in words, and as one HTML page
     h200_traces     four traces of a GPU to try it on

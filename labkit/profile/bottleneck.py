@@ -1,13 +1,13 @@
-"""Diagnosis: what a step's time is lost to, what it would gain without it, and what to do.
+"""Diagnosis: causes of lost time in a step, the gain without each, and a remedy.
 
-Each cause is a question to the replay: how long would the run take without it?
+The replay says for each cause how long the run would take without it.
 
     cause       the run without it                                        remedy
     straggler   one rank computes as fast as the median of the others     replace the node
     imbalance   the same, where it computes more; or all share the work   equal shards or stages
     input       loading takes no time                                     more workers, prefetching
     host        no long gaps between operators                            no .item(), no pauses
-    barrier     nobody waits in a barrier                                 take it out
+    barrier     no rank waits in a barrier                                remove it
     link        messages of slow pairs as fast as between the fastest     replace cable or port
     latency     transfers without their fixed part                        fewer, larger messages
     overlap     the only exchange of a step is hidden                     buckets during backward
@@ -16,14 +16,14 @@ Each cause is a question to the replay: how long would the run take without it?
     bubble      no waiting for the message of another stage               more microbatches
     compute     what is left
 
-Of these, all but the last four are faults where they cost a share of the time that is worth an
-alarm. Those bound every run that has no fault. A journal (of_run) cannot tell the host's time
-from computing, nor a straggler from imbalance: it has no operators.
+All but the last four are faults if they cost more than the share ALARM of the time. The last four
+bound every run without a fault. A journal (of_run) has no operators, so it does not separate the
+host's time from computing, nor a straggler from imbalance.
 
-Where ranks have no trace, what looks like a transfer may be waiting for one of them. Then there is
-no latency, overlap or bandwidth, but "transfer or waiting", and a straggler among the others is no
-fault: a rank without a trace may be later. "operators" stands for compute where a trace has only
-the host's operators, and the device was not recorded.
+If ranks have no trace, an apparent transfer may be waiting for one of them. Then "transfer or
+waiting" replaces latency, overlap and bandwidth, and a straggler among the other ranks is not
+called a fault, because a rank without a trace may be later. "operators" replaces compute if a trace
+has only the host's operators, and the device was not recorded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DOUBT = 0.1
 """Share of communication without a known last arrival from which the late rank is uncertain."""
 EITHER, OPERATORS = "transfer or waiting", "operators"
 MORE = 0.02
-"""A rank that reads so much more than the median of the others has more to do."""
+"""A rank that reads this many times the median of the others has more work."""
 _REMEDIES = {
     "straggler": "look at this rank's node: clocks, temperature, other processes; replace it",
     "imbalance": "give every rank the same work: shards, tokens of experts, layers of stages",
@@ -69,11 +69,11 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause."""
+    """A cause of lost time."""
 
     cause: str
     rank: int | None
-    """The rank that it is on; None: on all."""
+    """The rank with the cause; None: all ranks."""
     gain_s: float
     """Seconds of the whole trace that it costs."""
     share: float
@@ -84,7 +84,7 @@ class Finding:
 
     @property
     def is_fault(self) -> bool:
-        """Something that a healthy run does not have, and that costs enough to look for."""
+        """True for a cause that a healthy run does not have, and that costs enough."""
         return self.verdict == "fault"
 
     @property
@@ -107,7 +107,7 @@ class Finding:
 
 
 def diagnose(trace: Trace) -> list[Finding]:
-    """All causes: faults first, then what bounds the run, each by what it costs."""
+    """Return all causes: faults first, then bounds of the run, each by its cost."""
     graph = Dependencies(trace)
     doubtful = in_doubt(trace)
     is_certain = _share_of(trace, doubtful) < DOUBT
@@ -127,7 +127,7 @@ def diagnose(trace: Trace) -> list[Finding]:
 
 
 def _share_of(trace: Trace, doubtful: Collection[tuple]) -> float:
-    """The share of all time in which exchanges are in flight that these have."""
+    """Return the share of these exchanges in all time in which exchanges are in flight."""
     seconds = [
         (each.key in doubtful, each.done_s - each.posted_s)
         for own in trace.ranks.values()
@@ -138,7 +138,7 @@ def _share_of(trace: Trace, doubtful: Collection[tuple]) -> float:
 
 
 def _on_one_or_all(on_one: Finding, on_all: Finding) -> Finding:
-    """The rank is named if it explains most of what all ranks together lose."""
+    """Return the finding of one rank if it explains most of the loss of all ranks."""
     return on_one if on_one.gain_s > 0 and on_one.gain_s >= 0.7 * on_all.gain_s else on_all
 
 
@@ -151,7 +151,7 @@ def _finding(
 
 
 def _slow_rank(graph: Dependencies, cause: str, kind: str) -> Finding:
-    """The rank whose excess over the others in this kind of work costs most."""
+    """Return the finding for the rank whose excess in this kind of work costs most."""
     sums = graph.own_seconds(kind)
     rank = max(sums, key=sums.__getitem__)
     others = [value for other, value in sums.items() if other != rank] or [sums[rank]]
@@ -163,7 +163,7 @@ def _slow_rank(graph: Dependencies, cause: str, kind: str) -> Finding:
 
 
 def _slow_computing(graph: Dependencies) -> Finding:
-    """A straggler; or imbalance, where the rank that takes longer also reads more numbers."""
+    """Return a straggler, or imbalance if the slower rank also reads more numbers."""
     found = _slow_rank(graph, "straggler", COMPUTE)
     rank = found.rank
     sizes = {each.rank: sum(w.size for w in each.work) for each in graph.trace.ranks.values()}
@@ -176,7 +176,7 @@ def _slow_computing(graph: Dependencies) -> Finding:
 
 
 def _excess(values: Mapping[int, float], rank: int) -> float:
-    """By which share the value of a rank exceeds the median of the others."""
+    """Return the share by which a rank's value exceeds the median of the others."""
     others = median([value for other, value in values.items() if other != rank] or [0.0])
     return values[rank] / others - 1 if others else 0.0
 
@@ -194,7 +194,7 @@ def _everywhere(graph: Dependencies, cause: str, *kinds: str) -> Finding:
 
 
 def _barriers(trace: Trace, seconds: float) -> Finding:
-    """The run in which each rank passes every barrier at once."""
+    """Return the finding of a run in which each rank passes every barrier at once."""
     ranks, count = {}, 0
     for rank, own in trace.ranks.items():
         alone = [

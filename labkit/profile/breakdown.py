@@ -1,4 +1,4 @@
-"""Breakdown: where the time of a step goes, by rank. The terms add up to the step exactly.
+"""Breakdown of a step's time by rank. The terms add up to the step exactly.
 
     own lane    |== compute ==|--------- free ---------|= compute =| data |... free ...|
     in flight          |------ all_reduce -------------|
@@ -12,7 +12,7 @@ At each moment the first of these that holds is the term:
     transfer    free, and an exchange is in flight at which every rank has arrived
     straggler   free, and a collective is in flight for which another rank is late
     bubble      free, and a message is in flight whose other end has not come yet
-    host        free with nothing in flight: launches, Python, whatever the trace does not show
+    host        free with nothing in flight: launches, Python, anything that the trace does not show
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Terms:
 
 
 def breakdown(trace: Trace) -> dict[int, list[Terms]]:
-    """By rank, the terms of each of its steps; of the whole trace where no steps are marked."""
+    """Return the terms of each step, by rank; of the whole trace if no steps are marked."""
     arrivals = last_arrivals(trace)
     found = {}
     for rank, own in trace.ranks.items():
@@ -69,7 +69,7 @@ def breakdown(trace: Trace) -> dict[int, list[Terms]]:
 
 
 def _of_windows(moments: list[_Moment], windows: Iterable[tuple[float, float]]) -> Iterator[Terms]:
-    """The terms of each window, in order of their starts: a long trace has thousands of them."""
+    """Return the terms of each window, in order of their starts: there may be thousands."""
     open_now: Counter[tuple[str, int]] = Counter()
     first = 0
     for start_s, end_s in windows:
@@ -82,7 +82,7 @@ def _of_windows(moments: list[_Moment], windows: Iterable[tuple[float, float]]) 
 
 
 def last_arrivals(trace: Trace) -> dict[tuple, tuple[float, int]]:
-    """By key of an exchange: when the last rank arrived there, and which rank that was."""
+    """Return, by key of an exchange, when the last rank arrived, and which rank it was."""
     return {
         key: max((each.posted_s, rank) for rank, each in by_rank.items())
         for key, by_rank in trace.meetings.items()
@@ -116,7 +116,7 @@ def _terms(
     end_s: float,
     open_before: Mapping[tuple[str, int], int] | None = None,
 ) -> Terms:
-    """One pass over all beginnings and ends, with a count of what is open in between."""
+    """Return the terms by one pass over all starts and ends, counting open spans."""
     seconds = dict.fromkeys(TERMS, 0.0)
     waited_for: dict[int, float] = defaultdict(float)
     open_now: Counter[tuple[str, int]] = Counter(open_before)
@@ -164,7 +164,7 @@ class Figures:
 
 
 def figures(trace: Trace) -> dict[int, Figures]:
-    """By rank: HTA's temporal breakdown and its overlap of communication with computation."""
+    """Return HTA's temporal breakdown and its overlap of communication by rank."""
     arrivals = last_arrivals(trace)
     found = {}
     for rank, own in trace.ranks.items():

@@ -3,7 +3,7 @@
     name of the kernel                      the table below, by library
     c10d::..., nccl:..., gloo:..., symm_mem::...    the call or annotation that launched it
     Memcpy PtoP                             a copy between two GPUs; other copies stay copies
-    --communication REGEX                   what the user knows better
+    --communication REGEX                   added by the user
 
 The name is the function's own: without return type, template arguments and parameters. A kernel
 that computes and communicates at once (a matrix product fused with its all-gather) counts as
@@ -44,8 +44,8 @@ KINDS = (
 SOME_KIND = "collective"
 """Kind of communication if neither the kernel nor its caller names it."""
 PEER_COPY = "peer_copy"
-# What computes, whatever it is fused with or named after. Triton names a kernel after the graph's
-# operations around it: triton_poi_fused_add_all_reduce_4 is the addition.
+# Kernels that compute, even if they are fused with or named after communication. Triton names a
+# kernel after the graph's operations around it: triton_poi_fused_add_all_reduce_4 is the addition.
 _COMPUTES = re.compile(
     r"^(at|cub|thrust|cutlass|cublas\w*|cudnn\w*|cute|flash)::|^triton_(poi|per|red|tem|mix|for)_"
     r"|gemm|matmul|nvjet|(block|warp|cta|thread)_?all_?reduce",
@@ -70,7 +70,7 @@ class Communication:
     """Tells kernels that communicate from those that compute.
 
     added: regular expressions of the user, for names of kernels and of host calls around launches.
-    ValueError, with the expression, for one that is none.
+    ValueError, with the expression, for an invalid one.
     """
 
     def __init__(self, added: Iterable[str] = ()) -> None:
@@ -122,7 +122,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def own_name(name: str) -> str:
     """deep_ep::intranode::dispatch, of `void deep_ep::intranode::dispatch<8, true>(int4*, ...)`.
 
-    Of what is not written as in C++ (Triton, mangled names) everything.
+    Names that are not written as in C++ (Triton, mangled names) are returned whole.
     """
     plain = name.replace("(anonymous namespace)::", "")
     plain = re.match(r"[^<(]*", plain)[0].strip()  # type: ignore[index]

@@ -1,12 +1,12 @@
-"""Comparison of two runs: which term of a step grew, by how much, and on which rank.
+"""Comparison of two runs by the terms of a step, with the ranks where a term grew.
 
     before   |==== compute ====|- transfer -|                         a step of 72 ms
     after    |- data -|==== compute ====|- transfer -|                86 ms
                 ^ rank 2 spends 12 ms more on it, and the other ranks wait for rank 2
 
-Terms are those of the critical path, which leads through the rank that the others wait for: their
-waiting is no term of its own. Divided by the number of steps, terms add up to the mean step. The
-`rest` is what the path does not see: ranks that begin or end apart, and time between steps.
+Terms are those of the critical path. It leads through the rank that the others wait for, so their
+waiting is not a term. Divided by the number of steps, terms add up to the mean step. `rest` is time
+outside the path: ranks that start or end at different times, and time between steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Growth:
 
     @property
     def seconds(self) -> float:
-        """By how much it grew, per step; below 0: it shrank."""
+        """Growth in seconds per step; below 0: it shrank."""
         return self.after_s - self.before_s
 
 
@@ -51,21 +51,21 @@ class Comparison:
     before_s: float
     after_s: float
     growths: list[Growth]
-    """All terms; together they grew by `seconds`. What explains most of it comes first."""
+    """Growth of all terms, `seconds` together, the largest first."""
     num_ranks: int
     """Ranks that both traces have."""
     notes: list[str]
     is_certain: bool = True
-    """False: ranks have no trace, and what looks like a transfer may be waiting for one of them."""
+    """False: ranks have no trace, and an apparent transfer may be waiting for one of them."""
 
     @property
     def seconds(self) -> float:
-        """By how much longer the mean step takes."""
+        """Growth of the mean step."""
         return self.after_s - self.before_s
 
     @property
     def verdict(self) -> str:
-        """One sentence: what grew."""
+        """Say in one sentence what grew."""
         times = f"{_ms(self.after_s)} instead of {_ms(self.before_s)} ms"
         if abs(self.seconds) < _SAME * self.before_s:
             return f"A step takes as long as before: {times}."
@@ -81,7 +81,7 @@ class Comparison:
         return term if self.is_certain or term != TRANSFER else EITHER
 
     def where(self, growth: Growth) -> str:
-        """` on rank 2`, or nothing where that is not known."""
+        """Return ` on rank 2`, or "" if the rank is not known."""
         ranks = growth.ranks
         if not ranks:
             return ""
@@ -125,7 +125,7 @@ def compare(before: Trace, after: Trace) -> Comparison:
     """Say which terms make a mean step of `after` longer, or shorter, than one of `before`.
 
     The traces may have other numbers of steps and of ranks: growth is looked for on ranks that both
-    have. ValueError if only one of them marks its steps: a step is no match for a whole trace.
+    have. ValueError if only one of them marks its steps, since a step is not comparable to a trace.
     """
     steps = [max(len(own.steps) for own in trace.ranks.values()) for trace in (before, after)]
     if (not steps[0]) != (not steps[1]):

@@ -6,12 +6,12 @@
                                    |
     rank 1   (start) ----work--> (post A) ...         each rank has a result of its own
 
-    node: a moment on a rank          edge: what takes seconds from one moment to the next
+    node: a moment on a rank          edge: seconds from one moment to the next
 
-A moment is as late as the latest of its edges: `time = max(time of source + seconds)`. The seconds
-that were measured give every measured time back. Other seconds say what the run would have taken
-(what_if.py). A rank's result needs the ranks that had arrived when it had the result: every rank in
-an all-reduce, the root in a broadcast. Exchanges of one group run one after the other.
+A moment is as late as the latest of its edges: `time = max(time of source + seconds)`. Measured
+seconds reproduce every measured time. Other seconds predict the time of another run (what_if.py). A
+rank's result needs the ranks that had arrived when it had the result: every rank in an all-reduce,
+the root in a broadcast. Exchanges of one group run one after the other.
 
 The critical path goes back from the last moment along the edges that decided. A moment's slack is
 how much later it could be without delaying the end.
@@ -32,7 +32,7 @@ from labkit.profile.breakdown import HOST, TRANSFER, last_arrivals
 from labkit.profile.step_trace import Exchange, RankTrace, Trace
 
 STALL, LONG_S = "stall", 1e-3
-"""The host's time is a stall where a gap takes at least so many seconds."""
+"""A gap of the host is a stall from this many seconds on."""
 _LAST_MOMENT = 0.2  # of a transfer
 
 
@@ -50,18 +50,18 @@ class Part:
 
 @dataclass(slots=True)
 class Moment:
-    """A node: something on a rank happens, at `at_s` as measured."""
+    """A node: an event on a rank, measured at `at_s`."""
 
     rank: int
     at_s: float
     name: str
     edges: list[tuple[int, tuple[Part, ...]]] = field(default_factory=list)
-    """The moments that come before, by number, and what takes time from there to here."""
+    """Numbers of the moments before, each with the parts between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of the critical path."""
+    """A segment of the critical path."""
 
     rank: int
     start_s: float
@@ -87,7 +87,7 @@ class Dependencies:
         self.trace = trace
         self.moments: list[Moment] = []
         self.stretches: dict[int, list[tuple[Part, ...]]] = {rank: [] for rank in trace.ranks}
-        """By rank: its own work, cut where it posts an exchange or waits for one."""
+        """Own work by rank, split where it posts an exchange or waits for one."""
         self._posts: dict[tuple[tuple, int], int] = {}
         waits: list[tuple[Exchange, int, int]] = []
         meetings = trace.meetings
@@ -108,14 +108,14 @@ class Dependencies:
         return len(self.moments) - 1
 
     def _add_rank(self, own: RankTrace, waits: list[tuple[Exchange, int, int]]) -> int:
-        """The moments of one rank in order of time, with its own work between them."""
+        """Add the moments of one rank in order of time, with its own work between them."""
         work = _OwnWork(own)
         here, now_s = self._new(own.rank, own.start_s, "start"), own.start_s
         for at_s, until_s, exchange, is_wait in _events(own):
             start_s, end_s = max(at_s, now_s), max(min(until_s, own.end_s), now_s)
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
-            # What a wait costs for a result that is there already is the host's.
+            # A wait for a result that is there already is the host's time.
             busy_until_s = start_s if self._rates.sees_end(exchange) else end_s
             self.stretches[own.rank].append(work.between(now_s, busy_until_s))
             self.moments[moment].edges.append((here, self.stretches[own.rank][-1]))
@@ -132,7 +132,7 @@ class Dependencies:
     def _add_result(
         self, exchange: Exchange, rank: int, by_rank: Mapping[int, Exchange], before: int | None
     ) -> int:
-        """The moment of a rank's result: after all arrivals, and after the result before it."""
+        """Add the moment of a rank's result: after all arrivals, and after the result before it."""
         sources = [
             self._posts[exchange.key, other]
             for other, each in by_rank.items()
@@ -150,13 +150,13 @@ class Dependencies:
         return arrived
 
     def parts(self) -> Iterator[Part]:
-        """All parts of own work and all transfers, each once."""
+        """Return all parts of own work and all transfers, each once."""
         for moment in self.moments:
             if moment.edges:
                 yield from moment.edges[0][1]
 
     def own_seconds(self, *kinds: str) -> dict[int, float]:
-        """By rank: seconds of its own work of these kinds."""
+        """Return the seconds of own work of these kinds, by rank."""
         sums = dict.fromkeys(self.trace.ranks, 0.0)
         for part in self.parts():
             if part.kind in kinds:
@@ -164,17 +164,18 @@ class Dependencies:
         return sums
 
     def times(self, change: Change = measured) -> list[float]:
-        """By moment: when it comes, in seconds, if parts take what `change` says."""
+        """Return the time of each moment, in seconds, if parts take the seconds of `change`."""
         return self._times(change)[0]
 
     def seconds(self, change: Change = measured) -> float:
-        """From the first start to the last end."""
+        """Return the seconds from the first start to the last end."""
         times = self.times(change)
         starts = [self.moments[n].at_s for n in range(len(times)) if not self.moments[n].edges]
         return max(times[end] for end in self.ends) - min(starts)
 
     def critical_path(self, change: Change = measured) -> list[Segment]:
-        """From the first moment to the last end, through all ranks, without empty segments."""
+        """Return the critical path from the first moment to the last end, without empty
+        segments."""
         times, decided = self._times(change)
         path = []
         here = max(self.ends, key=lambda end: times[end])
@@ -187,7 +188,7 @@ class Dependencies:
         return path[::-1]
 
     def slack(self) -> list[float]:
-        """By moment: by how many seconds it could be later without delaying the last end."""
+        """Return the seconds by which each moment could be later without delaying the last end."""
         times = self.times()
         last_s = max(times[end] for end in self.ends)
         latest = [last_s] * len(times)
@@ -258,7 +259,7 @@ class _Rates:
         return exchange.done_s - exchange.waited_s > _LAST_MOMENT * took_s
 
     def seconds(self, exchange: Exchange) -> float:
-        """The median of the transfers of its kind nearest to it in size; 0 if none is known."""
+        """Return the median of the transfers of its kind nearest in size; 0 if none is known."""
         found = self._found.get("recv" if exchange.is_message else exchange.kind, [])
         sizes = {nbytes for nbytes, _ in found}
         if not sizes:
@@ -275,7 +276,7 @@ class _OwnWork:
         self._rank, self._work = own.rank, own.work
 
     def between(self, start_s: float, end_s: float) -> tuple[Part, ...]:
-        """Seconds by kind; what no work fills is the host's: a stall, if it takes long."""
+        """Return seconds by kind; gaps without work are the host's time, or a stall if long."""
         seconds: dict[str, float] = defaultdict(float)
         at_s = start_s
         first = bisect.bisect_right(self._work, start_s, key=lambda work: work.end_s)

@@ -89,7 +89,7 @@ def read(
     known. `communication_kernels.KNOWN` has these.
     max_bytes: the largest JSON of a file, after gzip, that is read.
 
-    OSError where a file cannot be read; ValueError, which names the file, for what is no trace of
+    OSError if a file cannot be read; ValueError, which names the file, unless it is a trace of
     PyTorch Profiler, for a rank that two files claim, and for jobs of different sizes.
     """
     known = Communication([communication] if isinstance(communication, str) else communication)
@@ -284,7 +284,7 @@ def _meeting(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
     if kind in (*MESSAGES, "send_recv"):
         source, target = event.number("Src Rank"), event.number("Dst Rank")
         if kind == "send_recv" or source is None or target is None or min(source, target) < 0:
-            # Where ends are not named, nobody knows which messages belong together.
+            # If ends are not named, the messages that belong together are unknown.
             return group if kind == "send_recv" else [], (kind, rank)
         return [source, target], (source, target, *named)
     is_nccl = re.match(r"[a-z]{1,2}ccl", own_name(event.name))

@@ -6,8 +6,8 @@
     stream                  |--- ncclKernel_SendRecv, 7 ---|    so this one is an all-to-all
 
 The innermost operator or annotation around the launch counts: a copy that an all-gather makes with
-aten::copy_ is no communication. Where the launch is not in the file, an annotation's External id
-tells, or the annotation's own range on the stream.
+aten::copy_ is not communication. If the launch is not in the file, an annotation's External id or
+its own range on the stream identifies it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPERATORS = ("cpu_op", "user_annotation")
 
 
 def launch_times(events: Iterable[Event]) -> dict[int, float]:
-    """By correlation: when the host launched it, in microseconds."""
+    """Return the time of each launch by the host, in microseconds, by correlation."""
     return {
         number: each.start_us
         for each in events
@@ -76,7 +76,7 @@ class Callers:
                 self._by_launch[number] = self._innermost(around)
 
     def _innermost(self, around: list[Event]) -> Event | None:
-        """The calls one inside another that are nearest, as one: what each says of it."""
+        """Merge the nearest nested calls into one, with the arguments of each."""
         calls: list[Event] = []
         for each in reversed(around):
             if not self._is_call(each.name):
@@ -90,7 +90,7 @@ class Callers:
         return replace(named, arguments=merged)
 
     def around(self, kernel: Event) -> Event | None:
-        """The call, with all arguments that its inner and outer ones have; None: there is none."""
+        """Return the call, with the arguments of its inner and outer calls; None: there is none."""
         number = _correlation(kernel)
         if number is not None and number in self._by_launch:
             return self._by_launch[number]

@@ -102,7 +102,7 @@ def _together(
 def _unmatched(trace: Trace) -> list[str]:
     """A note on exchanges that were found on one rank only, where other ranks take part."""
     if len(trace.ranks) == 1:
-        return []  # a note says that the others are missing
+        return []  # a note says that other ranks are missing
     doubtful = in_doubt(trace)
     alone: Counter[str] = Counter()
     seconds: dict[str, float] = defaultdict(float)

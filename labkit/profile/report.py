@@ -38,7 +38,7 @@ from labkit.profile.step_trace import COMPUTE, RankTrace, Trace, in_doubt
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A trace's breakdown, its critical path by rank and kind, and what it is lost to."""
+    """A trace's breakdown, its critical path by rank and kind, and its findings."""
 
     trace: Trace
     steps: dict[int, list[Terms]]
@@ -48,7 +48,7 @@ class Report:
     findings: list[Finding]
 
     def rows(self) -> list[dict[str, str]]:
-        """By rank: a step's mean terms in milliseconds, and the overlap."""
+        """Return a step's mean terms in milliseconds, and the overlap, by rank."""
         found = []
         for rank, terms in self.steps.items():
             row = {"rank": str(rank), "step": _ms(mean(each.total for each in terms))}
@@ -82,7 +82,7 @@ class Report:
         return {"unit": "us", "ranks": by_rank, "findings": found, "notes": self.trace.notes}
 
     def words(self) -> list[str]:
-        """Sentences: the critical path, what the time is lost to, what was missing."""
+        """Return sentences on the critical path, the findings, and missing data."""
         shares = ", ".join(
             f"{share:.0%} {kind} of rank {rank}" for rank, kind, share in self.path[:3]
         )
@@ -93,7 +93,7 @@ class Report:
 
 
 def report(trace: Trace) -> Report:
-    """Everything that `labkit profile` says about a trace."""
+    """Return everything that `labkit profile` prints about a trace."""
     graph = Dependencies(trace)
     spent: dict[tuple[int, str], float] = defaultdict(float)
     doubtful = in_doubt(trace)
@@ -115,7 +115,7 @@ def _ms(seconds: float) -> str:
 
 
 _STEPS = 2
-"""So many steps are drawn."""
+"""Most steps that are drawn."""
 _RANKS = 16
 _WIDTH, _LEFT = 1100, 64
 _OWN, _FLIGHT, _MEMORY, _GAP = 26, 18, 34, 16
@@ -154,7 +154,7 @@ svg .faint { fill: var(--faint); } svg line { stroke: var(--line); }
 
 
 def page(found: Report, comparison: Comparison | None = None) -> str:
-    """The page as HTML, to be written to a file of any name."""
+    """Return the page as HTML, to be written to a file of any name."""
     steps = [step for own in found.steps.values() for step in own]
     num_steps = max(1, *(len(own.steps) for own in found.trace.ranks.values()))
     title = f"A step takes {_in_ms(mean(step.total for step in steps))}"
@@ -206,7 +206,7 @@ def _legend() -> str:
 
 
 def _bars(found: Report) -> Iterator[str]:
-    """By rank: a mean step's terms, as long as they take."""
+    """Draw a mean step's terms by rank, to scale."""
     means = {
         rank: {term: mean(step.seconds[term] for step in own) for term in TERMS}
         for rank, own in found.steps.items()
@@ -252,7 +252,7 @@ class _Timeline:
         return _LEFT + (_WIDTH - _LEFT) * min(1.0, max(0.0, share))
 
     def drawn(self) -> str:
-        """The picture, and what is in it."""
+        """Return the picture, and the labels in it."""
         tall = len(self.ranks) * self.height + 40
         lanes = [line for row, own in enumerate(self.ranks) for line in self._rank(own, row)]
         memory = "; below it, bytes allocated" if self.most_bytes else ""
@@ -265,7 +265,7 @@ class _Timeline:
         return f"<p class=faint>{words}</p><svg {frame}>{inside}</svg>"
 
     def _axis(self, tall: int) -> Iterator[str]:
-        """A line at each step of the first rank, with the time since the first one drawn."""
+        """Draw a line at each step of the first rank, with the time since the first one drawn."""
         own = self.ranks[0]
         marks = [*(start for start, _ in own.steps[-_STEPS:]), self.end_s] if own.steps else []
         for at_s in marks or (self.start_s, self.end_s):
@@ -307,7 +307,7 @@ class _Timeline:
     def _boxes(
         self, spans: Iterable[Span], top: float, high: float, css: str = ""
     ) -> Iterator[str]:
-        """A box for each span; neighbours of one label that no eye tells apart are one box."""
+        """Draw a box for each span; spans of one label that would look like one are joined."""
         boxes: list[tuple[float, float, Span]] = []
         for span in spans:
             left, right = self.x(span.start_s), self.x(span.end_s)
@@ -325,7 +325,7 @@ class _Timeline:
             )
 
     def _memory(self, own: RankTrace, top: float) -> Iterator[str]:
-        """Bytes over time: the most of each pixel."""
+        """Draw bytes over time: the most of each pixel."""
         most: dict[int, int] = {}
         for at_s, nbytes in own.memory:
             column = round(self.x(at_s))

@@ -129,7 +129,7 @@ class TraceFile:
 
 
 def load(path: Path, max_bytes: int = MAX_BYTES) -> TraceFile:
-    """Read and check one file. OSError where it cannot be read, ValueError for what is no trace."""
+    """Read and check one file. OSError if it cannot be read, ValueError unless it is a trace."""
     document = _document(path, max_bytes)
     job = document.get("distributedInfo") or {}
     if not isinstance(job, dict):

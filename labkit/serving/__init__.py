@@ -27,7 +27,7 @@ Several ranks:
     on_ranks.py            an Engine on each of these ranks: one leads, the others follow
     disaggregated.py       prompts on one rank, single tokens on another
     replicas.py            engines in processes of their own, which fail and restart alone
-    request_router.py      which replica gets a request, and where it goes on after a failure
+    request_router.py      the replica of each request, and another one after a failure
 
 A server, which needs the extra `serve`:
 

@@ -257,7 +257,7 @@ class NoCache(KVCache):
         return 0
 
     def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
-        """There is always room for what is not kept."""
+        """There is always room, since nothing is kept."""
         return True
 
     def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:

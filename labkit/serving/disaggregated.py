@@ -75,7 +75,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         return id
 
     def cancel(self, id: int) -> None:
-        """Like Engine. A prompt that rank 1 has begun is computed in vain."""
+        """Like Engine. A prompt that rank 1 has started is computed for nothing."""
         super().cancel(id)
         if (coming := self._coming.pop(id, None)) is not None:
             coming.cancel()

@@ -110,7 +110,8 @@ class Generation:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the answer has ended, in OpenAI's words, "stop" or "length"; None: it goes on."""
+        """Reason of the answer's end in OpenAI's words, "stop" or "length"; None: it has not
+        ended."""
         if len(self.tokens) > len(self.request.prompt) and self.tokens[-1] in self.request.stop:
             return "stop"
         return "length" if len(self.tokens) == self.longest else None

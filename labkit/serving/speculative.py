@@ -154,7 +154,7 @@ class SpeculativeEngine(Engine):
         return list(logits_nV.split([piece.num_logits for piece in longer]))
 
     def _reserved(self, generation: Generation, piece: ScheduledTokens) -> _Draft:
-        """Room for drafts in both caches, if the answer has begun; no drafts where there is none.
+        """Make room for drafts in both caches, if the answer has started; without room, no drafts.
 
         The last token of an answer is never drafted, since the target always gives one itself.
         """

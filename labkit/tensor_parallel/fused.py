@@ -57,7 +57,7 @@ def column_linear(
     tokens.
 
     x: in this layout. Gradients of all weights and of x; x gets one sum over the ranks.
-    TypeError for what is no tensor, or no ActivationLayout; ValueError for weights of another D.
+    TypeError for anything but tensors and an ActivationLayout; ValueError for weights of another D.
     Wire: forward x made whole; backward one sum of x's size, and x made whole once more.
     """
     if has_torch_function((x, *weights)):

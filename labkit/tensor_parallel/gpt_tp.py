@@ -84,7 +84,7 @@ class TensorParallelGPT(nn.Module):
         self.head = self.embedding.token
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """logits_BTv. Every rank passes the same tokens (not checked). Errors as of GPT."""
+        """logits_BTv. Every rank passes the same tokens (not checked). Errors as in GPT."""
         require_tokens(tokens_BT, self.config.vocab, self.config.longest)
         layout: ActivationLayout = Replicated(self.group, self.backend)
         replicated = self._replicated()

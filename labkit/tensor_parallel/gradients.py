@@ -118,7 +118,7 @@ def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
     when the last of their gradients is there, and one all-reduce takes them all. Nothing has to be
     called afterwards, and several backward passes add up as usual. The price: m microbatches send m
     times, where a call before the optimizer's step, as in Megatron-LM, would send once.
-    `group`: None for torch.distributed's default one. TypeError for what is no tensor.
+    `group`: None for torch.distributed's default one. TypeError for anything but tensors.
     Wire: backward one all-reduce of all their numbers, those without a gradient as zeros.
     """
     group = chosen(group)

@@ -5,8 +5,8 @@
     z_BTD = y_BTf w_Df^T     RowLinear: a rank holds the columns of w_DF that belong to its features
                              y_BTf, and computes a part of the sum over f; the parts are added up
 
-It adds to plain.py: modules that cut a whole nn.Linear, other layouts between layers
-(activation_layout.py has f and g for each), and the `Sharding` by which a checkpoint knows the shards.
+It adds to plain.py: modules that shard a whole nn.Linear, other layouts between layers
+(activation_layout.py has f and g for each), and the `Sharding` that a checkpoint reads.
 A column layer's output, cut by features, is a row layer's input, and any function that works
 feature by feature (GELU) fits in between. In the other order, a row layer's sum would have to be
 completed, and a column layer's features gathered: twice the communication. Only there, or where

@@ -66,7 +66,7 @@ def vocab_cross_entropy(
     -100: these add nothing, so a mean divides by the number of the others. Computed in float32
     for 16-bit logits.
     ValueError for logits of another share, or a target outside the vocabulary; TypeError for
-    targets and logits that are none.
+    invalid targets and logits.
     Memory: softmax of this rank's share, kept for backward.
     Wire: two all-reduces, of N and of 2N numbers; backward nothing.
     """

@@ -51,8 +51,8 @@ class Groups(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take in one group: parameters, or pairs of a name and a parameter, and settings.
 
-        TypeError for what is no leaf, ValueError for a parameter that is in a group already, and
-        RuntimeError once the groups are in use.
+        TypeError for anything but a leaf, ValueError for a parameter that is in a group already,
+        and RuntimeError once the groups are in use.
         """
         if hasattr(self, "shards"):
             raise RuntimeError(

@@ -24,7 +24,7 @@ _ONE_MOMENT = "give parts that were saved at one moment of one run"
 
 
 def is_sharded(state: Mapping[str, Any]) -> bool:
-    """Return whether this is one rank's part. TypeError for what is no state at all."""
+    """Return whether this is one rank's part. TypeError for anything but a state."""
     if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
         raise TypeError(
             f"{state!r:.60}: give what state_dict() or full_state_dict() returned, here or from "

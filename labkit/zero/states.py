@@ -214,7 +214,7 @@ class ShardedStates(Groups):
     def full_state_dict(self, root: int = 0) -> State | None:
         """The whole state, on rank `root`; None on the others. Every rank calls it.
 
-        It is what torch's own optimizer of that class has, and masters besides. Wire: `gathered`.
+        It is the state of torch's own optimizer of that class, and masters. Wire: `gathered`.
         """
         parts = gathered(self.state_dict(), self.group, root)
         return None if parts is None else merged(parts)

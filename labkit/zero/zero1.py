@@ -126,7 +126,7 @@ class Zero1Optimizer(ShardedStates):
 
         Gradients are the ranks' means: where shares of the batch differ in size, scale the loss of
         each by `len(share) / len(batch) * group.size`. Of padded sequences count the targets that
-        are not ignored, instead of the rows. Errors as of `reduce_gradients`, and
+        are not ignored, instead of the rows. Errors as in `reduce_gradients`, and
         RuntimeError for a parameter that was moved or converted since the optimizer was made.
         """
         loss = None

@@ -46,7 +46,7 @@ class Zero2Optimizer(Zero1Optimizer):
         optimizer.step()
 
     After an exception in a backward pass call zero_grad, on all ranks; where all have reduced as
-    many buckets, the next pass is right. `step` raises RuntimeError, besides, for a gradient that
+    many buckets, the next pass is right. `step` also raises RuntimeError for a gradient that
     was set by hand, and where there was no backward pass since the last one.
     """
 
@@ -65,7 +65,7 @@ class Zero2Optimizer(Zero1Optimizer):
     ) -> None:
         """bucket_bytes: see `make_buckets`; the other arguments are Zero1Optimizer's.
 
-        TypeError, besides, for an optimizer that must see whole parameters: in a bucket of few
+        TypeError also for an optimizer that must see whole parameters: in a bucket of few
         parameters some ranks would own all, and others nothing.
         """
         if not takes_fragments(optimizer_class):

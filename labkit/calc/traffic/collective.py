@@ -75,7 +75,7 @@ def collective(
     collective("all_reduce", "ring", 4, 40, rank=0).sent_bytes == 56, of ten float32
 
     ValueError for an unknown collective or algorithm, for impossible sizes and ranks, and, with a
-    rank, for a tensor that is not a whole number of elements. TypeError for what is not a number.
+    rank, for a tensor that is not a whole number of elements. TypeError for anything but a number.
     """
     kind, n = _kind(operation, algorithm), arguments.counted("world_size", world_size)
     size = arguments.counted("itemsize", itemsize)

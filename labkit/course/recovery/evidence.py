@@ -8,8 +8,8 @@ one of two workers fails:
 
 RUNGS are ways to go on after a failure:
 
-    from disk      one rank of four is killed; all begin anew, from a checkpoint every 8 steps
-    from memory    a host with two of four ranks is lost, and its memory; all begin anew, from the
+    from disk      one rank of four is killed; all restart from a checkpoint every 8 steps
+    from memory    a host with two of four ranks is lost, and its memory; all restart from the
                    partner's copy of every step
     replicas       one of four replicas is killed; the others go on, and it heals from one of them
 
