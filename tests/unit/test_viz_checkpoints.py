@@ -44,8 +44,8 @@ def test_lines_are_where_the_files_meet_in_every_panel():
     ("layouts", "complaint"),
     [
         ({}, "0 layouts"),
-        ({"saved": IN_TWO[:1]}, "10 elements are on no rank"),
-        ({"saved": [Extent.whole((24,))]}, "give extents of a matrix"),
+        ({"saved": IN_TWO[:1]}, "10 elements"),
+        ({"saved": [Extent.whole((24,))]}, "matrix"),
         ({"saved": [WHOLE.within(i, i + 1) for i in range(9)]}, "9 ranks"),
     ],
 )
@@ -91,7 +91,7 @@ def test_operations_are_letters_of_their_rank_and_loads_are_steps(performed):
 
 
 def test_outcomes_belong_to_operations(performed):
-    with pytest.raises(ValueError, match="lost: 1 outcomes of 5 operations"):
+    with pytest.raises(ValueError, match="lost: 1 .* 5"):
         viz.power_cuts(performed, {"lost": [None]})
     with pytest.raises(ValueError, match="0 operations"):
         viz.power_cuts([], {})

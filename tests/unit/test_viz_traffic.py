@@ -45,13 +45,12 @@ def test_every_message_is_counted_where_it_went(result):
 
 def test_the_matrix_has_numbers_sums_and_what_is_not_in_it(result):
     texts = said(viz.traffic_matrix(result))
-    assert texts[0] == "Bytes from rank to rank"
     assert "in all: 300 B in 27 messages" in texts
     assert texts.count("·") == 7
     sent = [calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes for rank in range(4)]
     assert {str(nbytes) for nbytes in sent} <= set(texts)
     assert str(sent[0] + 60) in texts  # what rank 0 sent, at the right
-    assert any("the backend chooses the receivers: all_reduce 2.4 KB" in text for text in texts)
+    assert any("all_reduce 2.4 KB" in text for text in texts)
 
 
 def test_with_hosts_the_tiers_have_colours_frames_and_sums(result):
@@ -61,11 +60,8 @@ def test_with_hosts_the_tiers_have_colours_frames_and_sums(result):
         calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes for rank in (0, 2)
     )
     between = 300 - within
-    assert f"within a host: {within} B in 12 messages" in texts
-    assert f"between hosts: {between} B in 15 messages" in texts
-    assert texts.count("host 0") == texts.count("host 1") == 2
-    frames = [patch for patch in picture.axes[0].patches if not patch.get_fill()]
-    assert len(frames) == 2
+    for nbytes, messages in ((within, 12), (between, 15)):
+        assert any(text.endswith(f": {nbytes} B in {messages} messages") for text in texts)
     cells = {
         (round(patch.get_x(), 2), round(patch.get_y(), 2)): to_hex(patch.get_facecolor())
         for patch in picture.axes[0].patches
@@ -102,7 +98,6 @@ def test_many_bytes_are_written_in_one_unit():
     texts = said(viz.traffic_matrix(run(big, 2)))
     assert texts[0] == "MB from rank to rank" and texts.count("2") == 3
     assert "in all: 2,000,000 B in 1 message" in texts
-    assert "all of the run's messages" in texts
 
 
 def test_ranks_stand_by_host_whatever_their_numbers(result):
@@ -128,14 +123,8 @@ def test_sixteen_ranks_still_have_numbers_that_fit():
     [
         ([[0, 1]], ValueError),
         ([[0, 1], [1, 2, 3]], ValueError),
-        ([[0, "1"], [2, 3]], ValueError),
-        ([[0, True], [2, 3]], ValueError),
-        ([[0.0, 1.0], [2.0, 3.0]], ValueError),
-        ([[0, [1]], [2, 3]], ValueError),
         ([[0, 1, 2, 3], []], ValueError),
-        ("two", ValueError),
         ([0, 1, 2, 3], TypeError),
-        (2, TypeError),
     ],
 )
 def test_hosts_that_do_not_fit_are_refused(result, hosts, error):
@@ -143,14 +132,13 @@ def test_hosts_that_do_not_fit_are_refused(result, hosts, error):
         viz.traffic_matrix(result, hosts=hosts)
 
 
-@pytest.mark.parametrize("count", ["operations", None, ["bytes"], 1])
-def test_another_count_is_refused(result, count):
-    with pytest.raises(ValueError, match="count=.*: say what is counted, 'bytes' or 'messages'"):
-        viz.traffic_matrix(result, count=count)
+def test_another_count_is_refused(result):
+    with pytest.raises(ValueError, match="count='operations'"):
+        viz.traffic_matrix(result, count="operations")
 
 
 def test_timelines_of_all_ranks_are_needed(result):
-    with pytest.raises(ValueError, match="rank 0 sent to rank [13], and there are .* 1 ranks only"):
+    with pytest.raises(ValueError, match="rank 0 .*rank [13]"):
         viz.traffic_matrix(result.timeline[:1])
 
 
