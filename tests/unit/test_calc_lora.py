@@ -23,7 +23,7 @@ def test_each_matrix_has_its_own_shape():
 
 
 def test_what_cannot_be_adapted_is_refused():
-    with pytest.raises(ValueError, match="target 'gate': give some of query, key"):
+    with pytest.raises(ValueError, match="target 'gate'"):
         calc.lora_parameters("gpt2", 8, ["gate"])
     with pytest.raises(ValueError, match="give a dense model"):
         calc.lora_parameters("mixtral-8x7b", 8)

@@ -50,7 +50,7 @@ def test_the_largest_shard_counts_where_ranks_do_not_divide():
 
 def test_parameters_may_come_as_a_result_and_nothing_else_may():
     assert calc.model_state_bytes(calc.num_parameters("gpt2"), "fp32") == 16 * 124_439_808
-    with pytest.raises(TypeError, match="give a number of parameters"):
+    with pytest.raises(TypeError, match="parameters"):
         calc.model_state_bytes(calc.amount("5 GB"), "fp32")
 
 
@@ -152,7 +152,7 @@ def test_of_each_logit_backward_makes_two_gradients_in_float32():
 def test_context_parallelism_cuts_the_heads_tokens_too():
     for of_the_head in (calc.logits_bytes, calc.loss_gradient_bytes, calc.head_input_bytes):
         assert of_the_head("gpt2", 2, cp=4) == of_the_head("gpt2", 2) / 4
-        with pytest.raises(ValueError, match="cp=3 does not cut 1024 tokens into equal parts"):
+        with pytest.raises(ValueError, match="cp=3 .* 1024 tokens"):
             of_the_head("gpt2", 2, cp=3)
 
 
@@ -166,45 +166,33 @@ def test_sequence_parallelism_cuts_the_inputs_of_the_head_and_tensor_parallelism
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: calc.model_state_bytes(1e9, "fp31"), "is no Recipe and none of zero_paper"),
-        (lambda: calc.model_state_bytes(1e9, "fp32", zero=4), "zero=4: give 0, 1, 2 or 3"),
+        (lambda: calc.model_state_bytes(1e9, "fp31"), "fp31.* zero_paper"),
+        (lambda: calc.model_state_bytes(1e9, "fp32", zero=4), "zero=4"),
         (lambda: calc.model_state_bytes(1e9, "fp32", zero=True), "zero=True"),
         (lambda: calc.model_state_bytes(-1, "fp32"), "num_params=-1"),
         (lambda: calc.model_state_bytes(float("nan"), "fp32"), "num_params=nan"),
         (lambda: calc.model_state_bytes(1e9, "fp32", zero=1, dp=0), "dp=0"),
-        (
-            lambda: calc.activation_bytes("gpt2", 1, tp=5),
-            "tp=5 does not divide 12 heads; give 1, 2, 3, 4, 6 or 12$",
-        ),
+        (lambda: calc.activation_bytes("gpt2", 1, tp=5), "tp=5 .*; give 1, 2, 3, 4, 6 or 12$"),
         (
             lambda: calc.activation_bytes(dataclasses.replace(GPT2, ffn=100), 1, tp=6),
-            "tp=6 does not divide 100 features inside the MLP; give 1, 2 or 4$",
+            "tp=6 .* 100 features .*; give 1, 2 or 4$",
         ),
         (lambda: calc.activation_bytes("gpt2", 1, recompute="some"), "recompute='some'"),
-        (
-            lambda: calc.activation_bytes("gpt2", 1, cp=3),
-            "^cp=3 does not cut 1024 tokens into equal parts; give sequence=1023, or another m",
-        ),
-        (
-            lambda: calc.activation_bytes("gpt2", 1, 2, True, cp=3),
-            "cp=3 and tp=2 with sequence_parallel do not cut 1024 tokens .* multiple of 6$",
-        ),
+        (lambda: calc.activation_bytes("gpt2", 1, cp=3), "^cp=3 .* 1024 tokens .*sequence=1023"),
+        (lambda: calc.activation_bytes("gpt2", 1, 2, True, cp=3), "cp=3 and tp=2 .* multiple of 6"),
         (
             lambda: calc.activation_bytes("gpt2", 1, tp=4, sequence_parallel=True, sequence=6),
-            "^tp=4 with sequence_parallel does not cut 6 tokens into .*; give sequence=4, or",
+            "^tp=4 .* 6 tokens .*sequence=4",
         ),
-        (
-            lambda: calc.activation_bytes("llama3-8b", 1, tp=16),
-            "does not divide 8 key-value heads, and copies .*; give 1, 2, 4 or 8$",
-        ),
+        (lambda: calc.activation_bytes("llama3-8b", 1, tp=16), "8 key-value heads.* 1, 2, 4 or 8$"),
         (lambda: calc.activation_bytes("gpt2", 1, tp=0), "tp=0"),
         (lambda: calc.activation_bytes("gpt2", 1, cp=1.5), "cp=1.5"),
         (lambda: calc.logits_bytes("gpt2", 1, loss_itemsize=0), "^loss_itemsize=0"),
         (lambda: calc.loss_gradient_bytes("gpt2", 1, loss_itemsize=0), "^loss_itemsize=0"),
         (lambda: calc.step_traffic_bytes("ddp", 1, 2, gradient_itemsize=0), "^gradient_itemsize=0"),
         (lambda: calc.step_traffic_bytes("ddp", 1, float("nan")), "world_size=nan"),
-        (lambda: calc.activation_bytes("mixtral-8x7b", 1), "depend on the routing"),
-        (lambda: calc.num_parameters("gpt5"), "is no ModelConfig and none of gpt2, "),
+        (lambda: calc.activation_bytes("mixtral-8x7b", 1), "routing"),
+        (lambda: calc.num_parameters("gpt5"), "gpt5.* gpt2, "),
         (lambda: calc.kv_cache_bytes_per_token("gpt2", 0), "itemsize=0"),
         (lambda: calc.logits_bytes("gpt2", 1, loss_itemsize=0), "itemsize=0"),
     ],
@@ -218,8 +206,8 @@ def test_what_cannot_be_is_refused_by_name(call, said):
     ("wrong", "said"),
     [
         ({"layers": 0}, "layers=0"),
-        ({"heads": 5}, "heads=5 does not divide hidden=768.*try heads=1"),
-        ({"kv_heads": 5}, "kv_heads=5 does not divide heads=12"),
+        ({"heads": 5}, "heads=5 .*hidden=768.*heads=1"),
+        ({"kv_heads": 5}, "kv_heads=5 .*heads=12"),
         ({"kv_heads": 0}, "kv_heads=0"),
         ({"num_experts": 8}, "top_k=0 of num_experts=8"),
         ({"num_experts": 8, "top_k": 9}, "top_k=9 of num_experts=8"),
@@ -228,7 +216,7 @@ def test_what_cannot_be_is_refused_by_name(call, said):
         ({"q_lora_rank": 64}, "need kv_lora_rank"),
         ({"kv_lora_rank": 64, "rope_head_dim": 8, "value_head_dim": 8}, "biases=False"),
         ({"num_experts": 8, "top_k": 2, "dense_layers": 13}, "dense_layers=13 exceed layers=12"),
-        ({"kv_lora_rank": 64}, "also needs rope_head_dim and value_head_dim"),
+        ({"kv_lora_rank": 64}, "rope_head_dim"),
         ({"hidden": -768}, "hidden=-768"),
     ],
 )
@@ -293,7 +281,7 @@ def test_logits_are_those_of_any_model():
 def test_a_recipe_may_keep_nothing_and_its_moments_are_a_tuple():
     nothing = calc.Recipe(name="nothing", parameter_bytes=0, gradient_bytes=0)
     assert calc.model_state_bytes(1e9, nothing) == 0
-    with pytest.raises(TypeError, match="moment_bytes=4: give a tuple"):
+    with pytest.raises(TypeError, match="moment_bytes=4"):
         calc.Recipe(name="one", parameter_bytes=2, gradient_bytes=2, moment_bytes=4)
     with pytest.raises(ValueError, match="gradient_bytes=-2"):
         calc.Recipe(name="less", parameter_bytes=2, gradient_bytes=-2)

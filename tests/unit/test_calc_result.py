@@ -14,7 +14,7 @@ STATES = calc.model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64)
 def test_it_reads_in_every_unit_of_its_kind_and_in_no_other():
     assert STATES.to("GB") == 31.40625
     assert STATES.to("GiB") == pytest.approx(29.249, abs=1e-3)
-    with pytest.raises(ValueError, match="is bytes, which has no unit 'h'; it can be read in B"):
+    with pytest.raises(ValueError, match="bytes.* 'h'"):
         STATES.to("h")
 
 
@@ -26,14 +26,14 @@ def test_gb_and_gib_add_up_in_bytes():
 
 @pytest.mark.parametrize("other", [5, 5.0, calc.amount("5 s"), calc.num_parameters("gpt2")])
 def test_bytes_do_not_add_to_what_has_another_unit_or_none(other):
-    with pytest.raises(TypeError, match="cannot be added to 31.4 GB"):
+    with pytest.raises(TypeError, match="31.4 GB"):
         STATES + other
     with pytest.raises(TypeError):
         STATES - other
 
 
 def test_bytes_are_not_compared_with_seconds():
-    with pytest.raises(TypeError, match=r"31.4 GB \(bytes\) cannot be compared with 5 s"):
+    with pytest.raises(TypeError, match="31.4 GB .* 5 s"):
         assert calc.amount("5 s") < STATES
     assert calc.amount("5 s") != calc.amount("5 B")
 
@@ -44,21 +44,26 @@ def test_it_is_multiplied_by_numbers_and_divided_by_its_like():
     assert STATES / calc.amount("31.40625 GB") == 1.0
     with pytest.raises(TypeError):
         STATES * STATES
-    with pytest.raises(TypeError, match=r"31.4 GB \(bytes\) cannot be divided by 5 s \(seconds\)"):
+    with pytest.raises(TypeError, match="31.4 GB .* 5 s"):
         STATES / calc.amount("5 s")
 
 
 def test_its_parts_add_up_to_it_and_are_named():
     assert sum(STATES.parts.values()) == STATES
     assert STATES["moments"].to("MB") == 937.5
-    with pytest.raises(KeyError, match="the parts are parameters, gradients, master, moments"):
+    with pytest.raises(KeyError, match="parameters, gradients, master, moments"):
         STATES["activations"]
 
 
 def test_it_explains_itself():
     text = STATES.explain()
-    assert text.startswith("model states of one rank, zero 1 = 31.4 GB (31,406,250,000 B)")
-    for said in ("K_o N/d", "4 B * 7,500,000,000 / 64", "zero_paper: 16 B", "arXiv:1910.02054"):
+    for said in (
+        "zero 1 = 31.4 GB (31,406,250,000 B)",
+        "K_o N/d",
+        "4 B * 7,500,000,000 / 64",
+        "zero_paper: 16 B",
+        "arXiv:1910.02054",
+    ):
         assert said in text
 
 
@@ -142,7 +147,7 @@ def test_a_sum_of_equals_has_two_parts():
 
 
 def test_a_dimension_that_nobody_knows_is_refused():
-    with pytest.raises(ValueError, match="dimension='meters': give one of 'bytes', "):
+    with pytest.raises(ValueError, match="dimension='meters'"):
         calc.Result(5, "meters")
 
 
@@ -150,14 +155,14 @@ def test_times_may_come_as_results_and_bytes_are_no_time():
     write, mtbf = calc.amount("1 min"), calc.amount("3 h")
     assert calc.checkpoint_interval(write, mtbf) == calc.checkpoint_interval(60, 3 * 3600)
     for call in (calc.checkpoint_interval, lambda w, m: calc.lost_share(600, w, m)):
-        with pytest.raises(TypeError, match="mtbf_s=1 GB: give a number of seconds"):
+        with pytest.raises(TypeError, match="mtbf_s=1 GB"):
             call(60, calc.amount("1 GB"))
         with pytest.raises(TypeError, match="mtbf_s='1 h'"):
             call(60, "1 h")
 
 
 def test_more_than_all_time_cannot_be_lost():
-    with pytest.raises(ValueError, match="50.5 times all time would be lost"):
+    with pytest.raises(ValueError, match="50.5 times"):
         calc.lost_share(10_000, 5000, 100)
 
 
@@ -166,9 +171,9 @@ def test_mfu_takes_operations_and_neither_bytes_nor_parameters():
     six = calc.mfu(1e5, 6 * float(num), 8, 312e12)
     assert six == calc.mfu(1e5, calc.flops_per_token("gpt2", attention=False), 8, 312e12)
     for parameters in (num, 6 * num):  # nobody can tell whether the factor is in it
-        with pytest.raises(TypeError, match="M parameters: parameters are no operations; give"):
+        with pytest.raises(TypeError, match="M parameters"):
             calc.mfu(1e5, parameters, 8, 312e12)
-    with pytest.raises(TypeError, match="flops_per_token=1 GB: give a number of FLOP"):
+    with pytest.raises(TypeError, match="flops_per_token=1 GB"):
         calc.mfu(1e5, calc.amount("1 GB"), 8, 312e12)
 
 
@@ -216,5 +221,5 @@ def test_the_bubble_of_zb_h1_is_that_of_its_schedule_played_through(p, m):
 
 def test_zb_h1_with_fewer_microbatches_than_stages_waits_longer_and_is_refused():
     assert zb_h1_played_through(4, 2) - 3 * 2 > 4 - 1
-    with pytest.raises(ValueError, match="microbatches=2 are fewer than the 4 that stages=4 need"):
+    with pytest.raises(ValueError, match="microbatches=2 .*stages=4"):
         calc.bubble_fraction(4, 2, "zb_h1")

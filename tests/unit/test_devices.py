@@ -49,15 +49,12 @@ def test_a_gpu_for_each_rank_means_nccl():
 
 
 def test_a_rank_that_sees_no_gpu_says_so():
-    with pytest.raises(RuntimeError, match="rank 2 was to use a GPU, but sees none"):
+    with pytest.raises(RuntimeError, match="rank 2 was to use a GPU"):
         placement(2, 4, "cuda", 0)
 
 
 def test_sharing_is_said_in_one_line_and_only_then():
-    assert request.note_on_gpus("cuda", 4, 1) == (
-        "4 ranks share 1 GPU: tensors live on the GPU, messages go through the host (gloo), "
-        "since nccl allows one rank per GPU"
-    )
+    assert request.note_on_gpus("cuda", 4, 1).startswith("4 ranks share 1 GPU:")
     assert request.note_on_gpus("cuda", 4, 3).startswith("4 ranks share 3 GPUs:")
     assert request.note_on_gpus("cuda", 4, 4) == request.note_on_gpus("cpu", 4, 1) == ""
 
@@ -67,40 +64,36 @@ def test_the_line_is_printed_by_a_run_that_shares(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(RuntimeError, match="sees none"):  # the ranks count for themselves
         run(print, 2, device="cuda")
-    assert capsys.readouterr().out.startswith("2 ranks share 1 GPU: tensors live on the GPU")
+    assert capsys.readouterr().out.startswith("2 ranks share 1 GPU")
 
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ({"cuda": None, "hip": None}, "is built without CUDA"),
-        ({"cuda": "13.0"}, "CUDA_VISIBLE_DEVICES='' hides those there may be"),
+        ({"cuda": None, "hip": None}, "without CUDA"),
+        ({"cuda": "13.0"}, "CUDA_VISIBLE_DEVICES=''"),
     ],
 )
 def test_cuda_where_there_is_none_says_why_and_names_the_choices(monkeypatch, setting, reason):
     for name, value in setting.items():
         monkeypatch.setattr(torch.version, name, value)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ValueError, match=f"{reason}; choose device='cpu', or leave it out"):
+    with pytest.raises(ValueError, match=f"{reason}.*'cpu'"):
         request.chosen_device("cuda", 2, 0)
 
 
 @pytest.mark.parametrize("device", ["mps", "tpu", 0])
 def test_an_unknown_device_is_refused_with_the_choices(device):
-    with pytest.raises(ValueError, match=re.escape(repr(device)) + ".*choose 'cpu' or 'cuda'"):
+    with pytest.raises(ValueError, match=re.escape(repr(device)) + ".*'cpu' or 'cuda'"):
         request.chosen_device(device, 2, 1)
 
 
 @pytest.mark.parametrize(
     ("change", "most", "reason"),
     [
-        ({}, (256 - 60 - 16) // 5, "a process may have 256 (ulimit -n; 60 are in use)"),
+        ({}, (256 - 60 - 16) // 5, "256 (ulimit -n; 60 are in use)"),
         ({"max_open_files": 10**6, "available_bytes": 4 * 10**8}, 50, "0.4 GB of memory"),
-        (
-            {"max_open_files": 10**6, "available_bytes": None},
-            1959,
-            "8 cores about 0.25 ms / 8 per pair",
-        ),
+        ({"max_open_files": 10**6, "available_bytes": None}, 1959, "8 cores"),
         ({"max_open_files": None, "available_bytes": None, "num_cores": 0.5}, 489, "0.5 cores"),
     ],
 )
@@ -127,5 +120,5 @@ def test_one_rank_is_never_too_many():
 
 
 def test_a_run_of_a_million_ranks_starts_none():
-    with pytest.raises(ValueError, match="world_size=1000000 is more than this machine can start"):
+    with pytest.raises(ValueError, match="world_size=1000000"):
         run(print, 1_000_000)

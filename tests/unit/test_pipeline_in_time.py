@@ -41,9 +41,9 @@ def test_ranks_with_two_digits_stay_in_line_and_long_grids_end_in_dots():
 
 
 def test_times_between_columns_are_refused_with_a_way_out():
-    with pytest.raises(ValueError, match=r"the end of B0, at 2.5, is no multiple of unit=1"):
+    with pytest.raises(ValueError, match="B0, at 2.5, .*unit=1"):
         in_time(simulate(plan(gpipe, 1, 1), Costs(weight_gradient=0.5)))
-    with pytest.raises(ValueError, match="F0 takes no time"):
+    with pytest.raises(ValueError, match="F0"):
         in_time(simulate(plan(gpipe, 1, 1), Costs(forward=0)))
 
 

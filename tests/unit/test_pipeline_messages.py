@@ -61,7 +61,7 @@ def test_the_plain_order_ends_but_for_a_steady_state(num_ranks, num_microbatches
 
 
 def test_a_deadlock_names_the_cycle_and_marks_its_actions():
-    with pytest.raises(MessageError, match="rank 0 waits at >F1 for rank 1; rank 1 waits at") as e:
+    with pytest.raises(MessageError, match="rank 0 waits at >F1 for rank 1; rank 1") as e:
         require_end(actions(TWO))
     assert e.value.marks == {0: 3, 1: 3}
     assert "F0   >F0  F1 [>F1]" in str(e.value)
@@ -114,19 +114,19 @@ def test_messages_keep_their_order():
     first, second = actions(schedule)
     turned = (first[0], first[2], first[3], first[1], *first[4:])
     require_actions(schedule, (turned, second))
-    with pytest.raises(MessageError, match="is >F1 for the one and <F0 for the other") as error:
+    with pytest.raises(MessageError, match=">F1 .*<F0") as error:
         require_end((turned, second))
     assert error.value.rule == "pair"
 
 
 def test_a_rank_that_has_ended_is_waited_for_in_vain():
     rows = actions(plan(gpipe, 2, 1))
-    with pytest.raises(MessageError, match="rank 0 waits at <B0 for rank 1, which has") as error:
+    with pytest.raises(MessageError, match="rank 0 waits at <B0 for rank 1") as error:
         require_end((rows[0], rows[1][:-1]))
     assert error.value.rule == "ended"
 
 
 @pytest.mark.parametrize("peer", [0, -1, 2])
 def test_a_message_to_nobody_is_refused(peer):
-    with pytest.raises(ValueError, match="its peers are the others of 0 to 1"):
+    with pytest.raises(ValueError, match="0 to 1"):
         require_end(((Send((F, 0, 0), peer),), ()))

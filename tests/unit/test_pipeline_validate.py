@@ -133,7 +133,7 @@ def test_a_schedule_survives_being_written_and_read(row):
 
 @pytest.mark.parametrize("cell", ["X0", "F", "0F", "F-1", "F0@", "f0"])
 def test_a_cell_that_is_no_operation_is_named(cell):
-    with pytest.raises(ValueError, match=f"{cell!r} on rank 1's line is no operation"):
+    with pytest.raises(ValueError, match=f"{cell!r} on rank 1"):
         parse(f"F0 B0\n{cell} B0")
 
 

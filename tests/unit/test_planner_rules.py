@@ -19,34 +19,25 @@ PLAIN = Layout(world_size=512, tp=4, pp=2, zero=0)
     ("model", "batch", "changes", "title", "would_do"),
     [
         ("llama3-8b", 1536, {"world_size": 256}, "GPUs", "cluster of 512"),
-        ("llama3-8b", 1536, {"tp": 16}, "tp does not divide key-value heads", "1, 2, 4 or 8"),
-        ("gpt2", 1536, {"tp": 8}, "tp does not divide heads", "give 1, 2, 3, 4, 6 or 12"),
-        ("llama1-13b", 1536, {"tp": 8, "cp": 64}, "ranks do not divide the tokens", "divisor"),
+        ("llama3-8b", 1536, {"tp": 16}, "key-value heads", "1, 2, 4 or 8"),
+        ("gpt2", 1536, {"tp": 8}, "tp does not divide heads", "1, 2, 3, 4, 6 or 12"),
+        ("llama1-13b", 1536, {"tp": 8, "cp": 64}, "the tokens", "divisor"),
         ("llama3-8b", 1536, {"ep": 2}, "ep without experts", "give ep=1"),
-        ("mixtral-8x7b", 1536, {"ep": 16}, "ep does not divide the experts", "1, 2, 4 or 8"),
+        ("mixtral-8x7b", 1536, {"ep": 16}, "the experts", "1, 2, 4 or 8"),
         ("gpt2", 1536, {"pp": 16}, "more stages than layers", "12 or fewer"),
-        (
-            *("llama3-8b", 1536, {"pp": 4, "virtual": 3}),
-            *("layers do not divide into virtual stages", "try virtual=1"),
-        ),
-        (
-            *("llama3-8b", 1500, {"pp": 4}),
-            *("ranks do not divide the batch", "multiple of 128, or a dp of 4"),
-        ),
-        (
-            *("llama3-8b", 384, {"pp": 4, "virtual": 2}),
-            *("interleaving needs microbatches in rounds of pp", "a global batch of 512"),
-        ),
+        ("llama3-8b", 1536, {"pp": 4, "virtual": 3}, "virtual stages", "virtual=1"),
+        ("llama3-8b", 1500, {"pp": 4}, "the batch", "multiple of 128, or a dp of 4"),
+        ("llama3-8b", 384, {"pp": 4, "virtual": 2}, "rounds of pp", "batch of 512"),
     ],
 )
 def test_what_does_not_work_is_refused_with_what_would(model, batch, changes, title, would_do):
     changes = {"world_size": 512, **changes}
-    if title == "ranks do not divide the tokens":
+    if title == "the tokens":
         changes["sequence_parallel"] = True
     length = 768 if "tokens" in title else None
     job = Job(model, "amp", A100, batch, sequence=length)
     found = refusal(job, Layout(**changes))
-    assert found is not None and found.title == title
+    assert found is not None and title in found.title
     assert would_do in found.reason
     with pytest.raises(ValueError, match=title):
         calc.plan.estimate(job, Layout(**changes))

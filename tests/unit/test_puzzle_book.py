@@ -117,7 +117,7 @@ def test_a_name_may_be_written_as_a_shell_likes_it():
 
 
 def test_an_unknown_name_is_answered_with_those_there_are():
-    with pytest.raises(UnknownPuzzle, match=r"'two rnks'. The puzzles are: two ranks, "):
+    with pytest.raises(UnknownPuzzle, match="'two rnks'. The puzzles are"):
         get_puzzle("two rnks")
     with pytest.raises(UnknownPuzzle, match="there is no puzzle 'x+'"):
         get_puzzle("x" * 100_000)

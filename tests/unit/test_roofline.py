@@ -29,7 +29,7 @@ def test_the_picture_has_a_roof_and_tells_memory_from_computing_by_shape_too():
     assert list(roof.get_ydata()[1:]) == [100e9, 100e9]
     assert (mlp.get_marker(), norm.get_marker()) == ("o", "s")
     assert (mlp.get_xdata()[0], mlp.get_ydata()[0]) == (80, 80e9)
-    assert picture.caption.endswith("100 GFLOP/s, 10 GB/s; bound by memory: layer norm")
+    assert picture.caption.endswith("memory: layer norm")
 
 
 def test_operations_of_a_step_are_those_of_calc():
@@ -67,9 +67,9 @@ def test_a_small_model_is_measured(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: measure.roofline("tpu"), ValueError, "device='tpu': measure 'cpu' or 'cuda'"),
+        (lambda: measure.roofline("tpu"), ValueError, "device='tpu'"),
         (lambda: measure.roofline("cpu", batch=0), ValueError, "batch=0"),
-        (lambda: measure.roofline("cpu", config="gpt2"), TypeError, "give a GPTConfig"),
+        (lambda: measure.roofline("cpu", config="gpt2"), TypeError, "gpt2"),
         (lambda: viz.roofline({}, 1.0, 1.0), ValueError, "no operation to draw"),
     ],
 )

@@ -43,8 +43,8 @@ def test_communication_is_no_serial_work_and_counts_where_it_is_asked_for():
     assert TALKING.amdahl == pytest.approx((SERIAL_S, PARALLEL_S))
     assert TALKING.amdahl_of_all.serial_share > 0.2
     assert TALKING.gustafson > 0.15
-    assert "lost 45 ms to the ideal, of which communication is 30 ms" in TALKING.table()
-    assert "serial share 10.0%, at most 10 x" in TALKING.table()
+    for fact in ("lost 45 ms", "communication is 30 ms", "serial share 10.0%", "10 x"):
+        assert fact in TALKING.table()
 
 
 def test_the_picture_has_points_a_line_and_bars():
@@ -54,7 +54,7 @@ def test_the_picture_has_points_a_line_and_bars():
     assert curves.lines[2].get_ydata()[-1] == pytest.approx(0.2 / 0.095)
     widths = [bar.get_width() for bar in bars.patches]
     assert widths[4:6] == pytest.approx([0.065, 0.03])
-    assert picture.caption == "scaling of a step: 2.11 x as fast on 4 ranks, 53% efficient"
+    assert "2.11 x" in picture.caption and "53% efficient" in picture.caption
 
 
 LINK = Link(2e6, 1e-3)
@@ -92,8 +92,8 @@ def test_in_real_time_a_step_takes_no_less():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"ranks": (2, 4)}, ValueError, "give 1 and at least one more"),
-        ({"ranks": (1,)}, ValueError, r"ranks=\(1,\): scaling compares"),
+        ({"ranks": (2, 4)}, ValueError, r"ranks=\(2, 4\)"),
+        ({"ranks": (1,)}, ValueError, r"ranks=\(1,\)"),
         ({"ranks": (1, 3)}, ValueError, "divide batch=16"),
         ({"ranks": (1, 0)}, ValueError, "ranks=0"),
         ({"batch": 0}, ValueError, "batch=0"),
@@ -106,5 +106,5 @@ def test_what_cannot_be_compared_is_refused(options, error, words):
 
 
 def test_a_picture_without_one_rank_is_refused():
-    with pytest.raises(ValueError, match="give 1 and at least one more"):
+    with pytest.raises(ValueError, match=r"\[2\]"):
         scaling_curves({2: (1.0, 0.0)}, {}, lambda n: 1.0)

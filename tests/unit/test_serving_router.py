@@ -155,7 +155,7 @@ def test_a_request_ends_with_an_error_after_three_failures_without_a_token():
         outputs = router.step()
         replicas.start(number)
     assert [(each.id, each.token, each.finish_reason) for each in outputs] == [(0, None, "error")]
-    assert "3 replicas in a row failed" in outputs[0].error
+    assert "3 replicas" in outputs[0].error
     assert not router.has_work
 
 
@@ -182,7 +182,7 @@ def test_when_all_have_failed_too_often_every_request_ends_with_an_error():
     replicas.fail(1)
     outputs = router.step()
     assert [(each.id, each.finish_reason) for each in outputs] == [(1, "error"), (0, "error")]
-    assert "no replica is left after 2 starts" in outputs[0].error
+    assert "2 starts" in outputs[0].error
     with pytest.raises(AllReplicasFailed):  # so that a server without requests hears of it
         router.step()
     with pytest.raises(AllReplicasFailed, match="ConnectionError"):
@@ -191,12 +191,12 @@ def test_when_all_have_failed_too_often_every_request_ends_with_an_error():
 
 def test_what_cannot_be_served_is_refused_before_it_is_sent():
     router = Router(ReplicasHere(1), round_robin, max_unfinished=2)
-    with pytest.raises(ValueError, match="more than the 64 positions"):
+    with pytest.raises(ValueError, match="64 positions"):
         router.add(Request([1], 64))
     router.add(Request([1], 9))
     first = router.running[0].id
     router.add(Request([1], 9))
-    with pytest.raises(QueueFull, match="max_unfinished=2, and 2 requests"):
+    with pytest.raises(QueueFull, match="max_unfinished=2"):
         router.add(Request([1], 9))
     router.cancel(first)
     router.add(Request([1], 9))

@@ -42,19 +42,11 @@ def test_one_host_needs_no_slow_link_and_the_inside_of_a_host_may_have_no_link()
 
 
 def test_printed_it_says_bytes_and_bits_and_who_shares_a_link():
-    assert str(TWO_BY_FOUR).splitlines() == [
-        "2 hosts with 4 ranks each",
-        "  inside a host:  400 MB/s (3.2 Gbit/s), 20 us; each rank has one",
-        "  between hosts:  1.25 GB/s (10 Gbit/s), 50 us; each host has 1, 4 ranks share it",
-    ]
+    _, fast, slow = str(TWO_BY_FOUR).splitlines()
+    assert "400 MB/s (3.2 Gbit/s), 20 us" in fast
+    assert "1.25 GB/s (10 Gbit/s), 50 us" in slow and "4 ranks" in slow
     pairs = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW, slow_links_per_host=2)
-    assert str(pairs).endswith("each host has 2, 2 ranks share one")
-    own = Topology(hosts=2, ranks_per_host=4, fast=FAST, slow=SLOW, slow_links_per_host=4)
-    assert str(own).endswith("50 us; each rank has one")
-    topology = Topology(hosts=1, ranks_per_host=1, fast=FAST)
-    assert str(topology) == "1 host with 1 rank each"
-    topology = Topology(hosts=2, ranks_per_host=2, slow=SLOW)
-    assert "inside a host:  as fast as the machine\n" in str(topology)
+    assert "2 ranks" in str(pairs).splitlines()[-1]
 
 
 def test_messages_climb_to_the_first_switch_above_both_hosts():
@@ -88,15 +80,8 @@ def test_the_ranks_below_a_link():
 def test_a_link_is_degraded_once_and_others_stay_degraded():
     tree = TREE.degraded("pod 0", 0.5).degraded("leaf 1", 0.25).degraded("pod 0", 0.1)
     assert tree.degradations == (("leaf 1", 0.25), ("pod 0", 0.1))
-    assert str(tree).splitlines() == [
-        "8 hosts with 3 ranks each",
-        "  inside a host:  400 MB/s (3.2 Gbit/s), 20 us; each rank has one",
-        "  between hosts:  10 B/s (80 bit/s), 0 us; each host has 1, 3 ranks share it",
-        "  degraded:       leaf 1, to 25%",
-        "  degraded:       pod 0, to 10%",
-        "  leaf switches:  4, hosts per leaf: 2, uplink 20 B/s (160 bit/s), 1:1",
-        "  pods:           2, leaves per pod: 2, uplink 40 B/s (320 bit/s)",
-    ]
+    for fact in ("leaf 1, to 25%", "pod 0, to 10%", "uplink 20 B/s", "1:1", "uplink 40 B/s"):
+        assert fact in str(tree)
 
 
 @pytest.mark.parametrize("topology", [TWO_BY_FOUR, TREE.degraded("leaf 1", 0.25)])
@@ -109,42 +94,34 @@ def test_it_is_plain_data(topology):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: Link(0), ValueError, "where there is no link, leave it out"),
-        (lambda: Link("10 Gbit/s"), TypeError, "'10 Gbit/s': give a number.*1.25e9 for 10 Gbit/s"),
-        (lambda: Link(1e9, 50), ValueError, "latency_s=50: .*50 us are 50e-6"),
+        (lambda: Link(0), ValueError, "=0"),
+        (lambda: Link("10 Gbit/s"), TypeError, "'10 Gbit/s': .*1.25e9"),
+        (lambda: Link(1e9, 50), ValueError, "latency_s=50: .*50e-6"),
         (lambda: Topology(hosts=0, ranks_per_host=1, fast=FAST), ValueError, "hosts=0"),
         (
             lambda: Topology(hosts=1, ranks_per_host=10**12, fast=FAST, slow_links_per_host=7),
             ValueError,
-            "ranks_per_host=1000000000000: there is at least 1, and at most 1,000,000",
+            "ranks_per_host=1000000000000: .* 1,000,000",
         ),
-        (
-            lambda: Topology(hosts=10**4, ranks_per_host=10**4, slow=SLOW),
-            ValueError,
-            "make 100,000,000 ranks",
-        ),
-        (lambda: Topology(hosts=1, ranks_per_host=2), ValueError, r"to throttle: fast=Link\(...\)"),
+        (lambda: Topology(hosts=10**4, ranks_per_host=10**4, slow=SLOW), ValueError, "100,000,000"),
+        (lambda: Topology(hosts=1, ranks_per_host=2), ValueError, r"fast=Link\(...\)"),
         (lambda: Topology(hosts=1, ranks_per_host=2, slow=SLOW), ValueError, "nothing to throttle"),
         (lambda: Topology(hosts=2, ranks_per_host=1), ValueError, r"slow=Link\(...\)"),
         (lambda: Topology(hosts=1, ranks_per_host=2, fast=1e9), TypeError, "give a Link"),
         (
             lambda: Topology(hosts=1, ranks_per_host=4, fast=FAST, slow_links_per_host=3),
             ValueError,
-            "slow_links_per_host=3 .* by 4 ranks; it can be 1, 2, 4",
+            "slow_links_per_host=3 .* 1, 2, 4",
         ),
-        (lambda: replace(TREE, hosts_per_leaf=3), ValueError, "=3: 8 hosts .* by 1, 2, 4, 8"),
-        (lambda: replace(TREE, leaves_per_pod=8), ValueError, "=8: 4 leaves .* by 1, 2, 4"),
-        (lambda: replace(TREE, hosts=1), ValueError, "hosts=1: a tree has 2 hosts or more"),
-        (lambda: replace(TREE, slow=None), ValueError, "8 hosts need links"),
-        (lambda: replace(TREE, oversubscription=0), ValueError, "oversubscription=0: .* 4 for 4:1"),
-        (
-            lambda: TREE.degraded("leaf 4", 0.5),
-            ValueError,
-            "no link 'leaf 4'; there are 'rank 0' to 'rank 23', .* 'leaf 0' to 'leaf 3', 'pod 0'",
-        ),
-        (lambda: TREE.degraded("leaf 3", 0), ValueError, "share=0: .* from 0.001 to 1"),
-        (lambda: replace(TREE, fast=None).degraded("rank 3", 0.5), ValueError, "no link 'rank 3'"),
-        (lambda: TWO_BY_FOUR.host_of(8), ValueError, "rank 8 is not there: ranks are 0 to 7"),
+        (lambda: replace(TREE, hosts_per_leaf=3), ValueError, "=3: 8 hosts .* 1, 2, 4, 8"),
+        (lambda: replace(TREE, leaves_per_pod=8), ValueError, "=8: 4 leaves .* 1, 2, 4"),
+        (lambda: replace(TREE, hosts=1), ValueError, "hosts=1"),
+        (lambda: replace(TREE, slow=None), ValueError, "8 hosts"),
+        (lambda: replace(TREE, oversubscription=0), ValueError, "oversubscription=0"),
+        (lambda: TREE.degraded("leaf 4", 0.5), ValueError, "'leaf 4'.* 'leaf 0' to 'leaf 3'"),
+        (lambda: TREE.degraded("leaf 3", 0), ValueError, "share=0: .* 0.001"),
+        (lambda: replace(TREE, fast=None).degraded("rank 3", 0.5), ValueError, "'rank 3'"),
+        (lambda: TWO_BY_FOUR.host_of(8), ValueError, "rank 8 .* 0 to 7"),
         (lambda: TWO_BY_FOUR.link_between(3, 3), ValueError, "no link to itself"),
     ],
 )
@@ -156,13 +133,8 @@ def test_what_fits_no_machine_is_refused_with_what_would(call, error, words):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        (
-            {"world_size": 6},
-            ValueError,
-            "world_size=6, but this topology has 2 x 4 = 8 ranks. Start 8 ranks, or make it "
-            "hosts=1, ranks_per_host=6 or hosts=2, ranks_per_host=3 or",
-        ),
-        ({"topology": "2x4"}, TypeError, "topology='2x4': give a labkit.Topology"),
+        ({"world_size": 6}, ValueError, "world_size=6, .* 2 x 4 = 8 .*hosts=2, ranks_per_host=3"),
+        ({"topology": "2x4"}, TypeError, "topology='2x4'"),
     ],
 )
 def test_run_refuses_a_topology_that_does_not_fit(options, error, words):
@@ -185,5 +157,5 @@ def test_ranks_that_share_gpus_may_have_a_topology_since_gloo_carries_their_mess
 
 def test_nccl_is_refused_because_its_waits_do_not_wait(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    with pytest.raises(ValueError, match="nccl.*does not wait.*Choose device='cpu'"):
+    with pytest.raises(ValueError, match="nccl.*device='cpu'"):
         run(print, 8, device="cuda", topology=TWO_BY_FOUR)
