@@ -177,8 +177,3 @@ def test_the_list_has_every_card_and_when_it_was_last_asked(labkit):
     assert status == 0 and f"{sum(name.startswith('co-') for name in BANK)} cards" in out
     (row,) = [line for line in out.splitlines() if line.split()[:1] == ["co-8"]]
     assert str(clock.day_of(clock.now_s())) in row
-
-
-def test_an_unknown_topic_is_an_error_in_one_line(labkit):
-    status, _, err = labkit("cards", "pipelines")
-    assert status == 2 and "near it: pipeline" in " ".join(err.split())

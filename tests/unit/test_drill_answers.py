@@ -225,45 +225,22 @@ def test_traps_are_told_apart_in_every_unit_that_may_be_typed():
     assert not question(9.5, "GiB", 3, traps).left_out
 
 
+def of_pp_2(unit="", **how):
+    return drill("pp-2", "", difficulty=1, notebook=None, unit=unit, **how)
+
+
 def test_a_prompt_that_keeps_a_number_to_itself_is_refused():
     def kept(p, m):
         return Solution(p / m, [], [])
 
     with pytest.raises(ValueError, match="kept: .* m"):
-        drill(
-            "pp-2",
-            "",
-            difficulty=1,
-            notebook=None,
-            prompt="{p} stages?",
-            draws={"p": (1,), "m": (2,)},
-            unit="",
-            between=("0", "1"),
-        )(kept)
-    with pytest.raises(ValueError, match="measure different things"):
-        drill(
-            "pp-2",
-            "",
-            difficulty=1,
-            notebook=None,
-            prompt="",
-            draws={},
-            unit="GB",
-            between=("1 s", "2 s"),
-        )
+        of_pp_2(prompt="{p}?", draws={"p": (1,), "m": (2,)}, between=("0", "1"))(kept)
+    with pytest.raises(ValueError, match="different"):
+        of_pp_2(prompt="", draws={}, unit="GB", between=("1 s", "2 s"))
 
 
 def test_a_drill_that_can_ask_nothing_says_so():
-    @drill(
-        "pp-2",
-        "",
-        difficulty=1,
-        notebook=None,
-        prompt="{p}?",
-        draws={"p": (1, 2)},
-        unit="",
-        between=("5", "6"),
-    )
+    @of_pp_2(prompt="{p}?", draws={"p": (1, 2)}, between=("5", "6"))
     def out_of_range(p):
         return Solution(p, ["so"], [Trap("twice", 2 * p, "No.")])
 

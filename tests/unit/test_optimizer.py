@@ -112,7 +112,7 @@ def test_a_number_that_trains_nothing_is_refused_by_name(name):
 @pytest.mark.parametrize("parameters", [3, [], ["w"], torch.ones(2, requires_grad=True)])
 def test_parameters_are_a_list_of_leaves(parameters):
     for optimizer in (SGD, AdamW):
-        with pytest.raises(TypeError, match=r"give an iterable of parameters, .*module.parameters"):
+        with pytest.raises(TypeError, match="module.parameters"):
             optimizer(parameters, 0.1)
 
 
