@@ -120,16 +120,6 @@ def test_what_is_due_comes_first_then_new_ones_and_what_is_known_is_left_alone()
     assert next_cards(cards, 1) == found[:1]
 
 
-def test_the_longest_overdue_comes_first_and_easier_new_ones():
-    due, others = cards_of("co")[:2], cards_of("ze")
-    for card, at_s in zip(due, (2e9, 1e9)):
-        practice.answer(subject(card), "good", at_s=at_s)
-    found = next_cards([*due, *others[::-1]], 99, now_s=4e9)
-    assert found[:2] == due[::-1]
-    difficulties = [card.difficulty for card in found[2:]]
-    assert difficulties == sorted(difficulties) != [card.difficulty for card in others[::-1]]
-
-
 def test_a_grade_is_remembered_with_the_points_that_were_missed():
     card = BANK["co-8"]
     assert grade(card, {1}) == rating_of(1, len(card.rubric))

@@ -119,12 +119,6 @@ def test_the_legend_shows_what_there_is_of_each_series():
     assert list(shown.values()) == [(True, True), (True, False), (False, True)]
 
 
-def test_it_is_a_small_picture_with_a_caption():
-    picture = viz.over_links(MEASURED, dict.fromkeys(MEASURED, seconds), title="tp", marks=LINKS)
-    assert repr(picture) == "<tp: all-reduce, overlapped>"
-    assert len(picture.png()) < 100_000
-
-
 ONE = {"a": {1e9: 1.0}}
 
 

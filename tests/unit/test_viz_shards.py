@@ -122,11 +122,3 @@ def test_where_words_do_not_fit_a_rank_has_its_colour_alone():
     assert [text for text in said(picture) if text.startswith("rank")] == ["rank 0\nrows 0-989"]
     (legend,) = [child for child in picture.axes[0].get_children() if hasattr(child, "get_texts")]
     assert [text.get_text() for text in legend.get_texts()] == ["rank 0", "rank 1"]
-
-
-def test_eight_tensors_on_eight_ranks_make_a_small_picture():
-    eight = {name: (shape, even_sharding(shape[0], 0, 8)) for name, (shape, _) in GPT.items()}
-    picture = viz.shards(eight, 8, title="everything")
-    assert len(picture.png()) < 100_000
-    assert repr(picture).startswith("<everything: token: w_VD 65 x 64 -> 9 or 8 x 64, query")
-    assert set(eight) | {"everything"} <= set(said(picture))

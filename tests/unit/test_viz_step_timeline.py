@@ -116,11 +116,6 @@ def test_of_many_classes_the_disturbed_and_the_edges_are_drawn():
     assert len(viz.simulated_step(step, rows=6).axes[0].get_yticklabels()) == 6
 
 
-def test_a_picture_of_100_000_ranks_is_small():
-    step = step_of(8, calc.simulate.Jitter(0.02), world_size=98_304, m=32)
-    assert len(viz.simulated_step(step).png()) < 100_000
-
-
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(TypeError, match="calc.simulate.step"):
         viz.simulated_step("a step")
