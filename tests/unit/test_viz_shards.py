@@ -4,22 +4,12 @@ import pytest
 from matplotlib.colors import to_hex
 
 from labkit import viz
-from labkit.tensor_parallel import REPLICATED, Sharding, HeadShares, even_sharding
+from labkit.tensor_parallel import HeadShares, Sharding, even_sharding
 from labkit.tensor_parallel.linear import head_sharding
 from labkit.viz import style
 
 SHARES = HeadShares(num_heads=4, num_kv_heads=2, num_ranks=4)
 KEYS = head_sharding([SHARES.keys(rank) for rank in range(4)], 16, 0)
-GPT = {
-    "token: w_VD": ((65, 64), even_sharding(65, 0, 4)),
-    "query: w_HD": ((64, 64), even_sharding(64, 0, 4)),
-    "key: w_KD": ((32, 64), KEYS),
-    "out: w_DH": ((64, 64), even_sharding(64, 1, 4)),
-    "up: w_FD": ((256, 64), even_sharding(256, 0, 4)),
-    "down: w_DF": ((64, 256), even_sharding(256, 1, 4)),
-    "norm: w_D": ((64,), REPLICATED),
-    "position: w_TD": ((32, 64), REPLICATED),
-}
 
 
 def said(picture):
@@ -81,7 +71,9 @@ def ranges(picture, shape, dim):
 def test_each_rank_has_its_rows_or_columns_in_its_colour(shape, sharding):
     picture = viz.shards({"w": (shape, sharding)}, 4)
     dim = sharding.dim % len(shape)
-    expected = {(part.start, len(part)): [colour(rank)] for rank, part in enumerate(sharding.ranges)}
+    expected = {
+        (part.start, len(part)): [colour(rank)] for rank, part in enumerate(sharding.ranges)
+    }
     assert ranges(picture, shape, dim) == expected
 
 
