@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel has the course's files, which `labkit course` writes."""
+"""Build settings that pyproject.toml cannot have: a wheel includes the course's files."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ class BuildWithCourse(build_py):
         if self.editable_mode:
             return
         target = Path(self.build_lib, "labkit", "course_files")
-        shutil.rmtree(target, ignore_errors=True)  # of another build
+        shutil.rmtree(target, ignore_errors=True)  # left by another build
         for file in (file for pattern in COURSE for file in HERE.glob(pattern)):
             copy = target / file.relative_to(HERE)
             copy.parent.mkdir(parents=True, exist_ok=True)

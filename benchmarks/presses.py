@@ -69,7 +69,7 @@ with labkit.Session(2) as session:
     while True:
         session.execute("import time; open('ready', 'w').close(); time.sleep(0.2)")
 """
-# What a terminal does for what it starts: a session, the terminal, and SIGINT as at a prompt.
+# A terminal gives its programs a session, itself as their terminal, and SIGINT as at a prompt.
 AT_A_TERMINAL = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -126,7 +126,7 @@ def main() -> None:
     print(f"Medians of a step. {machine()}")
     for world_size in (2, 4):
         by_rank = labkit.run(compare, world_size, (chosen,), timeout=600).values
-        seconds = by_rank[0][0]  # of the slowest rank already
+        seconds = by_rank[0][0]  # already the slowest rank's
         peaks = {name: max(rank_peaks[name] for _, rank_peaks in by_rank) for name in seconds}
         print(f"{world_size} ranks, {sum(p.numel() for p in GPT(CONFIG).parameters()) / 1e6:.1f} M")
         for name in seconds:

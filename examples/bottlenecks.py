@@ -35,7 +35,7 @@ from labkit.launch.machine import usable_cores
 from labkit.profile import Trace
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
-# What HTA 0.5 reports: idle, compute, non-compute and total in us, overlap in percent.
+# Reported by HTA 0.5: idle, compute, non-compute and total in us, overlap in percent.
 HTA = {
     "sampled_rank-0": (321378, 106252, 172428, 600058, 11.81),
     "sampled_rank-1": (328671, 135548, 136455, 600674, 20.05),

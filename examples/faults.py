@@ -91,7 +91,7 @@ def loop_in_another_order(world):
     """Rank 1 goes through the same tensors in the other order, on the same line."""
     tensors = {"weight": torch.ones(3), "bias": torch.zeros(3)}
     for name in sorted(tensors, reverse=world.rank == CULPRIT):
-        with world.label(name):  # what the call is for: both turns are one line
+        with world.label(name):  # the call's purpose: both turns are one line
             world.all_reduce(tensors[name])  # <-
 
 

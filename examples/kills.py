@@ -45,10 +45,10 @@ NUM_SAMPLES, BATCH = 10_000, 13  # 13 samples divide over no 4 ranks
 ADDRESSES = {"left": "10.231.88.1", "right": "10.231.88.2"}
 # Network namespaces. Two runs at once have their own.
 NAMESPACES = {host: f"labkit-kills-{os.getpid()}-{host}" for host in ADDRESSES}
-PLACES = ("left", "left", "right", "right")  # of ranks
+PLACES = ("left", "left", "right", "right")  # by rank
 CABLE = "cable0"
 PORT = 29512
-CLONE_NEWNET = 0x40000000  # of Linux
+CLONE_NEWNET = 0x40000000  # flag of Linux
 
 
 def train(group, folder, host, num_steps):

@@ -23,7 +23,7 @@ CONFIG = GPTConfig(vocab=256, context=16, num_layers=4, hidden=32, num_heads=4, 
 SETTINGS = TrainConfig(num_steps=10, num_sequences=8, dtype=torch.float64)
 NUM_MICROBATCHES, MAX_NORM = 4, 1.0
 COUNTED = "step 1"  # the first one sends shapes ahead of features, too
-# What 8 sequences in 4 microbatches, 4 layers and 4 heads can be cut into.
+# Layouts that divide 8 sequences in 4 microbatches, 4 layers and 4 heads.
 CHOICES = {"dp": (1, 2), "pp": (1, 2, 3, 4), "tp": (1, 2, 4)}
 AXES = ("tp", "pp", "dp", "norm")
 

@@ -44,7 +44,7 @@ from labkit.optimizer import Optimizer
 
 __all__ = ["LossScaler", "MasterWeights", "all_finite"]
 
-_GROWTH, _BACKOFF = 2.0, 0.5  # of the scale
+_GROWTH, _BACKOFF = 2.0, 0.5  # factors of the scale
 
 
 class LossScaler:

@@ -33,11 +33,11 @@ class TrainConfig:
     """Settings of training a GPT. Raises ValueError for a value that cannot train anything."""
 
     num_steps: int = 20
-    num_sequences: int = 8  # of the global batch, over all ranks
+    num_sequences: int = 8  # in the global batch, over all ranks
     optimizer: OptimizerName = "adamw"
     learning_rate: float = 3e-3
     momentum: float = 0.0  # SGD's
-    seed: int = 0  # of the parameters and of the batches
+    seed: int = 0  # for parameters and batches
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"file_extension": ".py", "name": "python", "pygments_lexer": "ipython3"},
 }
-CELL_METADATA = ("tags", "jupyter")  # what a reader or a test sees; `jupyter` may fold a cell
+CELL_METADATA = ("tags", "jupyter")  # fields for readers and tests; `jupyter` may fold a cell
 VOLATILE_MIME = "application/vnd.jupyter.widget-view+json"
 CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PICTURE_BYTES = 100_000

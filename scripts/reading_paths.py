@@ -31,7 +31,7 @@ LABKIT = Path(__file__).resolve().parents[1] / "labkit"
 Functions = set[tuple[str, str, int, int]]
 """(file below labkit/, name, first line, number of lines)"""
 
-# What everything uses: numbers of callers, the model and data that all strategies are shown on.
+# Files that everything uses: checks of arguments, the model and data of all strategies.
 EVERYWHERE = ("__init__.py", "arguments.py", "interrupts.py", "copies.py")
 MODEL = ("gpt_config.py", "model.py", "data.py", "optimizer.py", "train.py")
 RANKS = ("comm", "launch", "doctor")
@@ -76,7 +76,7 @@ def noted(found: Functions) -> Iterator[None]:
 def on_rank(world: Any, program: Callable[..., None]) -> Functions:
     """The functions that ran on this rank."""
     found: Functions = set()
-    program(world)  # what is imported runs, too
+    program(world)  # imported code runs, too
     with noted(found):
         program(world)
     return found

@@ -94,7 +94,7 @@ class Extent:
         while inner and sizes[inner - 1] == self.shape[inner - 1]:
             inner -= 1
         length = math.prod(sizes[max(inner - 1, 0) :])
-        # Those of the box that `start` to `stop` reaches, by number: each has a place in the dims
+        # The box's elements from `start` to `stop`, by number: each has a place in the dims
         # before the run's own.
         rest = torch.arange(self.start // length, -(-self.stop // length), device="cpu")
         here = length * rest

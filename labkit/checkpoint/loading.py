@@ -155,7 +155,7 @@ def _require_none(
         lacks = [file for file, ranks in of_files.items() if not ranks]
         raise Damaged(
             f"{folder / name} lacks {', '.join(lacks)}, and no checkpoint there is complete. "
-            "Mount the storage of all hosts; to begin anew, take another folder"
+            "Mount the storage of all hosts; to start from scratch, take another folder"
         )
 
 

@@ -6,7 +6,7 @@
     block 2                         receive   add       send
 
 While one block is added, the next is on its way, and the ranks further on have work as soon as the
-first block is through: k blocks over p links in a row take p + k - 1 times as long as one block
+first block has arrived: k blocks over p links in a row take p + k - 1 times as long as one block
 over one link, which is less than p whole tensors. An algorithm says what moves its blocks make, and
 `stream` makes them. A result goes into a new tensor, or into the caller's `out`.
 """

@@ -153,7 +153,7 @@ def train_step(
         total = F.cross_entropy(logits_BtV.flatten(0, 1), targets_Bt.flatten(), reduction="sum")
         part = total / max(1, batch.num_targets)
     with group.region("backward"):
-        # Of these the model takes the mean over the ranks, and the sum is meant.
+        # The model takes the mean of these over the ranks, but needs the sum.
         (part * group.size).backward()
     with group.region("reduce"):
         model.reduce_gradients()

@@ -168,7 +168,7 @@ def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> li
         for bucket in buckets
         for name, parameter in zip(bucket.names, bucket.parameters, strict=True)
     }
-    # Those that arrive last come first in a module, as far as buckets know.
+    # In the order of the module: its first parameters get their gradients last.
     parameters = {name: parameters[name] for name in reversed(order)}
     if [tuple(each) for each in cut(parameters, bucket_bytes)] == [each.names for each in buckets]:
         return buckets

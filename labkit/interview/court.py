@@ -292,7 +292,7 @@ def findings(claim: Claim, *, measure: bool = True, anew: bool = False) -> list[
 
     measure: make real runs, which takes some seconds; each is made once in a process.
     Bytes and counts are measured now. Times are those of the `record`, and so the same on every
-    machine. anew: measure times now, too.
+    machine. `anew=True` measures times now, too.
     """
     return list(_findings(claim, measure, anew))
 

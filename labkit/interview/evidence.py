@@ -32,7 +32,7 @@ from labkit.calc.result import Result
 from labkit.calc.units import UNITS
 from labkit.interview import runs
 
-_DENOMINATOR = 1000  # of a fraction in words
+_DENOMINATOR = 1000  # tolerance of a fraction in words
 
 
 def ratio(share: Any) -> tuple[int, int]:
@@ -182,7 +182,7 @@ _ABOUT = re.compile(
 )
 _BELOW, _ABOVE = ("nearly", "almost", "under", "less than"), ("over", "more than")
 _ABOUT_SHARE = 0.05
-_ROUNDING = 1e-9  # of the number: floating point, and a 5 that should round up
+_ROUNDING = 1e-9  # relative: floating point, and a 5 that should round up
 
 
 @dataclass(frozen=True, slots=True)

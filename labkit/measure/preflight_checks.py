@@ -197,7 +197,9 @@ def _of_links(links: dict[Ranks, float], hosts: list[str], times: float) -> list
 def _of_ranks(ranks: list[RankCheck], times: float, free_bytes: float) -> list[Finding]:
     speeds, disks = dict[Ranks, float](), dict[Ranks, float]()
     others = []
-    usual_s = median(x.clock_s for x in ranks) if len(ranks) > 2 else 0.0  # of two: rank 0's
+    usual_s = (
+        median(x.clock_s for x in ranks) if len(ranks) > 2 else 0.0
+    )  # with two clocks, rank 0's
     for r, x in enumerate(ranks):
         speeds[(r,)] = x.flops_per_s
         if x.first_wrong:

@@ -164,7 +164,7 @@ def rounds_of_pairs(n: int, topology: Topology | None = None) -> tuple[tuple[Pai
 
 def _tournament(n: int) -> Iterator[Pair]:
     """All pairs in order of the rounds of a round-robin tournament (the circle method)."""
-    places = list(range(n + n % 2))  # of an odd n one more: its partner sits out
+    places = list(range(n + n % 2))  # with an odd n, the partner of one more sits out
     for _ in range(len(places) - 1):
         for a, b in zip(places[: len(places) // 2], reversed(places)):
             if max(a, b) < n:

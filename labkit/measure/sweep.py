@@ -24,7 +24,7 @@ Call = Callable[[], object]
 
 _ITEMSIZE = 4  # float32
 _LARGEST = 2**32
-# What ranks hold, so that every partial sum is a whole number that float32 holds exactly.
+# Values of ranks whose partial sums are all whole numbers that float32 holds exactly.
 _PERIOD = 251
 
 
@@ -44,7 +44,7 @@ def collectives(
         measured.draw()                  # the same as curves
 
     sizes: bytes of the tensor on each rank, as numbers or as text. algorithms: names ("ring",
-    "gloo", ...; a wrong one is told all of them), your own functions fn(x, group), or
+    "gloo", ...; a wrong one lists all of them), your own functions fn(x, group), or
     measure.Algorithm where yours has a formula. repetitions: calls of each per size, of which the
     median counts. topology: a labkit.Topology to measure on throttled links. timeout: of the run.
 

@@ -202,7 +202,7 @@ class ExpertChoiceRouter(Router):
         for of_group in probs_NE.split(checked_groups(group_tokens, len(probs_NE))):
             num_tokens = len(of_group)
             taken = min(num_tokens, expert_capacity(num_tokens, self.num_experts, self.top_k, 1.0))
-            # of equals the earlier token
+            # on equal scores the earlier token first
             order_EN = of_group.T.argsort(dim=1, descending=True, stable=True)
             tokens.append(before + order_EN[:, :taken])
             before += num_tokens

@@ -306,7 +306,7 @@ def require_sharded_over_ep(module: nn.Module, mesh: Mesh) -> None:
 @torch.no_grad()
 def _reduce(parameters: Iterable[Tensor], group: Group, divisor: int, label: str) -> None:
     gradients = [p.grad for p in parameters if p.grad is not None]
-    if not gradients:  # of experts, on a rank that has none; its dp neighbours have none either
+    if not gradients:  # no experts on this rank, nor on its dp neighbours
         return
     flat = flattened(gradients)
     flat /= divisor  # before the sum, which in float16 may overflow where the mean fits

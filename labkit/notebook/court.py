@@ -178,7 +178,7 @@ def judge(key: str, *, measure: bool = True, anew: bool = False) -> Shown:
     """Show the trial of a claim. KeyError names the claims that there are.
 
     measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
-    marked with ~, and come from the court's record. anew: measure them on this machine.
+    marked with ~, and come from the court's record. `anew=True` measures them on this machine.
     """
     claim = claim_of(key)
     found = findings(claim, measure=measure, anew=anew)

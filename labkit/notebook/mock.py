@@ -106,7 +106,7 @@ class MockInterview:
         """End the interview because another one starts."""
         if self.is_going:
             self._report()
-            say(self._note, "This interview ended here, because another one was begun.")
+            say(self._note, "This interview ended here, because another one was started.")
 
     def _ask(self) -> None:
         assert self.interview is not None

@@ -130,7 +130,7 @@ class Pipeline:
             spans.append(Span(op, start, time.perf_counter()))
             if made is not None and consumer(product, num_stages) is not None:
                 self._stage_messages.send(product, made)
-            del taken, made  # what has been used is let go before the next message is taken
+            del taken, made  # free used tensors before the next message is taken
             in_flight = max(in_flight, len(work.held))
         self._stage_messages.end()
         if self.tied is not None:
@@ -251,7 +251,7 @@ class Work:
             checks.output(y, x, op, self._stages[op.stage])
             if op.stage == self._last:
                 y = self._part_of_loss(y, op)
-        end = get_gradient_edge(y) if y.requires_grad else None  # of frozen first stages
+        end = get_gradient_edge(y) if y.requires_grad else None  # None in frozen first stages
         self.held[op.stage, op.microbatch] = _Held(x, end, deferred)
         return y
 

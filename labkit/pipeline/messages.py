@@ -231,7 +231,9 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
     """
     _require_ranks(rows)
     messages, position = _PostedMessages(), [0] * len(rows)
-    under_way: list[list[tuple[Link, int]] | None] = [None] * len(rows)  # of the current action
+    under_way: list[list[tuple[Link, int]] | None] = [None] * len(
+        rows
+    )  # messages of the current action
     ready = deque(range(len(rows)))
     while ready:
         rank = ready.popleft()

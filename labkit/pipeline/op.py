@@ -44,7 +44,7 @@ class Kind(StrEnum):
     W = "W"
 
 
-# What an operation yields, as those name it that wait for it: (kind, stage, microbatch), of kind F
+# The product of an operation, as waiting operations name it: (kind, stage, microbatch), kind F
 # for the output, I for the gradient of the input, W for the weights'. An Op equals its tuple; plain
 # tuples are cheaper to make, and a large schedule needs half a million.
 Product = tuple[Kind, int, int]

@@ -201,6 +201,6 @@ def zero_bubble_v(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[
     )
     done: Counter[tuple[Kind, int]] = Counter()
     for kind, stage in pattern:
-        if done[kind, stage] < m:  # what the pattern has more of than there are microbatches
+        if done[kind, stage] < m:  # the pattern may have more operations than microbatches
             yield Op(kind, stage, done[kind, stage])
             done[kind, stage] += 1

@@ -245,7 +245,7 @@ def peak_memory(
     return peaks
 
 
-_ROUNDING = 1e-6  # of a unit
+_ROUNDING = 1e-6  # in the unit of time
 
 
 def in_time(timing: Timing, unit: float = 1.0, most: int = 40) -> str:

@@ -72,7 +72,7 @@ def _in_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
         raise _deadlock(schedule, position, done)
 
 
-# What a kind of operation yields, and what its stage must have made before: in F, I and W.
+# The product of each kind of operation, and the products it needs of its stage: F, I and W.
 _YIELDS = {
     Kind.F: (Kind.F,),
     Kind.B: (Kind.I, Kind.W),

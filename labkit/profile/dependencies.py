@@ -33,7 +33,7 @@ from labkit.profile.step_trace import Exchange, RankTrace, Trace
 
 STALL, LONG_S = "stall", 1e-3
 """A gap of the host is a stall from this many seconds on."""
-_LAST_MOMENT = 0.2  # of a transfer
+_LAST_MOMENT = 0.2  # share of a transfer
 
 
 @dataclass(frozen=True, slots=True)

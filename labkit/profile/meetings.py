@@ -1,7 +1,7 @@
 """Match kernels of different ranks into collectives, where their order alone is not enough.
 
     rank 0   |--------- waits ----------|- moves -|      kernels of one collective end together,
-    rank 1                              |---------|      and none ends before the last has begun
+    rank 1                              |---------|      and none ends before the last has started
 
 Kernels of old profilers have no name of the collective, and no group, and a file may lack some. The
 n-th of one kind on a rank need not belong to the n-th on another: times must not contradict that.

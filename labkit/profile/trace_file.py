@@ -104,7 +104,7 @@ class Event:
         if not isinstance(shape, list) or len(shape) > 64:
             return None
         sizes = [_whole(size) for size in shape]
-        # Of a list of tensors the sizes are lists themselves: [[10], [20]].
+        # The sizes of a list of tensors are lists themselves: [[10], [20]].
         return [_bounded(1 if size is None else size) for size in sizes]
 
 

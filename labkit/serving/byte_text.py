@@ -15,7 +15,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-END = 0xFF  # of a text or of a turn: answers stop here
+END = 0xFF  # end of a text or of a turn: answers stop here
 ROLES = {"system": 0xF8, "developer": 0xF8, "user": 0xF9, "assistant": 0xFA}
 
 

@@ -65,7 +65,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         self._group = group
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="prefill")
         self._coming: dict[int, futures.Future[list[Tensor]]] = {}
-        self._nothing = cache.copy_out(-1)  # of no sequence: the layout of what is sent
+        self._nothing = cache.copy_out(-1)  # no sequence: gives the layout of the tensors to send
 
     def add(self, request: Request) -> int:
         """Like Engine. The request waits until its keys and values have come."""

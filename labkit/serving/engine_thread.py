@@ -234,7 +234,7 @@ class _Answer:
 
 
 BOUNDS_S = (*(m * 10.0**e for e in (-3, -2, -1, 0) for m in (1, 2.5, 5)), 10.0, math.inf)
-ENDS = ("stop", "length", "cancelled", "refused", "error")  # of requests
+ENDS = ("stop", "length", "cancelled", "refused", "error")  # outcomes of requests
 
 
 class Histogram:

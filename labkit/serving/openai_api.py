@@ -8,8 +8,8 @@
                 data: {"choices": [{"text": "():", ...}]}           for each part with text
                 data: [DONE]
 
-Errors are {"error": {"message", "type", "param", "code"}} with these statuses, and in a stream that
-has begun an event:
+Errors are {"error": {"message", "type", "param", "code"}} with these statuses, or an event if the
+stream has started:
 
     400  a field that is wrong, or not supported      404  another model, another URL
     413  a body above 1 MiB (guard.py)                503  the engine has failed or is closing

@@ -312,7 +312,7 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
         own = _made(make_engine, world, args)
         engine: EngineClient = own if world.size == 1 else Leader(own, world)
         connection.send(_Ready(engine.config, engine.capacity, engine.num_free_pages))
-        ids: dict[int, int] = {}  # of the engine -> of the requests that it serves
+        ids: dict[int, int] = {}  # id in the engine -> id of the request
         while True:
             outputs = _take_in(connection, engine, ids)
             for output in engine.step():

@@ -313,7 +313,7 @@ def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Eng
         cache = PagedCache(
             decoder.cache_config, num_pages, dtype=weight.dtype, device=str(weight.device)
         )
-    except RuntimeError as error:  # of the allocator
+    except RuntimeError as error:  # from the allocator
         raise ValueError(
             f"there is no memory for {MAX_RUNNING} sequences of context={model.config.context}, "
             f"{num_pages} pages: {str(error):.100}"

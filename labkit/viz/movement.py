@@ -16,7 +16,7 @@ _UNKNOWN = "#e4e4e4"
 _ROW_INCHES = 0.28
 _CELL_HEIGHT, _HEADING, _MAX_CELL_WIDTH = 0.78, 1.5, 1.8
 _NAME_WIDTH, _ARROW_WIDTH = 1.9, 1.4
-_DIGIT_WIDTH, _SMALLEST_POINTS = 0.68, 6.3  # of the type size; type size
+_DIGIT_WIDTH, _SMALLEST_POINTS = 0.68, 6.3  # per point of type; points
 Cells = list[float] | None
 
 

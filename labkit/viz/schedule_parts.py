@@ -33,7 +33,7 @@ from labkit.pipeline import Kind, Schedule, Timing
 from labkit.viz import style
 from labkit.viz.style import Picture
 
-# Of a row of height 1: the gap between rows is where messages are drawn.
+# For a row of height 1. Messages are drawn in the gap between rows.
 TOP, BOTTOM = 0.12, 0.88
 _FEW_ARROWS = 60  # more arrows cannot be followed
 
@@ -222,7 +222,7 @@ def draw_numbers(axes: Axes, numbers: Sequence[Number]) -> None:
 @cache
 def outline(text: str) -> Path:
     """Return the digits' shape, centred on the origin, for a type size of 1."""
-    size = 100.0  # of outlines at size 1 a font keeps too few decimals
+    size = 100.0  # a font keeps too few decimals of outlines at size 1
     path = TextPath((0, 0), text, size=size, prop=FontProperties())
     box, zero = path.get_extents(), TextPath((0, 0), "0", size=size).get_extents()
     middle = Affine2D().translate(-(box.x0 + box.x1) / 2, -(zero.y0 + zero.y1) / 2)

@@ -117,7 +117,7 @@ class Zero2Optimizer(Zero1Optimizer):
     def _begin_pass(self, number: int) -> None:
         """Begin a backward pass, by the autograd engine's number, at its first gradient."""
         for bucket in self._buckets:
-            bucket.drop()  # of a pass that has failed
+            bucket.drop()  # left from a failed pass
         self._pass, self._num_started = number, 0
         torch.autograd.Variable._execution_engine.queue_callback(self._end_pass)
 

@@ -202,7 +202,7 @@ def test_another_interview_ends_the_one_before():
     first.start()
     first.skip()
     second = mock_interview(10, seed=1)
-    assert first.report is not None and "another one was begun" in first._note.value
+    assert first.report is not None and "another one was started" in first._note.value
     assert len(progress.events(kind="mock")) == 1 and second.report is None
     mock_interview(10, seed=2)
     assert second.report is None, "one that was never started has no report"

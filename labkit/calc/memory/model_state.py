@@ -110,7 +110,7 @@ class Recipe:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
-# Of 8-bit states each block of 256 values, in bitsandbytes, has a float32 scale of its own. (The
+# In bitsandbytes, each block of 256 values of 8-bit states has its own float32 scale. (The
 # paper has blocks of 2048.)
 _QUANTIZED = 1 + 4 / 256
 

@@ -14,7 +14,7 @@ in k blocks, one behind the other:
 
     steps   = first + every (k-1)         seconds = steps (alpha + D/k beta)
 
-first: steps until the first block is through, 0 if there is nowhere to go. every: steps from one
+first: steps until the first block has arrived, 0 on a single rank. every: steps from one
 block to the next. With more blocks the last rank starts earlier, and each costs its latency.
 
 Paper: Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994.

@@ -40,7 +40,7 @@ ALGORITHMS = MappingProxyType(
         "halving_doubling": halving_doubling_all_reduce,
     }
 )
-NUMEL = 840  # of float32: a multiple of 2 to 8
+NUMEL = 840  # float32 elements, a multiple of 2 to 8
 LINK = Link(bandwidth_bytes_per_s=20e6, latency_s=3e-3)
 """So slow that this machine has time to spare."""
 NBYTES = 2**20

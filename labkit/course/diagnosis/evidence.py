@@ -118,5 +118,5 @@ def of_128_gpus(what: str) -> float:
 
 
 def _steps(trace: Trace) -> list[Terms]:
-    (steps,) = profile.breakdown(trace).values()  # of the one rank
+    (steps,) = profile.breakdown(trace).values()  # the steps of the only rank
     return steps

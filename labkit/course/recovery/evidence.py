@@ -44,7 +44,7 @@ _CONFIG = GPTConfig(context=16, num_layers=1, hidden=32, num_heads=2, ffn=64)
 _SETTINGS = TrainConfig(num_sequences=4, dtype=torch.float64)
 _HALF = 4  # steps before the checkpoint, and after it
 _A_STEP = 2  # rollouts that a step learns from; three are generated meanwhile
-_FAILS_IN = 5  # of 8 steps, with a checkpoint after each fourth
+_FAILS_IN = 5  # 8 steps, with a checkpoint after each fourth
 NUM_WORKERS = 2
 # Leaves a file with its round and its process. No model is trained, and nothing is sent.
 _WORKER = """

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from labkit.calc.result import Result
 from labkit.calc.units import UNITS, Quantity, Typed, counted, read, usual_mistake
 
-_ROUNDING = 1e-9  # of converting to a unit and back
+_ROUNDING = 1e-9  # error of converting to a unit and back
 _TOO_LONG = 1e9  # from here on with a power of ten: 3.14e23
 
 

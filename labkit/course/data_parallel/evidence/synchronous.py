@@ -315,7 +315,7 @@ def begun_in_backward(framework: str) -> int:
     """Return how many of LAYERS buckets rank 0 started to send before the last layer's backward
     ended."""
     timeline = run_of(framework).timeline[0]
-    _, last_s = region_of(timeline, "backward")  # of the layer that comes last
+    _, last_s = region_of(timeline, "backward")  # the last layer's backward
     first: dict[str | None, float] = {}
     for each in operations_in(timeline, "step"):
         if each.kind == "send":

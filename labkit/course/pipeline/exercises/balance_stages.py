@@ -32,7 +32,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 def right(costs: Sequence[int], num_stages: int) -> int:
     """The cost of the slowest stage at best, by dynamic programming."""
     upto = [0, *accumulate(costs)]
-    best = upto  # of the first n layers in one stage, then in k
+    best = upto  # the cost of the first n layers in one stage, then in k
     for k in range(2, num_stages + 1):
         best = best[:k] + [
             min(max(best[i], upto[n] - upto[i]) for i in range(k - 1, n))

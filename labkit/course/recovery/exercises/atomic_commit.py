@@ -26,7 +26,7 @@ OLDER = "loads step"
 RIGHT = "every load gives the newest whole state"
 AS_TEXT = "loads step 999, and 10000 was saved"
 NEXT = 20_000, b"next"
-Judge = Callable[[Any, Any], str]  # of a folder's files, and of the states that a load may give
+Judge = Callable[[Any, Any], str]  # (a folder's files, the states that a load may give) -> mistake
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
@@ -70,7 +70,7 @@ def worst_end(
 ) -> str:
     """The end that tells most of those that go wrong: first what a kill alone does, and loses."""
     ends, chance = [], random.Random(0)
-    # What is kept of the bytes, and of the names, that were not synced.
+    # The unsynced bytes and names that a power cut keeps.
     ways: list[Any] = [(KILL, True, True), (BYTES, False, True), (NAMES, True, False)]
     ways += 12 * [("a power cut", chance, chance)]  # the more, the more names have changed
     for count, operation in enumerate(performed, start=1):

@@ -53,7 +53,7 @@ def setup(draw: g.Draw, spare: Any, remainder: int | None) -> dict[str, Any]:
 def terms(its: dict[str, Any], level: int) -> dict[str, float]:
     """Return the bytes of the fullest rank at a level, in the order of the contract."""
     n = its["num_params"]
-    shard = len(range(0, n, its["dp"]))  # of rank 0, where parameters are dealt out in turn
+    shard = len(range(0, n, its["dp"]))  # rank 0's, since parameters are dealt out in turn
     return {
         "optimizer": its["optimizer_bytes"] * (n, shard, shard, shard)[level],
         "gradients": its["gradient_bytes"] * (n, n, shard, shard)[level],
