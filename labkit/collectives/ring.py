@@ -2,8 +2,9 @@
 
 It adds to plain.py: a long chunk travels in blocks of BLOCK_BYTES. While one block is added, the
 next is on its way, and a rank passes a block on as soon as it has it. The two phases are then one
-stream of blocks. Whole chunks take up to 1.5 times as long. Each phase can be called alone, a sum
-can be left in place, and arguments are checked.
+stream of blocks. Whole chunks take up to 1.5 times as long. A rank posts its send and its receive
+as one (`group.together()`): on nccl two ranks that both send first may wait for each other. Each
+phase can be called alone, a sum can be left in place, and arguments are checked.
 
 Steps: 2(n-1). Wire: every rank sends each chunk but one, twice: 2(n-1)/n of x. In no
 all-reduce made of messages does the busiest rank send less (a tree lets its leaves send only x, and

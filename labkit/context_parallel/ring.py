@@ -1,7 +1,8 @@
 """Ring attention with gradients, for any placement of tokens. The second rung.
 
 It adds to plain.py: a backward pass; placements that give all ranks equal work; heads of queries
-that share keys; attention without a mask; and scores in tiles, whatever the length of the sequence.
+that share keys; attention without a mask; scores in tiles, whatever the length of the sequence; and
+sends and receives that are posted as one, for nccl.
 
 Backward sends keys and values round once more. The gradients of kv s begin at rank s + 1, follow
 one step behind and grow at each rank; the last message brings them home, to what rank s has added
