@@ -94,7 +94,7 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
             and tuple(value.shape) == fragment["shape"]
             and value.numel() > 0
         ):
-            # States of a one-number parameter have one number too: only the step count is no element.
+            # States of a one-number parameter have one number too; only the step is no element.
             is_scalar = not fragment["shape"] and name == "step"
             value = (
                 value if is_scalar else _row(value, fragment)[fragment["start"] : fragment["stop"]]

@@ -153,7 +153,7 @@ def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solu
             Trap(
                 "accumulation left out",
                 rate * (batch // k) / base,
-                "What one step averages over is the batch: accumulated microbatches belong to it.",
+                "The batch is all that a step averages over, with accumulated microbatches.",
             ),
             Trap(
                 "square-root scaling",
@@ -211,7 +211,7 @@ def gradient_buckets(params: float, precision: int, cap: int) -> Solution:
             Trap(
                 "rounded down",
                 precision * numel // (cap * mib),
-                "What is left over needs a bucket too.",
+                "The remaining gradients need a bucket too.",
             ),
             Trap(
                 "the other precision",

@@ -75,7 +75,7 @@ def active_parameters(
             f"An expert has 3 x {hidden:,} x {ffn:,} = "
             f"{calc.count_text(mlp_parameters(config, ffn))} parameters.",
             f"{k} of them in each of {layers} layers: {active['experts']}.",
-            f"What every token goes through: "
+            f"Parameters that every token goes through: "
             f"{calc.count_text(float(active) - float(active['experts']))}.",
             f"Together {active}, of {whole} in all.",
         ],
@@ -303,7 +303,7 @@ def all_to_all_bytes(ep: int, tokens: int, hidden: int, k: int, experts: int) ->
         [
             f"Choices: {tokens:,} x {k} = {tokens * k:,} rows of {hidden:,} x 2 B.",
             f"{ep - 1}/{ep} of them go to other ranks: {calc.bytes_text(dispatch)} to dispatch.",
-            f"As much comes back to combine: {calc.bytes_text(forward)} sent.",
+            f"Combining sends as much back: {calc.bytes_text(forward)} sent.",
         ],
         [
             Trap(

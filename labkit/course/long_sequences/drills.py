@@ -160,7 +160,7 @@ def causal_imbalance(tokens: int, n: int) -> Solution:
             Trap(
                 "without the mask's half on the diagonal",
                 2 / n,
-                "Of its own block the last rank computes one half only.",
+                "The last rank computes only one half of its own block.",
             ),
         ],
     )

@@ -186,7 +186,7 @@ def interleaved_bubble(p: int, v: int, m: int) -> Solution:
             f"A virtual stage takes 1/{v} of a stage's time: the bubble is {p - 1}/{v} "
             "microbatches long.",
             f"Relative to ideal time: {p - 1}/({v} x {m}) = {100 * ideal:.3g}%.",
-            f"Of the total: {p - 1}/({v} x {m} + {p - 1}) = {100 * share:.3g}%.",
+            f"Relative to the total: {p - 1}/({v} x {m} + {p - 1}) = {100 * share:.3g}%.",
         ],
         [
             Trap(
@@ -202,7 +202,7 @@ def interleaved_bubble(p: int, v: int, m: int) -> Solution:
             Trap(
                 "the plain share divided by v",
                 share_of_bubble(p, m) / v,
-                "What is divided by v is the bubble; the step gets shorter with it.",
+                "The bubble is divided by v, and the step gets shorter with it.",
             ),
             Trap(
                 "v p stages",
@@ -234,7 +234,7 @@ def zero_bubble_share(p: int, m: int) -> Solution:
         [
             "Weight gradients wait until the bubble, and fill two thirds of it.",
             f"Relative to ideal time (p - 1)/(3 m) = {100 * ideal:.3g}% is left.",
-            f"Of the total: {p - 1}/({3 * m} + {p - 1}) = {100 * share:.3g}%; 1F1B has "
+            f"Relative to the total: {p - 1}/({3 * m} + {p - 1}) = {100 * share:.3g}%; 1F1B has "
             f"{100 * share_of_bubble(p, m):.3g}%.",
         ],
         [
@@ -290,7 +290,7 @@ def in_flight(p: int, stage: int, m: int) -> Solution:
             Trap(
                 "the stages before it",
                 stage + 1,
-                "What counts is how long the way to the last stage and back is.",
+                "The length of the way to the last stage and back counts.",
             ),
             Trap(
                 "its own left out",
@@ -353,7 +353,7 @@ def one_f_one_b_saving(each: float, p: int, m: int) -> Solution:
 
 @drill(
     "pp-1",
-    "What a stage sends",
+    "Traffic of a stage",
     difficulty=2,
     notebook=_NOTEBOOK,
     prompt="A pipeline of {p} stages, {hidden} hidden features, bf16. In a step it takes {m} "

@@ -187,7 +187,7 @@ def _kept(
 
 @drill(
     "sp-1",
-    "What sequence parallelism saves",
+    "Savings of sequence parallelism",
     difficulty=3,
     notebook="07_tensor_parallel",
     prompt=_LAYER_PROMPT + _CONVENTION + "Scores are recomputed (selective). How many bytes fewer "

@@ -314,7 +314,7 @@ def hierarchical_seconds(
 
 @drill(
     "co-5",
-    "What crosses between hosts",
+    "Traffic between hosts",
     difficulty=2,
     notebook=_NOTEBOOK,
     prompt="{hosts} hosts of {per_host} GPUs all-reduce {numel} bf16 gradients hierarchically: "
@@ -354,7 +354,7 @@ def hierarchical_slow_bytes(hosts: int, per_host: int, numel: int) -> Solution:
             Trap(
                 "the bytes inside the host",
                 sent.fast,
-                "Those stay on the fast links: the two phases in the host.",
+                "The two phases in the host stay on the fast links.",
             ),
             Trap("one phase instead of two", sent.slow / 2, "Between hosts it is an all-reduce."),
             Trap(

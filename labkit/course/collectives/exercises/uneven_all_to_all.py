@@ -92,7 +92,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "has rows for another rank",
-        "What was cut out of x is not the block that counts say. Block s begins where the blocks "
+        "The rows cut out of x are not the block that counts say. Block s begins where the blocks "
         "before it end, at sum(counts[:s]); x.split(counts.tolist()) cuts them all.",
         g.patch("x.split(counts.tolist())", "[x[:count] for count in counts]"),
         hint=2,

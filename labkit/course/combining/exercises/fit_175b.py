@@ -229,7 +229,7 @@ MOST = 'lambda each: (-each["{}"], _seconds(task, each))'
 LAYOUT_MISTAKES = [
     g.Mistake(
         "recomputes where it need not",
-        "Of all layouts that fit, take the fastest. Full recomputation is a third more compute. "
+        "Take the fastest of all layouts that fit. Full recomputation is a third more compute. "
         "tp and a smaller microbatch also make activations smaller.",
         g.patches(
             SECONDS,

@@ -52,8 +52,8 @@ COMPRESSION = [
     ),
     g.Mistake(
         "sends entries of the gradient alone",
-        "What earlier steps left out comes back only if it is added first. Places and values are "
-        "those of gradient + owed.",
+        "Entries that earlier steps left out are sent only if they are added first. Places and "
+        "values are those of gradient + owed.",
         g.patch("due = gradient + owed", "due = gradient.clone()"),
         seen=lambda s: g.close(s.y[1], s.args[0][s.y[0]]),
         hint=2,

@@ -86,7 +86,7 @@ MISTAKES = [
     ),
     Mistake(
         "counts time outside the step",
-        "Of a kernel that crosses an edge of the step, the part inside counts: from "
+        "If a kernel crosses an edge of the step, only the part inside counts: from "
         "max(start, step start) to min(end, step end), if that is not empty.",
         patch("(max(start, step[0]), min(end, step[1])) for start", "(start, end) for start"),
         hint=2,

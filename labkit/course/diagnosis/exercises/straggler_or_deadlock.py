@@ -262,7 +262,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "follows a cycle for ever",
-        "In a cycle the waits come back to where you have been. Remember the path, and stop there.",
+        "In a cycle the waits lead back to a visited rank. Remember the path, and stop there.",
         g.patch("while rank not in path:", "while True:"),
         hung=lambda s: len(culprits(s.xs)[1]) > 1,
         hint=3,

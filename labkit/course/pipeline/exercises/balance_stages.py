@@ -107,7 +107,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "fills each stage to the average",
-        "Whether a stage is full depends on the layers that come later. With stages filled one by "
+        "The best size of a stage depends on the layers that come later. With stages filled one by "
         "one, the excess adds up in one stage.",
         [g.program(FILLING.replace("FULL", full)) for full in ("mine >= aim", "mine + cost > aim")],
     ),

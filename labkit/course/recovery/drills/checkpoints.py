@@ -158,7 +158,7 @@ def outage_cost(gpus: int, timeout: float, restart: float, interval: float) -> S
             Trap(
                 "repeated work left out",
                 calc.lost_gpu_hours(gpus, until_noticed_s=timeout, restart_s=restart),
-                "What was done since the last checkpoint is lost as well.",
+                "Work since the last checkpoint is lost as well.",
             ),
             Trap("GPU-minutes", lost * 60, "GPU-hours were asked for."),
         ],

@@ -220,8 +220,8 @@ MISTAKES = [
     ),
     g.Mistake(
         "does not sync before append returns",
-        "What was written is in the page cache: a power cut takes it, and the job believes it to "
-        "be durable. Sync the file before append returns.",
+        "The bytes are in the page cache: a power cut loses them, and the job believes them to be "
+        "durable. Sync the file before append returns.",
         g.patch('        self.disk.sync("log")\n        self.rollouts', "        self.rollouts"),
         seen=lambda s: s.y == UNSYNCED.format("append"),
         hint=2,

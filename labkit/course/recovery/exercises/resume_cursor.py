@@ -255,9 +255,9 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
-        "keeps what it has begun when a state is loaded",
-        "What was shuffled, iterated or loaded ahead before load_state_dict is of another place. "
-        "Drop it, also in a rollback: the next step begins at the place that was loaded.",
+        "keeps samples loaded ahead when a state is loaded",
+        "Samples shuffled, iterated or loaded ahead before load_state_dict are of another place. "
+        "Drop them, also in a rollback: the next step begins at the place that was loaded.",
         g.patches("self.begun = None", OLD, OLD + WITH_NEW_PLACE),
         hint=2,
     ),
@@ -278,7 +278,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "shuffles in another order after a restart",
-        "A generator that runs on from epoch to epoch begins anew with the process. Make the order "
+        "A generator that runs on from epoch to epoch restarts with the process. Make the order "
         "of an epoch from seed and epoch.",
         g.patch(
             *(ORDER, f"{ORDER}\n        vars(self).setdefault('first', epoch)"),

@@ -87,7 +87,7 @@ def useful_places(lengths: tuple[int, ...]) -> Solution:
             Trap(
                 "idle places",
                 1 - total / (num * longest),
-                "Those are the places that make no token for anybody.",
+                "That is the share of places that make no token.",
             ),
             Trap(
                 "shortest over longest",

@@ -115,7 +115,7 @@ MISTAKES = [
     g.Mistake(
         "does not let a scale be as small as it is",
         "Tiny weights have a tiny scale. With clamp(min=1e-8), or with an epsilon that is added, "
-        "their scale is too large, and they come back as zeros. Replace only a scale of 0.",
+        "their scale is too large, and they become zeros. Replace only a scale of 0.",
         g.patches(
             f"torch.stack([{AMAX} for each in groups], 1) / 7",
             f"torch.stack([{AMAX} for each in groups], 1).clamp(min=1e-5) / 7",
