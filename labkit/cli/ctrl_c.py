@@ -65,7 +65,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _remove_its_folder() -> None:
-    """What multiprocessing removes when the interpreter ends, which it does not now."""
+    """Remove what multiprocessing would remove when the interpreter ends, which it does not now."""
     module = sys.modules.get("multiprocessing.process")
     if module is not None and (folder := module.current_process()._config.get("tempdir")):
         import shutil  # it is there, with tempfile

@@ -199,7 +199,7 @@ def _show_plan(found: calc.plan.Plan) -> None:
 def profile(
     traces: Annotated[
         list[Path],
-        typer.Argument(help="What export_chrome_trace has written, one file per rank, or folders."),
+        typer.Argument(help="Files of export_chrome_trace, one per rank, or folders."),
     ],
     before: Annotated[
         list[Path] | None,

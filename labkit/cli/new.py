@@ -203,7 +203,7 @@ def card(
 @new.command()
 def drill(
     name: Annotated[str, typer.Argument(help="A name for a Python function.")],
-    topic: Annotated[str, typer.Option(help="What it is about, such as co-2.")],
+    topic: Annotated[str, typer.Option(help="The topic, such as co-2.")],
 ) -> None:
     """Write a drill to fill in."""
     _check_name(name)

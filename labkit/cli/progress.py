@@ -41,7 +41,7 @@ def progress() -> None:
     if begun:
         out.print(_exercise_table(begun))
     not_begun = len(found.exercises) - len(begun)
-    out.print(Text(f"Exercises not begun: {not_begun}; `labkit list` shows them"))
+    out.print(Text(f"Exercises not started: {not_begun}; `labkit list` shows them"))
     if not find_workspace().has_learners_files:
         out.print(Text(f"To work on them: {HOW_TO_MAKE_ONE}"))
     for what, tally in (("Predictions", found.predictions), ("Votes on claims", found.votes)):
@@ -130,7 +130,7 @@ def _next(found: Standing) -> str:
 
 
 def _score(interview: Event) -> str:
-    """Of an event that an import may have brought, too."""
+    """For an event that an import may have brought, too."""
     score = interview.detail.get("score")
     return f"{score:.0%}" if isinstance(score, (int, float)) else "without a score"
 

@@ -30,10 +30,10 @@ from labkit.grade import catalog, hints
 from labkit.grade.workspace import Workspace, find_learners_workspace
 
 END = "\x04"  # Ctrl-D; also what a terminal that is gone is read as
-# What an arrow or F5 sends, and Alt with another key: the last character is a letter, but no key.
+# An arrow, F5 or Alt with a key sends several: the last is a letter, but no key.
 _SEVERAL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O.|[^[O])?")
 _TICK_MS = 200
-# What a file that is missing, unreadable or broken raises; it may be mended while one watches.
+# Errors of a file that is missing, unreadable or broken; it may be mended while one watches.
 _TROUBLE = (UnicodeDecodeError, OSError)
 
 

@@ -37,7 +37,7 @@ MACHINERY = (_LABKIT, *([] if _TORCH is None else [os.path.dirname(_TORCH) + os.
 _TYPING_EXTENSIONS = _file_of("typing_extensions")
 _HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
 _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
-# What torch.compile has written: by torch.fx, and by Inductor, in whatever folder it was told to.
+# Files that torch.compile writes: by torch.fx, and by Inductor, in any folder.
 _OF_FX = "<eval_with_key>"
 _OF_INDUCTOR = re.compile(r"/(?P<folder>..)/c(?P=folder)[a-z2-7]{49}\.py$")
 _RESUMED = "torch_dynamo_resume_in_"
@@ -88,7 +88,7 @@ def call_text(code: CodeType, instruction: int) -> str:
     return " ".join(b" ".join(lines).decode(errors="replace").split())
 
 
-# Who handed over the work that runs in this context, on another thread.
+# The caller that handed over the work that runs in this context, on another thread.
 _HANDED_OVER_AT: ContextVar[tuple[Place, ...]] = ContextVar("handed over at", default=())
 
 

@@ -131,7 +131,7 @@ class Journal:
         call: who calls, from `caller`; asked here where not given.
         """
         site, origin, *_ = call or self.caller()
-        # Those that torch has recorded too: recorder.py compares the numbers.
+        # The collectives that torch has recorded too: recorder.py compares the numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         flags = (BLOCKING if blocking else 0) | (SHARED if medium == SHARED_MEMORY else 0)
         if threading.get_ident() != self._main_thread:

@@ -113,7 +113,7 @@ class Pending(Generic[Result]):
         return self._result
 
 
-# Of each thread: hooks of a backward pass may run beside the main one.
+# One per thread: hooks of a backward pass may run beside the main one.
 _label: ContextVar[str | None] = ContextVar("label", default=None)
 
 

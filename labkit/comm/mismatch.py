@@ -47,7 +47,7 @@ class Aspect(Enum):
     ORDER = "order of calls"
 
 
-# What must be equal on all ranks, in the order in which it is worth telling.
+# Must be equal on all ranks; reported in this order.
 EQUAL: dict[Aspect, Callable[[Operation], Any]] = {
     Aspect.KIND: lambda operation: operation.kind,
     Aspect.MEDIUM: lambda operation: operation.medium,
@@ -78,7 +78,7 @@ ADVICE = {
     Aspect.DTYPE: "Both sides must pass the same dtype: convert before the call.",
     Aspect.SHAPE: "Both sides must pass the same shape: pad to the longest, or exchange the sizes "
     "first and use an operation that takes uneven parts (all_to_all with splits).",
-    Aspect.SPLITS: "What one rank sends another must be what that one expects: exchange the "
+    Aspect.SPLITS: "Two ranks must agree on the rows that one sends the other: exchange the "
     "numbers of rows first, with an all_to_all of the send_splits.",
     Aspect.ORDER: "Different tensors meet in one call. Make the calls in one order on every rank, "
     "such as that of sorted names. If they are meant to meet, put both under one label on every "
@@ -178,7 +178,7 @@ def among(operations: Mapping[int, Operation]) -> Difference | None:
         if len({value(operation) for operation in operations.values()}) > 1:
             return Difference(aspect, {rank: [each] for rank, each in operations.items()})
     for (rank, operation), (other, its) in itertools.permutations(operations.items(), 2):
-        # What a rank keeps for itself, it gets from itself: the backend checks that.
+        # The backend checks the rows that a rank keeps for itself.
         if operation.splits is None or its.splits is None:
             continue
         sent = operation.splits[0][its.group.index(other)]

@@ -45,8 +45,8 @@ class Operation:
     index: int
     """Position in this rank's journal, from 0."""
     kind: str
-    """Of a Group: one of journal.KINDS, such as send, all_reduce, broadcast, barrier or split. What
-    torch itself recorded has torch's names."""
+    """One of journal.KINDS, such as send, all_reduce, broadcast, barrier or split. Operations that
+    torch itself recorded have torch's names."""
     blocking: bool
     group: tuple[int, ...]
     """The group's members as global ranks."""
@@ -55,11 +55,11 @@ class Operation:
     """From 1: the n-th collective of this group; for send and recv, the n-th message from this
     source to this destination within the group."""
     reduce: str | None
-    """Of a reduction: sum, mean, max or min."""
+    """How a reduction combines numbers: sum, mean, max or min."""
     peer: int | None
     """Global rank of a send's destination, a recv's source, or a collective's root."""
     dtype: str
-    """Of that tensor, without "torch.": float32."""
+    """The tensor's dtype without "torch.": float32."""
     shape: tuple[int, ...]
     payload_bytes: int
     """Bytes of the tensor that the caller passed."""
@@ -76,11 +76,11 @@ class Operation:
     done_s: float | None
     failed: bool
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """Of an all_to_all: rows sent to, and received from, each member."""
+    """Rows that an all_to_all sends to, and receives from, each member."""
     callers: tuple[Site, ...] = ()
     """The reader's lines that led to `origin`, out to the function that runs on the rank."""
     label: str | None = None
-    """What the program called it, with `Group.label`; None where it did not."""
+    """The name that the program gave it with `Group.label`, or None."""
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
     in_background: bool = False
@@ -93,7 +93,7 @@ class Operation:
 
     @property
     def is_part_of_a_call(self) -> bool:
-        """Whether labkit or torch has posted it, for another call that the reader has written.
+        """True if labkit or torch posted it, on behalf of another call that the reader has written.
 
         Not where something in between has handed on the reader's own `group.send(x, 1)`.
         """

@@ -3,7 +3,7 @@
 Each is written the same way: check, enter in the journal, hand over, deliver (member.py). These are
 the yardstick; labkit.collectives writes the algorithms out with send and recv. Operations return
 new tensors and leave their arguments alone; `out=x` works in place. With `wait=False` (and for
-isend and irecv) the operation comes back as a Pending. No gradient flows through them. What each
+isend and irecv) the operation is returned as a Pending. No gradient flows through them. What each
 puts on the wire is stated in traffic.py.
 
     before, ranks 0..2               after

@@ -46,7 +46,7 @@ _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FUNCTIONAL = os.path.join("distributed", "_functional_collectives.py")
-_INNERMOST = 8  # of a stack's frames: what they call is not the reader's
+_INNERMOST = 8  # such frames of a stack are not the reader's
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -58,7 +58,7 @@ _DTYPES = {
     "Char": "int8",
     "Bool": "bool",
 }
-# Of these every rank passes the same dtype and shape. (all_to_all takes uneven parts, and only
+# Every rank passes these the same dtype and shape. (all_to_all takes uneven parts, and only
 # the root of a scatter passes anything.)
 _UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_base")
 
@@ -73,7 +73,7 @@ class Recorded:
     `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
     `is_known`: whether the rank has answered; where not, it may have handed over anything.
     `has_handlers`: the program handles signals, and may do anything when one comes.
-    `awaited`: which of the operations it waits for, as the C++ call that it is in has begun it.
+    `awaited`: the operation that it waits for, because the C++ call that it is in started it.
     """
 
     operations: Sequence[Operation] = ()
@@ -137,7 +137,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
 def dump(prefix: str) -> None:
     """Write the record of this rank to `prefix` and its number, for `torchfrtrace`. Any thread.
 
-    A process group of gloo enters its members into the record before it has been told its name
+    A process group of gloo enters its members into the record before it knows its name
     (torch 2.13), and torchfrtrace fails with a KeyError. So names and members are entered here. Of
     a group that is destroyed nobody knows the members, and its collectives are left out.
     """
@@ -207,7 +207,7 @@ def _operation(
         site=place,
         origin=place,
         posted_s=posted_s,
-        waited_s=None if is_of_a_group else posted_s,  # whether a Group waits, its journal knows
+        waited_s=None if is_of_a_group else posted_s,  # a Group's journal says whether it waits
         done_s=posted_s if is_done else None,
         failed=False,
     )
@@ -249,7 +249,7 @@ def _is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def _has_handlers() -> bool:
-    """Whether the program handles signals, which it does while its main thread waits for a lock."""
+    """Return whether the program handles signals, also while its main thread waits for a lock."""
     own = signal.valid_signals() - {signal.SIGINT, signal.SIGTERM}  # these come from outside
     return any(callable(signal.getsignal(number)) for number in own)
 
@@ -257,11 +257,11 @@ def _has_handlers() -> bool:
 def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
     """Return which of these the main thread waits for, or None where that is not certain.
 
-    To have begun a collective is not to wait for it. A frame of C++ does not say what it does, but
-    the record has the Python stack with which each operation was begun: where the thread still
-    stands in that very call, such as dist.all_reduce() or backward() with DDP, it waits for the
-    oldest one begun there. (In torch's own function it is some lines further, in work.wait().)
-    Or it waits for the tensor of a functional collective, and has begun only one.
+    A thread that started a collective need not wait for it. A frame of C++ does not say what it
+    does, but the record has the Python stack with which each operation was started: where the
+    thread still stands in that very call, such as dist.all_reduce() or backward() with DDP, it
+    waits for the oldest one started there. (In torch's own
+    function it is some lines further, in work.wait().) Or it waits for the tensor of a functional collective, and has started only one.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [(f.f_code.co_filename, f.f_code.co_name, n) for f, n in traceback.walk_stack(frame)]

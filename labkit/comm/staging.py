@@ -42,7 +42,7 @@ _ROLES = {
 def through_host(process_group: dist.ProcessGroup, device: torch.device) -> Any:
     """Return the process group for a Group on `device`: staged where gloo meets a GPU.
 
-    Every other process group comes back as it is: nothing is added to a call on the CPU or on nccl.
+    Every other process group is returned as it is. Calls on the CPU or on nccl take no longer.
     """
     if device.type == "cpu" or process_group.name() != "gloo":
         return process_group

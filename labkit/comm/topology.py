@@ -110,7 +110,7 @@ class Tier(NamedTuple):
     """Below a node."""
     links: int
     bandwidth_bytes_per_s: float
-    """Of each link; infinite: not throttled."""
+    """Bandwidth of each link; infinite: not throttled."""
 
 
 class Port(NamedTuple):

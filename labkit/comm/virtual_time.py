@@ -45,7 +45,7 @@ class _Event(NamedTuple):
     """Among those of one moment: what ends, what begins, operations by number."""
     kind: int
     number: int
-    """Of the operation or the region in its list."""
+    """The position of the operation or the region in its list."""
 
 
 def replay(

@@ -11,9 +11,9 @@ In this order, and the first that fits is the verdict:
     busy        nobody waits
 
 The first three are proofs: what these ranks wait for cannot come. Unless the rank that should
-bring it has other threads, which may still do so: then it is told, and the run goes on, but for
-threads that all wait themselves, as a communication thread does (in data_parallel). The others may
-end well.
+bring it has other threads, which may still do so: then it is reported, and the run goes on, except
+for threads that all wait themselves, as a communication thread does (in data_parallel). The others
+may end well.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def diagnose(views: Sequence[View]) -> Verdict:
 def diagnose_now(views: Sequence[View]) -> Verdict:
     """The same of a run under way, however much it has done: of journals their ends alone count.
 
-    What is in them has been compared by the ranks, each operation before it was begun; the ends are
+    What is in them has been compared by the ranks, each operation before it started; the ends are
     for a program that caught what its rank said and went on. torch's record was compared by nobody.
     """
     operations = [Timeline(list(view.operations[-_RECENT:])) for view in views]
@@ -132,7 +132,7 @@ def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
 
 
 def _unless_threads_bring_it(verdict: Verdict, views: Sequence[View]) -> Verdict:
-    """A proof; or, where other threads of its ranks may still post something, told with that."""
+    """Return the verdict as a proof, or say that other threads of its ranks may still post."""
     if _cannot_bring(views, verdict.ranks):
         return replace(verdict, is_proof=True)
     busy = [rank for rank in verdict.ranks if views[rank].has_others_at_work]
@@ -250,7 +250,7 @@ def _busy(views: Sequence[View]) -> Verdict:
     running = [rank for rank, view in enumerate(views) if view.stage is Stage.RUNNING]
     if starting:
         text = f"{ranks_named(starting)} {verb(starting, 'was')} still starting"
-        todo = "What the function imports, and its arguments when they are unpickled, take time."
+        todo = "Imports of the function and unpickling its arguments take time."
         return Verdict(Fault.BUSY, text, todo, tuple(starting))
     if not running:
         return Verdict(Fault.BUSY, "no rank is in the function any more")

@@ -34,7 +34,7 @@ def cure(halts: Sequence[Halt]) -> str:
 
 
 def halt_of(pid: int | None, proc: Path = _PROC) -> Halt | None:
-    """What keeps a process from running; None where nothing does, or nobody can say (no Linux)."""
+    """Return what keeps a process from running; None: nothing, or unknown (no Linux)."""
     try:
         stat = (proc / str(pid) / "stat").read_text(errors="replace")
         # pid (name) state ...: a name may hold blanks and brackets of its own.

@@ -17,7 +17,7 @@ Row = TypeVar("Row", bound=Hashable)
 
 
 def doing(view: View) -> str:
-    """What one rank does: `waits in all_reduce #4`, `returned after all_reduce #3`."""
+    """Return what one rank does: `waits in all_reduce #4`, `returned after all_reduce #3`."""
     if view.is_stopped:
         return _stopped(view, _stands(view))
     if view.stage is Stage.STARTING:
@@ -32,7 +32,7 @@ def doing(view: View) -> str:
 
 
 def activity(view: View) -> str:
-    """What a rank does that waits for no other: `computes`, or why it does not."""
+    """Return what a rank does that waits for no other: `computes`, or why it does not."""
     if view.halt is not None:
         return view.halt.said
     return "sleeps or blocks" if view.recorded.is_idle else "computes"

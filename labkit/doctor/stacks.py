@@ -45,11 +45,11 @@ class Stack:
     num_other_threads: int = 0
     """Threads in Python besides the one that runs the function: they may communicate, too."""
     is_held: bool = False
-    """Whether all of its threads wait for one of them, or for another rank: none goes on alone."""
+    """True if all of its threads wait for one of them, or for another rank: none goes on alone."""
 
 
 MUTE = Stack(num_other_threads=1)
-"""Of a rank that was asked and has not answered: it may have any number of threads."""
+"""The stack of a rank that was asked and has not answered: it may have any number of threads."""
 
 
 def read(path: Path) -> Stack:
@@ -79,7 +79,7 @@ def read(path: Path) -> Stack:
 
 
 def _identity(thread: str) -> str:
-    """What faulthandler calls a thread, as in `Current thread 0x7f01 (most recent call first):`."""
+    """Return faulthandler's name of a thread: `Current thread 0x7f01 (most recent call first):`."""
     return found[0] if (found := re.search("0x[0-9a-f]+", thread.strip().split("\n")[0])) else ""
 
 

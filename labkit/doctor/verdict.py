@@ -29,11 +29,11 @@ class Verdict:
     text: str
     """One sentence that names ranks, operations and lines; no full stop."""
     advice: str = ""
-    """What to do about it, or where to look."""
+    """The next step, or where to look."""
     ranks: tuple[int, ...] = ()
     """Whose code to look at first."""
     is_proof: bool = False
-    """Whether the run cannot end any more."""
+    """True if the run cannot end any more."""
 
     def __str__(self) -> str:
         """The sentence, and the advice on a line of its own."""
@@ -47,7 +47,7 @@ class Stage(Enum):
     RUNNING = "running"
     RETURNED = "returned"
     IDLE = "idle"
-    """Of a session: it takes no part in this cell."""
+    """The rank of a session takes no part in this cell."""
     RAISED = "raised"
     DIED = "died"
 
@@ -86,7 +86,7 @@ CALL_ALIKE = (
 )
 COUNT_MESSAGES = "Count the messages of both sides, and look whom each names as its neighbour."
 NOT_RECORDED = (
-    "What torch itself issues is known from its Flight Recorder, which has neither roots nor "
+    "Operations that torch itself issues come from its Flight Recorder, which has no roots and no "
     "reduce ops: compare those first."
 )
 MIXED = (

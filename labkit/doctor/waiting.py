@@ -34,7 +34,7 @@ def blocked_in(operations: Sequence[Operation]) -> Operation | None:
 
 @dataclass(frozen=True)
 class View:
-    """What is known of one rank.
+    """All that is known of one rank.
 
     `operations`: its journal; `recorded`: what torch did without a Group (empty where not asked).
     `stack`: where its function is, and whether it has threads besides that one.
@@ -65,7 +65,7 @@ class View:
         return self.stack.num_other_threads > 0
 
     def is_unheard_of(self, wanted: Operation) -> bool:
-        """Whether only the rank knows its part, and it has not answered. A dead one never will."""
+        """Return whether only the rank knows its part, and has not answered. A dead one cannot."""
         has_answered = self.recorded.is_known or self.stage is Stage.DIED
         return is_foreign(wanted) and not has_answered
 
@@ -102,11 +102,11 @@ class Wait:
     operation: Operation
     missing: tuple[int, ...]
     unheard: tuple[int, ...] = ()
-    """Those of them that have not told what they handed to torch: their part may be there."""
+    """The missing ranks that have not reported what they handed to torch: it may be there."""
 
     @property
     def absent(self) -> list[int]:
-        """Those whose part is surely missing."""
+        """Return the ranks whose part is certainly missing."""
         return [rank for rank in self.missing if rank not in self.unheard]
 
     @property

@@ -11,7 +11,7 @@ writing. Down is from a failure to the first step after it: detection, restart o
 The failure model: the ranks together fail once in `mtbf_s` on average, at random (a Poisson
 process), while they run or load. They do not fail while they are down or being started. So a turn
 of work T and write W, with restarts R, takes (M + R) (e^((T + W)/M) - 1) on average, M being
-`mtbf_s`. If restarts failed and began anew as well, the first factor would be M e^(R/M) (Daly 2006,
+`mtbf_s`. If restarts failed and were repeated, the first factor would be M e^(R/M) (Daly 2006,
 equation 13; calc.lost_share), which is 2% more at R = M/5.
 
 How far formulas hold, by steps between saves, on two cores: steps of 7 ms, writes of 51, restarts
@@ -59,14 +59,14 @@ _NUM_RANKS, _MOST_FAILURES, _AT_ONCE = 2, 200, 4
 
 
 class Failure(NamedTuple):
-    """What ends an attempt: `rank` is killed so many seconds after it began."""
+    """The end of an attempt: `rank` is killed so many seconds after it began."""
 
     after_s: float
     rank: int
 
 
 class Event(NamedTuple):
-    """What an attempt does from a moment on: "step", "write", "down", or "end"."""
+    """The activity of an attempt from a moment on: "step", "write", "down", or "end"."""
 
     at_s: float
     attempt: int
@@ -101,7 +101,7 @@ class Goodput:
 
     @property
     def means_s(self) -> tuple[float, float, float]:
-        """Of a step, a write and a restart; nothing for what there was none of."""
+        """Mean seconds of a step, a write and a restart, without those that never happened."""
         spent = (self.useful_s, self.writing_s, self.down_s)
         nums = (self.num_steps, self.num_writes, self.num_failures)
         step_s, write_s, restart_s = (x / max(1, num) for x, num in zip(spent, nums, strict=True))
@@ -158,7 +158,7 @@ def account(events: Sequence[Event]) -> Goodput:
         if event.kind != "step":
             spent["down" if event.kind == "end" else event.kind] += seconds
         else:
-            # What this step took before was in vain, killed or undone.
+            # The earlier time of this step is lost: killed or undone.
             spent["repeated"] += useful.get(event.step, 0.0)
             useful[event.step] = seconds
     kinds = [event.kind for event in known]

@@ -39,7 +39,7 @@ def healers(quorum: Quorum) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Held:
-    """What healing copies: all that a replica's next step depends on."""
+    """The state that healing copies: all that a replica's next step depends on."""
 
     model: nn.Module
     contents: Contents

@@ -88,7 +88,7 @@ class Change:
 
 @dataclass
 class _Pulse:
-    """What the monitor knows of one rank. A rank that never came is silent since the beginning."""
+    """The monitor's knowledge of one rank. A rank that never came is silent since the beginning."""
 
     heard_s: float
     moved_s: float

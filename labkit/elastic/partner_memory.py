@@ -159,7 +159,7 @@ def load_newest(memory: PartnerMemory, checkpointer: Checkpointer) -> Loaded | N
 
 
 def _newest_step(checkpointer: Checkpointer) -> int:
-    """Of what its load would take; -1 where there is nothing complete."""
+    """Return the step that a load would take; -1 where there is nothing complete."""
     try:
         found = find(checkpointer.folder, checkpointer.group)
     except Damaged:
@@ -183,6 +183,6 @@ def partners(host_of: Sequence[int]) -> list[int]:
     for rank, host in enumerate(host_of):
         after = hosts[(hosts.index(host) + 1) % len(hosts)]
         there = [other for other, its in enumerate(host_of) if its == after]
-        number = host_of[:rank].count(host)  # of this rank on its host
+        number = host_of[:rank].count(host)  # this rank's number on its host
         found.append(there[number % len(there)])
     return found

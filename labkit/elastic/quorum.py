@@ -8,7 +8,7 @@
        <------------------------------------------       False: step 7 is void, nobody takes it
     ask(step 7)      ask(step 7)                    -->
        <------------------------------------------       quorum 2: members 0 1, newest step 7
-    all-reduce in a new group         begins anew
+    all-reduce in a new group         restarts
     vote(yes)        vote(yes)        ask(step 0)   -->
        <------------------------------------------       True: step 7 is committed
     ask(step 8)      ask(step 8)                    -->
@@ -17,7 +17,7 @@
 
 - A quorum is formed when every living replica has asked. The first one waits for all replicas.
 - Living: it has asked before, and its heart (heartbeat.py) is neither frozen nor dead. So nobody
-  waits for a replica that begins anew until it asks. One that hangs while its heart beats holds
+  waits for a replica that restarts until it asks. One that hangs while its heart beats holds
   all others, to the timeout of the job.
 - A step is committed when every member of its quorum votes yes. A member that dies or freezes
   before its vote makes the step void for all. So all living members decide the same.
@@ -62,12 +62,12 @@ _LOOK_S = 0.05
 
 
 class NoReplicaLeft(RuntimeError):
-    """No living replica has the newest state. Begin anew from a checkpoint."""
+    """No living replica has the newest state. Restart from a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Quorum:
-    """Who takes part from a step on.
+    """The replicas that take part from a step on.
 
     `number`: of the process group. `members`: replicas, in the order of their ranks in the group.
     `steps`: how many steps each of them has committed. `step`: the newest of these.

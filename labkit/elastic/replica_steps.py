@@ -17,7 +17,7 @@
                 optimizer.step()
 
 When a replica dies, the others lose the step in flight. Their processes, models and compiled code
-stay. A whole job that begins anew (restarts.py) loses all of that, and the steps since its save.
+stay. A whole job that restarts (restarts.py) loses all of that, and the steps since its save.
 
     void step    The all-reduce failed, or a member died before its vote. Model and optimizer have
                  not changed, since the program takes only a committed step. `extra` is put back.
@@ -105,7 +105,7 @@ class Replica:
     def begin_step(self) -> Group:
         """Wait for a quorum; heal, if this replica or another member is behind.
 
-        Returns the group of the members. It stays the same while they do. A step that was begun
+        Returns the group of the members. It stays the same while they do. A step that was started
         and has no `commit` becomes void for all. NoReplicaLeft where no living replica has the
         newest state. RuntimeError before `hold`.
         """

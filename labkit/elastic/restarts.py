@@ -1,4 +1,4 @@
-"""Restart a job after a failure: every rank begins anew and loads the newest checkpoint.
+"""Restart a job after a failure: every rank restarts and loads the newest checkpoint.
 
     attempt 0   4 ranks   load: nothing   steps 0 1 2 3 4 5   rank 2 is killed
     attempt 1   3 ranks   load: step 4    steps 4 5 6 7       a host returns: save(8), Restart
@@ -41,7 +41,7 @@ from labkit.launch.run import remember_attempt
 
 
 class Restart(Exception):
-    """Raised by every rank after a save, in the same step: begin anew with the next size.
+    """Raised by every rank after a save, in the same step: restart with the next size.
 
     It is a planned change, such as a host that returns, and not one of `restarts`.
     """
@@ -55,12 +55,12 @@ class Attempt:
     start_s: float
     end_s: float
     error: RunError | None
-    """What ended it; None where all ranks returned, or raised Restart."""
+    """The error that ended it; None where all ranks returned, or raised Restart."""
 
 
 @dataclass(frozen=True)
 class ElasticRun:
-    """What `elastic.run` returns."""
+    """The result of `elastic.run`."""
 
     run: Run
     """The Run of the attempt that returned."""
@@ -115,16 +115,16 @@ def run(
         attempts.append(Attempt(size, start_s, time.monotonic(), error))
         if error is not None:
             _require_restart_helps(attempts, restarts)
-            notes.tell(f"attempt {number} failed: {_first_line(error)}. All ranks begin anew.")
+            notes.tell(f"attempt {number} failed: {_first_line(error)}. All ranks restart.")
         elif result is not None and not _is_planned_change(result):
             notes.tell_late_messages(result)
             return ElasticRun(result, attempts)
 
 
 def seconds_lost(steps_made: Sequence[tuple[float, int]]) -> float:
-    """What a failure cost: the longest wait for a new step, less the usual one.
+    """Return the cost of a failure: the longest wait for a new step, less the usual one.
 
-    It has all of noticing, beginning anew and repeating. steps_made: (seconds, step) for each step
+    It includes detection, the restart and repeated steps. steps_made: (seconds, step) for each step
     that was made, in order; repeated ones, too.
     """
     reached: dict[int, float] = {}
@@ -155,7 +155,7 @@ def _checked_sizes(world_size: int, sizes: Sequence[int] | None) -> Sequence[int
 
 
 def _is_planned_change(result: Run) -> bool:
-    """Whether the ranks raised Restart. RuntimeError where some of them did and others returned."""
+    """Return whether the ranks raised Restart. RuntimeError where some did and others returned."""
     raised = [isinstance(value, Restart) for value in result.values]
     if any(raised) and not all(raised):
         raise RuntimeError(

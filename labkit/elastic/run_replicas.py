@@ -1,4 +1,4 @@
-"""The driver of replicas: each one in a thread, which starts it anew when it dies.
+"""The driver of replicas: each one in a thread, which restarts it when it dies.
 
     thread 0   attempt 0 -------------------------------------------------> returned
     thread 1   attempt 0 -------------------------------------------------> returned
@@ -33,10 +33,10 @@ from labkit.launch.run import RunThread, remember_attempt
 
 @dataclass(frozen=True)
 class ReplicasRun:
-    """What `run_replicas` returns."""
+    """The result of `run_replicas`."""
 
     values: list[Any]
-    """What each replica returned; None for one that has failed, or was frozen at the end."""
+    """The value of each replica; None for one that has failed, or was frozen at the end."""
     attempts: list[list[Attempt]]
     """The starts of each replica."""
     quorums: list[Quorum]
@@ -98,7 +98,7 @@ def run_replicas(
 
 @dataclass
 class _Job:
-    """What all replicas share. is_over: none is started any more."""
+    """State that all replicas share. is_over: none is started any more."""
 
     fn: Callable[..., Any]
     args: Sequence[Any]
@@ -172,7 +172,7 @@ def _require_one_returned(lives: Sequence[_Life], coordinator: Coordinator) -> N
     attempts.sort(key=lambda attempt: attempt.end_s)
     *_, cause = [attempt.error for attempt in attempts if not _has_no_state(attempt.error)]
     raise NoReplicaLeft(
-        f"no replica is left after {len(coordinator.commits)} committed steps: begin anew from a "
+        f"no replica is left after {len(coordinator.commits)} committed steps: restart from a "
         f"checkpoint. The last one ended with: {cause}"
     ) from cause
 

@@ -40,7 +40,7 @@ class Subject:
     exercises: tuple[str, ...]
     """Names, in reading order."""
     topics: tuple[dict[str, Any], ...]
-    """What interviews ask about it: see labkit.interview.cards.Topic."""
+    """Its topics in interviews: see labkit.interview.cards.Topic."""
 
     @property
     def folder(self) -> Path:
@@ -62,7 +62,7 @@ class Exercise:
     hints: tuple[str, ...]
     """Three: the concept, the invariant, the first line that goes wrong."""
     say: str
-    """What to say about it in an interview."""
+    """The answer to give in an interview."""
     follow_ups: tuple[str, ...]
 
 

@@ -70,7 +70,7 @@ def _kind(value: Any) -> str:
 
 
 def common_factor(results: Iterable[tuple[Any, Any]]) -> float | None:
-    """What every right number must be multiplied by to give the one that was got, within 1%.
+    """Return the factor from every right number to the one that was got, within 1%.
 
     results: (got, right). None where there is no such number, where anything else differs, or where
     there are no two different numbers, which tell a factor from chance.

@@ -136,7 +136,7 @@ def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: floa
 def observe_mistakes(
     grader: Grader, solution: str, cases: tuple[Case, ...], n: int
 ) -> dict[Patch, list[Observed]]:
-    """What the mistakes that have no predicate do with these cases, by patch.
+    """Return what the mistakes that have no predicate do with these cases, by patch.
 
     Of several ranks it takes one more launch for each program that does not end on all cases; it is
     not asked again. Patches that do not fit are left out: the solution is not there, or was edited.
@@ -236,7 +236,7 @@ def _from_journal(timeline: Timeline, region: str) -> list[Event]:
 
 
 def _records(path: Path, num_cases: int) -> list[RankSeen]:
-    """What a rank left of each case; nothing of those that it did not come to the end of."""
+    """Return what a rank left of each case; nothing of those that it did not come to the end of."""
     seen: list[RankSeen] = []
     ends = FileNotFoundError, EOFError, pickle.UnpicklingError
     with contextlib.suppress(*ends), path.open("rb") as file:

@@ -75,7 +75,7 @@ def _wrong(grader: Grader, observation: Observation) -> tuple[Finding, Observed]
 
 
 def _unnamed(grader: Grader, observed: Observed, wrong: Sequence[Observed]) -> Finding:
-    """What can be said of a case that no mistake of the exercise explains."""
+    """Return the finding for a case that no mistake of the exercise explains."""
     if _reads_early(observed):
         return Finding(
             Outcome.WRONG,
@@ -108,7 +108,7 @@ def _unnamed(grader: Grader, observed: Observed, wrong: Sequence[Observed]) -> F
 
 
 def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
-    """What the grader itself says of a case that no mistake explains."""
+    """Return the grader's own finding for a case that no mistake explains."""
     with contextlib.suppress(Exception):  # of a result in any form
         if observed.wrong_ranks and grader.unexplained:
             describe = grader.describe or (lambda s: difference(s.y, s.right[0]))
@@ -143,7 +143,7 @@ _FACTOR = (
 
 
 def _is_nearly_right(observed: Observed) -> bool:
-    """Whether tensors are wrong by less than 1% of the largest number, and all else is equal."""
+    """True if tensors are wrong by less than 1% of the largest number, and all else is equal."""
     both = ((observed.ranks[rank].output, observed.right[rank]) for rank in observed.wrong_ranks)
     return all(close(got, right, share=0.01) for got, right in both)
 
@@ -232,7 +232,7 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
 
 
 def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
-    """What a call with a right result may have done besides: (name, why)."""
+    """Return side effects of a call with a right result: (name, why)."""
     for rank, seen in enumerate(observed.ranks):
         given = observed.case.of_rank(rank)
         if grader.keeps_arguments:
@@ -320,7 +320,7 @@ def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
 def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Finding:
     """A case that did not end on every rank."""
     general = how_it_ended(failure, observed)
-    # Whether ranks that make different calls end in a mismatch or wait for ever is chance.
+    # Ranks that make different calls end in a mismatch or wait for ever, by chance.
     outcome = Outcome.HUNG if isinstance(failure, Mismatch) else general.outcome
     mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
     if mistake is None:

@@ -83,7 +83,7 @@ def all_rows(watch: Any, args: tuple[Any, ...]) -> Any:
 
 
 def as_list(row: Any) -> Any:
-    """What a function returned, as a list if it is an iterable of cells."""
+    """Return a function's result, as a list if it is an iterable of cells."""
     if isinstance(row, Iterable) and not isinstance(row, str):
         return list(itertools.islice(row, _MOST_CELLS))
     return row
@@ -110,7 +110,7 @@ def starts_with(*counts: Callable[..., int]) -> Callable[[Observed], bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a schedule of one exercise must keep to."""
+    """The rules for schedules of one exercise."""
 
     time: Callable[..., float]
     """time(cost, p, m, ...): the longest step allowed."""
@@ -152,7 +152,7 @@ class Rules:
         return Mistake(name, why, made_by, over_budget=is_seen, hint=hint)
 
     def found(self, s: Observed) -> Finding | None:
-        """What is wrong with a schedule; None where it keeps to all rules."""
+        """Return what is wrong with a schedule; None where it keeps to all rules."""
         return self.invalid(s.y, s.args) or self.over(s.y, s.args)
 
     def invalid(self, rows: Any, args: tuple[int, ...]) -> Finding | None:
@@ -195,7 +195,7 @@ class Rules:
         return None
 
     def over(self, rows: Rows, args: tuple[int, ...]) -> Finding | None:
-        """What a valid schedule has too much of: activations, then time."""
+        """Return what a valid schedule has too much of: activations, then time."""
         from labkit.pipeline import Costs, in_flight, simulate
 
         schedule = _schedule_of(rows, args)

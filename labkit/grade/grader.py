@@ -78,7 +78,7 @@ class Mistake:
 
     name: str
     why: str
-    """What goes wrong and how to think about it: one to three sentences."""
+    """An explanation in one to three sentences: the cause, and how to think about it."""
     made_by: Patch | Sequence[Patch] = ()
     """How the mistake is made; several ways where the explanation is the same."""
     seen: Predicate | None = None
@@ -170,7 +170,7 @@ def _is_close(got: Any, right: Any, steps: float, share: float) -> bool:
     if type(right) in (int, float) and type(got) in (int, float):
         tolerance = 1e-9 * abs(right) if float in (type(got), type(right)) else 0
         return bool(got == right or abs(got - right) <= tolerance)
-    # Of lists and dicts come here only those of other lengths or keys.
+    # Lists and dicts come here only with other lengths or keys.
     is_comparable = type(got) is type(right) and not isinstance(right, list | tuple | dict)
     return is_comparable and bool(got == right)
 
@@ -183,15 +183,15 @@ def within(steps: float) -> Callable[[Any, Any, Case], bool]:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Grader:
     functions: tuple[str, ...] = ()
-    """What the learner writes; by default one function called as the exercise."""
+    """The form of the learner's code; by default one function called as the exercise."""
     right: Callable[..., Any]
     """The right result, from the arguments: a ByRank of results, or one that is right on all ranks.
     It runs in the driver only. A case with `known` passes that too, as a keyword."""
     mistakes: Sequence[Mistake]
     shown: str
-    """What a pass has shown: `sums are exact, and no rank sent more than 2(n-1)/n of x`."""
+    """The text of a pass: `sums are exact, and no rank sent more than 2(n-1)/n of x`."""
     same: Callable[[Any, Any, Case], bool] = close
-    """Whether a result is the right one: (got, right, case)."""
+    """Returns True if a result is the right one: (got, right, case)."""
     call: Callable[[Any, tuple[Any, ...]], Any] = directly
     """How the code under test is called on a rank, with a watched.Watch and the arguments; what it
     returns is the result. Needed where modules are made on the rank, or several functions work
@@ -200,17 +200,17 @@ class _Grader:
     closed: tuple[str, ...] = ()
     """Modules of labkit that have the answer: importing from them or calling them is refused."""
     keeps_arguments: bool = True
-    """Whether the arguments must be after a call what they were before."""
+    """True if a call must leave its arguments unchanged."""
     new_result: bool = True
-    """Whether the result must have memory of its own."""
+    """True if the result must have memory of its own."""
     watch_memory: bool = False
-    """Whether tensors made during the call are followed; costs some microseconds for each."""
+    """True if tensors made during the call are followed; costs some microseconds for each."""
     describe: Callable[[Observed], str] | None = None
     """The wrong result in words, instead of `got 3, expected 5`."""
     unexplained: tuple[str, str] | None = None
     """(name, why) of a wrong result that no mistake explains."""
     fault: Callable[[Observed], Finding | None] = lambda observed: None
-    """What else is wrong with a case that no mistake explains. With right results: what it costs
+    """Further findings for a case that no mistake explains. With right results: what it costs
     too much, beside the budget."""
     picture: Callable[[Observed], str] = lambda observed: ""
     """Lines that show the wrong result, such as a schedule's grid."""

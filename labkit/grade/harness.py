@@ -98,7 +98,7 @@ class Closed(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__path__", "__all__"):
-            raise AttributeError(name)  # what inspect looks at in every module
+            raise AttributeError(name)  # inspect reads this in every module
         what = self.__name__ if name.startswith("__") else f"{self.__name__}.{name}"
         raise BrokenRule(
             "calls the answer itself",

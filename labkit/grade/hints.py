@@ -120,7 +120,7 @@ def _standing(events: list[progress.Event]) -> str:
 
 
 def is_passed(standing: str) -> bool:
-    """Whether a standing, as `labkit list` says it, is that of an exercise that was passed."""
+    """Return whether a standing, as in `labkit list`, is that of an exercise that was passed."""
     return standing.startswith(Outcome.PASSED.value)
 
 

@@ -96,20 +96,20 @@ class Event:
     what: str
     """An operation's name (isend, irecv, send, recv, all_reduce, ...), "wait", or the note."""
     peer: int | None = None
-    """Of a message: the other rank, numbered in the group."""
+    """The other rank of a message, numbered in the group."""
     shape: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
     nbytes: int = 0
-    """Of the tensor that the rank handed in."""
+    """Bytes of the tensor that the rank handed in."""
     began: int | None = None
-    """Of a "wait": the position of the operation that it ended."""
+    """The position of the operation that a "wait" ended."""
     is_pending: bool = False
-    """Whether the operation returned a Pending."""
+    """True if the operation returned a Pending."""
     is_note: bool = False
     value: Any = None
-    """Of a note."""
+    """The text of a note."""
     live_bytes: int = 0
-    """Of tensors made since the call began, at this moment; with Grader.watch_memory only."""
+    """Bytes of tensors made since the call began, at this moment; with Grader.watch_memory only."""
     site: Site | None = None
     """The learner's line."""
 
@@ -121,25 +121,25 @@ class Event:
 
 @dataclass(slots=True)
 class RankSeen:
-    """What one rank did with one case."""
+    """The record of one rank and one case."""
 
     output: Any = None
-    """What the function returned, tensors as plain copies; None where it did not return."""
+    """The function's result, tensors as plain copies; None where it did not return."""
     args: tuple[Any, ...] = ()
     """The arguments as they were afterwards."""
     returned: bool = False
     events: list[Event] = field(default_factory=list)
     """In order. Of a rank that did not return: its operations, from the journal."""
     is_input: bool = False
-    """Whether the result lies in the memory of an argument."""
+    """True if the result lies in the memory of an argument."""
     is_earlier: bool = False
-    """Whether the result lies in the memory of an earlier case's result."""
+    """True if the result lies in the memory of an earlier case's result."""
     broke: Finding | None = None
     """The rule that the code broke (see watched.BrokenRule); None where it broke none."""
     error: str = ""
     """`ValueError: message`, where the function raised."""
     printed: str = ""
-    """What the rank printed during the case."""
+    """The rank's output during the case."""
     peak_bytes: int = 0
     """The most bytes of tensors made during the call and alive together; with watch_memory only."""
     largest: int = 0
@@ -147,7 +147,7 @@ class RankSeen:
 
     @property
     def operations(self) -> list[Event]:
-        """What the rank began on its groups, in order."""
+        """Return the operations that the rank began on its groups, in order."""
         return [e for e in self.events if not e.is_note and e.what != "wait"]
 
     @property
@@ -237,7 +237,7 @@ class Observed:
         )
 
     def operations(self, rank: int, *kinds: str) -> list[Event]:
-        """What a rank began on its groups, in order; of these kinds only, if any are named."""
+        """Return the operations that a rank began on its groups, in order; of `kinds`, if any."""
         return [e for e in self.ranks[rank].operations if not kinds or e.what in kinds]
 
     def messages(self, rank: int) -> list[Event]:
@@ -298,7 +298,7 @@ class Observed:
 
 
 def right_result(right_of: Callable[..., Any], case: Case) -> Any:
-    """What a grader's `right` says of a case."""
+    """The answer of a grader's `right` for a case."""
     known = {} if case.known is None else {"known": case.known}
     return right_of(*case.args, **known)
 

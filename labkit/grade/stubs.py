@@ -66,7 +66,7 @@ def stub_of(name: str, workspace: Workspace) -> str:
 
 
 def is_unattempted(source: str, function: str, stub: str) -> bool:
-    """Whether `function` in `source` is that of `stub`; comments and its docstring may differ.
+    """Return whether `function` is as in `stub`; comments and its docstring may differ.
 
     False where `source` does not parse or has no such function.
     """

@@ -71,13 +71,13 @@ class Submission:
 
     code: Code
     argument: str
-    """What `check` was given besides the name, as source code; empty for the learner's file."""
+    """The source code given to `check` besides the name; empty for the learner's file."""
     is_own: bool
-    """Whether it counts as progress: another file, such as the solution, does not."""
+    """True if it counts as progress: another file, such as the solution, does not."""
     functions: tuple[str, ...]
     """The names of the functions that are graded."""
     unwritten: tuple[str, ...] = ()
-    """Those that are still as in the stub."""
+    """Functions that are still as in the stub."""
     solution: str = ""
     """The text of the solution, of which mistakes are patches; empty where it is not there."""
 
@@ -125,7 +125,7 @@ class Submission:
         return cls(code, argument, path == own, functions, unwritten, solution)
 
     def finding_before_running(self) -> Finding | None:
-        """What can be said without running: still a stub, or no valid Python."""
+        """Return the verdict that needs no run: still a stub, or no valid Python."""
         if self.unwritten == self.functions:
             what = listed(self.functions)
             return Finding(Outcome.NOT_ATTEMPTED, "still the stub", f"write {what} and check again")

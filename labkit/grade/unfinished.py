@@ -26,7 +26,7 @@ _OTHER_END = {"send": "receives", "recv": "sends"}
 
 
 def how_it_ended(failure: RunError, observed: Observed) -> Finding:
-    """What any exercise can say of it."""
+    """Return the finding for a run that did not end, in any exercise."""
     if isinstance(failure, RankError):
         return _crash(failure, observed)
     verdict = failure.verdict

@@ -32,7 +32,7 @@ class Finding:
     diagnosis: str
     """Its name, the same every time: `ignores the remainder of an uneven size`."""
     explanation: str
-    """What goes wrong and why, in plain words."""
+    """The cause, in plain words."""
     first_seen: str = ""
     """The first case that shows it: world size, input, rank, and got against expected."""
     hint: int = 1
@@ -44,7 +44,7 @@ class Finding:
     details: str = ""
     """Longer evidence: a traceback, or the doctor's verdict on a hang."""
     printed: str = ""
-    """What the code printed during that case."""
+    """The code's output during that case."""
 
 
 _COLOURS = {
@@ -65,7 +65,7 @@ class Verdict:
     finding: Finding | None
     """The mistake; None after a pass."""
     shown: str
-    """What a pass has shown, and in how many cases."""
+    """Return what a pass has shown, and in how many cases."""
     seed: int
     """check(name, seed=...) repeats the same inputs."""
     call: str
@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def paragraphs(self) -> list[tuple[str, str]]:
-        """What the verdict says below its headline: (label, text), in order."""
+        """Return the lines below the headline: (label, text), in order."""
         finding, name = self.finding, self.exercise.name
         if finding is None:
             return [

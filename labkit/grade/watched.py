@@ -54,7 +54,7 @@ def learner_site() -> Site:
 
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Whether shape, dtype and every bit are the same: NaN equals itself, -0.0 differs from 0.0."""
+    """True if shape, dtype and every bit are the same: NaN equals itself, -0.0 is not 0.0."""
     both = (x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (one, other))
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(*both)
 
@@ -74,7 +74,7 @@ class Job:
     closed: tuple[str, ...]
     watch_memory: bool
     goes_on: bool
-    """Whether a case in which the code fails is not the last one. For one rank."""
+    """True if cases go on after one in which the code fails. For one rank."""
 
     def records(self, rank: int) -> Path:
         """Where a rank leaves what it did: a pickled RankSeen for each case that it ended."""
@@ -82,7 +82,7 @@ class Job:
 
 
 class Watch(TorchDispatchMode):
-    """What the harness and a grader's `call` know of one rank: the function, its group, its events.
+    """State of one rank for the harness and a grader's `call`: the function, its group, its events.
 
     `group`: the watched world; `groups`: (group,), or () for functions without one.
     """
@@ -174,7 +174,7 @@ class Watch(TorchDispatchMode):
 
     @property
     def live_bytes(self) -> int:
-        """Of tensors made since the call began, and alive; 0 where memory is not watched."""
+        """Return the bytes of live tensors made since the call began; 0 without watch_memory."""
         return sum(storage.nbytes() for storage in self.live_storages())
 
     def live_storages(self) -> list[torch.UntypedStorage]:

@@ -33,7 +33,7 @@ class Workspace:
 
     @property
     def has_solutions(self) -> bool:
-        """Whether it is a clone, or a folder that `labkit course` has written: learners may delete
+        """True if it is a clone, or a folder that `labkit course` has written: learners may delete
         other files, but seldom all solutions."""
         return any(self.solution(name).is_file() for name in load_catalog())
 
@@ -56,7 +56,7 @@ class Workspace:
         return self.root / "solutions" / f"{name}.py"
 
     def solution_text(self, name: str) -> str:
-        """What stands in it. Raises SolutionNotReadable."""
+        """Read the solution. Raises SolutionNotReadable."""
         path = self.solution(name)
         try:
             return path.read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def find_workspace(start: Path | None = None) -> Workspace:
 
 
 def find_packages_workspace() -> Workspace:
-    """What this package is part of: the repository, or what was installed with it."""
+    """Return the folder that this package is part of: the repository, or the installed files."""
     installed = _installed()
     return Workspace(installed if installed.is_dir() else _repository())
 

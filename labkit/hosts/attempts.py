@@ -67,7 +67,7 @@ def named_folder(path: object) -> Path:
 
 
 ONE_MACHINE = "--nnodes=1 --rdzv-id=NAME --rdzv-backend=c10d --rdzv-endpoint=localhost:29500"
-"""What torchrun is told instead of --standalone, for a job that can go on."""
+"""Options of torchrun instead of --standalone, for a job that can go on."""
 
 
 def objection(out: Path, job: str) -> str:
@@ -121,7 +121,7 @@ def _was_good(folder: Path) -> bool:
         return False
     try:
         records = [Record.read(path) for path in numbered(folder, "rank-*.json")]
-    except ValueError:  # it is damaged, which is not to be told here
+    except ValueError:  # it is damaged, which is reported elsewhere
         return False
     has_all = bool(records) and len(records) == records[0].world_size
     return has_all and all(record.stage is Stage.RETURNED for record in records)
@@ -145,7 +145,7 @@ class RunVerdict:
     rank: int = -1
     """The rank that is the cause; -1 where none can be named."""
     exception_type: str = ""
-    """What it raised; "ProcessDied" where its process or its host is gone."""
+    """The name of its error; "ProcessDied" where its process or its host is gone."""
     traceback: str = ""
     site: Site | None = None
     exit_code: int | None = None

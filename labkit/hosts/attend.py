@@ -159,7 +159,7 @@ class Attendant:
         self._answered(lambda: self.board.settle("outcome", outcome))
 
     def _answered(self, ask: Callable[[], T]) -> T:
-        """What the board answers, which is asked again for some seconds where it does not."""
+        """Return the board's answer; ask again for some seconds where there is none."""
         deadline_s = time.monotonic() + _INSIST_S
         while not (answer := ask()) and not self.board.is_lost and time.monotonic() < deadline_s:
             pass  # it is the board that waits

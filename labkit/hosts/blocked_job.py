@@ -6,8 +6,8 @@
 
 The notes are of different moments, and the parts of one too: journal, stack and torch's own record
 are read one after another, and what torch does without a Group has no journal that would show that
-the rank went on in between. So only what two rounds of notes have said is told. Operations are
-numbered, and none is begun twice: a rank that waits in the same one in both its notes did so all
+the rank went on in between. So only what two rounds of notes agree on is reported. Operations are
+numbered, and none starts twice: a rank that waits in the same one in both its notes did so all
 the time between them, and posted nothing. Of each rank take one moment of that time.
 
 Then nothing can end. Suppose that something did, and take the rank that is the first to go on after
@@ -19,7 +19,7 @@ the first one to go on waits for a thread of its rank, or for another rank, that
 
 What this takes for granted: parts come from the ranks of this job alone; a wait ends when all its
 parts are posted, or at its timeout; Python knows of all threads, and a thread that is held is woken
-by no clock, file or signal; a rank that returned with threads left is asked anew each time.
+by no clock, file or signal; a rank that returned with threads left is asked again each time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Standing:
 
     @classmethod
     def of(cls, look: int, view: View) -> Standing:
-        """What goes into the note."""
+        """The content of the note."""
         return cls(
             look,
             view.stage,
@@ -107,7 +107,7 @@ class Standing:
 
     @property
     def is_final(self) -> bool:
-        """Whether it will stay so: the function is over, and nothing of it is left at work."""
+        """True if it stays so: the function is over, and nothing of it is left at work."""
         has_told = self.stack.is_known or self.stage is Stage.DIED
         return self.stage.is_over and has_told and not self.view.has_others_at_work
 
@@ -132,7 +132,7 @@ class Standing:
 
 
 def telling(operations: Sequence[Operation]) -> list[Operation]:
-    """Those of a journal that say where its rank is, and what it has posted, in their order."""
+    """Return, in order, the operations that say where the rank is and what it has posted."""
     before, recent = operations[:-_RECENT], operations[-_RECENT:]
     last_of = {_kind(operation): number for number, operation in enumerate(before)}
     kept = {*last_of.values()}
@@ -155,7 +155,7 @@ def _from_the_end(number: int | None, length: int) -> int | None:
 
 
 class BlockedJobCheck:
-    """What one attendant does to find out whether the job is blocked for good."""
+    """Find out, as one attendant, whether the job is blocked for good."""
 
     def __init__(
         self, spec: HostedSpec, board: Board, supervisor: Supervisor, stall_s: float | None

@@ -3,7 +3,7 @@
 It serves the people around a run (who failed, who has returned), never the run's own tensors. The
 store lives on host 0, and may be lost at any moment without a packet that says so; then a call to
 it blocks in C++. So every question is asked on a thread of its own, and its answer may come late.
-A broken connection is made anew, a few times, before the board counts as lost.
+A broken connection is opened again, a few times, before the board counts as lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labkit.hosts.environment import Environment
 
 T = TypeVar("T")
 PAUSES_S = (0.5, 1.0, 2.0)
-"""Before a broken connection is made anew."""
+"""Pause before a broken connection is opened again."""
 LOST_AFTER_S = 10.0
 """Without an answer."""
 _PATIENCE_S = 2.0
@@ -56,11 +56,11 @@ class Notice:
     """A note that somebody waits for."""
 
     said: bytes | None = None
-    """What it says; None until it has come."""
+    """The content; None until it has arrived."""
 
 
 class Line:
-    """A connection to the store, made anew when it breaks."""
+    """A connection to the store, opened again when it breaks."""
 
     def __init__(self, connect: Callable[[], dist.Store]) -> None:
         """connect: makes a connection, or raises RuntimeError within seconds."""
@@ -114,7 +114,7 @@ class Board:
     def read(
         self, key: str, parse: Callable[[bytes], T], within_s: float = _PATIENCE_FOR_LARGE_S
     ) -> T | None:
-        """What the note under `key` says; None where there is none, and for a damaged one.
+        """Return the note under `key`; None where there is none, and for a damaged one.
 
         parse: raises ValueError for a damaged note, such as one of several pieces that is read
         while another takes its place: whoever wrote it will pin another. Raises NoAnswer.

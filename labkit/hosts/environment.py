@@ -83,7 +83,9 @@ def address_towards(host: str) -> str:
     """Return this host's address on the way to `host`. OSError: there is no way."""
     family, kind, _, _, target = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
-        probe.connect(target)  # of a datagram socket: only looks up the route, sends nothing
+        probe.connect(
+            target
+        )  # connect() of a datagram socket only looks up the route, sends nothing
         return str(probe.getsockname()[0])
 
 
@@ -112,7 +114,7 @@ def use_for_gloo(address: str | None) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
-_NO_NAME = "none"  # what torchrun calls a job without --rdzv-id
+_NO_NAME = "none"  # torchrun's name of a job without --rdzv-id
 
 
 def name_of_job(environment: Environment, store: dist.Store) -> str:

@@ -99,7 +99,7 @@ def _options() -> argparse.Namespace:
     cut = words.index("--") if "--" in words else len(words)
     parser = _Parser(
         prog="torchrun ... -m labkit.launch.payload",
-        epilog="What follows -- is sys.argv[1:] for the Python file.",
+        epilog="Arguments after -- are sys.argv[1:] of the Python file.",
     )
     parser.add_argument("file", metavar="FILE", help="train.py, train.py:function, or a payload")
     parser.add_argument("--out", help="folder of the Run; by default labkit-run-<the --rdzv-id>")

@@ -107,7 +107,7 @@ def read_program(file: str) -> tuple[Callable[..., Any], Sequence[Any]]:
         sums.payload      a function that `labkit.save_payload` stored, with its arguments
 
     Raises FileNotFoundError, ValueError for a file without that function or that is no payload,
-    TypeError for a function that would only be begun, and whatever the file itself raises.
+    TypeError for a function that would only be started, and whatever the file itself raises.
     """
     path, name = _parts(file)
     if path.is_dir():
@@ -150,7 +150,7 @@ def _parts(file: str) -> tuple[Path, str]:
 
 def _imported(path: Path) -> Any:
     """Import the file as a module of its own name, so that pickles of its classes find it."""
-    sys.path.insert(0, str(path.resolve().parent))  # what it imports lies beside it
+    sys.path.insert(0, str(path.resolve().parent))  # its imports lie beside it
     specification = importlib.util.spec_from_file_location(path.stem, path.resolve())
     assert specification is not None
     module = importlib.util.module_from_spec(specification)

@@ -55,7 +55,7 @@ def _failed_in(view: View) -> Operation | None:
 
 
 def failure(rank: Rank, timeline: Timeline) -> Failure | None:
-    """What a rank did instead of returning; None where it did not fail."""
+    """Return what a rank did instead of returning; None where it did not fail."""
     report = rank.report
     if isinstance(report, Raised):
         return Failure(
@@ -152,7 +152,7 @@ def _of_gone(call: RollCall, gone: Mapping[int, str]) -> RunVerdict:
 
 
 def mismatch(found: Mapping[int, Record]) -> RunVerdict | None:
-    """What the journals of different hosts show that no rank could see while it ran."""
+    """Return what the journals of different hosts show that no rank could see while it ran."""
     if not found:
         return None
     size = max(found) + 1
@@ -219,7 +219,7 @@ def _table(found: Mapping[int, Record], absent: Sequence[str]) -> str:
 
 
 def _row(record: Record) -> tuple[str, str]:
-    """What the rank did, and where, which its position says in one."""
+    """Return what the rank did, and where."""
     place = f" ({record.place})"
     if not record.position.endswith(place):
         return record.position, ""

@@ -76,7 +76,7 @@ class Record:
     place: str = ""
     """The line that `position` names, under torchrun; empty where there is none."""
     num_hosts: int = 0
-    """Of a job of torchrun; 0 elsewhere."""
+    """The number of hosts in a torchrun job; 0 elsewhere."""
     topology: FatTree | Topology | None = None
     lateness: Lateness | None = None
     """With a topology: messages received, and those that came late."""
@@ -135,7 +135,7 @@ class Record:
             raise ValueError(f"{path} cannot be read: {error}") from error
 
     def load_value(self, *, trust: bool) -> Any:
-        """What the rank returned."""
+        """The value that the rank returned."""
         return decode_value(self.value_kind, self.value, self.rank, trust=trust)
 
 

@@ -97,7 +97,7 @@ def wait_for(
                 found[place.rank] = record
         missing = [place for place in missing if place.rank not in {*found, *gone}]
         time.sleep(0.05 if missing else 0)
-    for place in missing:  # of this host: they may have come while another host was waited for
+    for place in missing:  # this host's may have arrived while another host was waited for
         if (path := _path(place, folder)).exists():
             found[place.rank] = Record.read(path)
     return found, gone
@@ -149,7 +149,7 @@ def compressed(whole: bytes) -> bytes:
 
 
 def decompressed(note: bytes, most_bytes: int) -> bytes:
-    """What was compressed, `most_bytes` at most. ValueError, with the reason, for anything else."""
+    """Return the decompressed bytes, `most_bytes` at most. ValueError says why not."""
     unpacking = zlib.decompressobj()
     try:
         # The end of the note comes behind the last byte: with room for one more it is reached.

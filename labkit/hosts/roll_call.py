@@ -2,7 +2,7 @@
 
 Rank 0 makes up a name for this attempt and pins it to the store. Every other rank answers with a
 hello. When all have answered, rank 0 pins the table of all places. The store outlives an attempt,
-and after a failure hosts disagree on how often torchrun has restarted (an agent that has come back
+and after a failure hosts disagree on how often torchrun has restarted (an agent that has returned
 counts from 0). So a rank believes only a table that contains the nonce of its own hello.
 
 Then `connect_by_environment` makes the world. The ranks meet in a TCPStore and use the interface

@@ -35,18 +35,18 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What folders hold of a run. Each list has one entry per rank."""
+    """The content of a run's folders. Each list has one entry per rank."""
 
     ranks: list[Record | None]
     timelines: list[Timeline]
     """On the clock that all hosts share, which is 0 when the first rank began the function."""
     values: list[Any]
     first: Record
-    """Of the lowest rank that has one."""
+    """The record of the lowest rank that has one."""
 
 
 def load(paths: Sequence[str | Path], *, trust: bool = False, partial: bool = False) -> SavedRun:
-    """What is in one or more folders of one run. See `Run.load`."""
+    """Read one or more folders of one run. See `Run.load`."""
     if not paths:
         raise ValueError("Run.load() needs the folder of a run, or several of one run's hosts")
     folders = _folders([named_folder(path) for path in paths])
@@ -76,7 +76,7 @@ def _folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def _records(folders: Sequence[Path]) -> dict[int, Record]:
-    """What there is, by rank."""
+    """Return the records that exist, by rank."""
     found: dict[int, Record] = {}
     for folder in folders:
         for path in numbered(folder, "rank-*.json"):
@@ -153,7 +153,7 @@ def save(run: Any, path: str | Path) -> Path:
 
 
 def _record_of(run: Any, rank: int) -> Record:
-    """What is stored of one rank. TypeError, naming it, for a value that cannot be."""
+    """Return what is stored of one rank. TypeError, naming it, for a value that cannot be."""
     value = run.values[rank]
     try:
         kind, stored = encode_value(payload.dump_value(value))

@@ -195,7 +195,7 @@ def _short_folder() -> Path:
 
 
 def worker(address: str, folder: str) -> None:
-    """What torchrun starts: fork one rank, hand its pipes over, and tell its end.
+    """Fork one rank, hand its pipes over, and report its end. torchrun starts this.
 
     The driver hears the rank itself. This process stays as the rank's parent, because only a parent
     learns how a process ended. address: the driver's socket; folder: of the run.

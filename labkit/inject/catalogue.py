@@ -34,7 +34,7 @@ from labkit.inject.uneven import (
 
 _LOADING = ("ddp", "zero3", "moe")
 """Strategies in which each rank has batches of its own."""
-# Of its bandwidth a link keeps what makes the step about 20% longer.
+# A link keeps so much of its bandwidth that the step is about 20% longer.
 _TP_LINK, _PP_LINK = 0.07, 0.01
 
 
@@ -72,7 +72,7 @@ CATALOGUE = {
     "tiny buckets": Row(lambda rank, share: (TinyBuckets(),), ("ddp",), True),
     "one huge bucket": Row(lambda rank, share: (OneHugeBucket(),), ("ddp",), True),
     "slow link, tp": Row(lambda rank, share: (SlowLink(rank, _TP_LINK),), ("tp",), True),
-    # The end of a pipeline has one link: which of its two ranks is slow cannot be told.
+    # The end of a pipeline has one link: nothing shows which of its two ranks is slow.
     "slow link, pp": Row(lambda rank, share: (SlowLink(1 + rank % 2, _PP_LINK),), ("pp",), True),
     "slow uplink, tp": Row(lambda rank, share: (SlowUplink(None, _TP_LINK / 2),), ("tp",), True),
     "slow uplink, pp": Row(lambda rank, share: (SlowUplink(None, _PP_LINK / 2),), ("pp",), True),

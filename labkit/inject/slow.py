@@ -46,7 +46,7 @@ class Fault:
     """Something that makes a run slow. rank: where; None: on every rank."""
 
     cause: ClassVar[str]
-    """What `profile.diagnose` calls it."""
+    """Its name in `profile.diagnose`."""
     is_everywhere: ClassVar[bool] = False
     """Every rank takes part, though it is one rank that suffers."""
     rank: int | None = None
@@ -277,9 +277,9 @@ def _around_layers(
     ]
     try:
         with warnings.catch_warnings():
-            # Of the first layer, whose input needs no gradient: its hook is called all the same.
+            # The first layer, whose input needs no gradient: its hook is called all the same.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
-            # Of modules that return more than tensors, such as a router: they are no layers.
+            # Modules that return more than tensors, such as a router, are no layers.
             warnings.filterwarnings("ignore", "For backward hooks to be called")
             yield
     finally:

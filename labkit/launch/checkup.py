@@ -162,7 +162,7 @@ def versions(version_of: VersionOf = metadata.version) -> Finding:
 def packages(
     version_of: VersionOf = metadata.version, required: Iterable[str] | None = None
 ) -> Finding:
-    """Whether all that the lab asks for (pyproject.toml, its extra `lab`) is here and new enough.
+    """Check that all packages of pyproject.toml's extra `lab` are here and new enough.
 
     required: requirements such as `rich>=13.7; extra == "lab"`; labkit's own by default.
     """
@@ -186,7 +186,7 @@ def packages(
 
 
 def _fault(requirement: str, version_of: VersionOf) -> str:
-    """What is wrong with one package; empty where nothing is."""
+    """Return what is wrong with one package; empty where nothing is."""
     match = _REQUIREMENT.match(requirement)
     if match is None:
         return ""

@@ -106,7 +106,7 @@ def _end_the_script_with_the_report() -> None:
     """See to it that a script which does not catch Interrupted ends with status 130.
 
     Python ends a script so for KeyboardInterrupt itself, with a traceback; for a class of its own
-    the status is 1. At a prompt the report is all, and the prompt comes back.
+    the status is 1. At a prompt only the report is printed, and the prompt returns.
     """
     before = sys.excepthook
     if getattr(before, "is_of_labkit", False):

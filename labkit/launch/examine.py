@@ -53,7 +53,7 @@ class Evidence:
 
     @property
     def timeline(self) -> list[Timeline]:
-        """What ranks did in their Groups."""
+        """Return the operations of ranks in their Groups."""
         return [journal.timeline for journal in self._journals]
 
     @property
@@ -105,7 +105,7 @@ class Evidence:
         return self.read_journals()
 
     def _forget(self, number: int) -> None:
-        """What it has answered before."""
+        """Drop the earlier answers."""
         with contextlib.suppress(OSError):  # the run's folder may be gone
             self._directory.of_rank(number, "stack").write_text("")  # answers are appended
             self._record_of(number).unlink(missing_ok=True)
@@ -143,7 +143,7 @@ _SLEEPS_ON_S = 0.25
 
 
 class Silence:
-    """What the kernel says of a run's processes, while these are asked where they are."""
+    """The kernel's view of a run's processes, while these are asked where they are."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         """Begins to look now."""

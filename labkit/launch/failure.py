@@ -58,7 +58,7 @@ def rank_error(supervisor: Supervisor) -> RunError:
         lines += ["", f"Before that, {verdict}"]
     if consequences:
         followed = all(_is_consequence(supervisor.ranks[number]) for number in consequences)
-        lines += ["", "What followed on the other ranks:" if followed else "The other ranks:"]
+        lines += ["", "Later, on the other ranks:" if followed else "The other ranks:"]
         lines += [position.lines(consequences)]
     error = RankError("\n".join(lines), **_to_error(supervisor))
     error.rank, error.consequences, error.traceback = culprit, consequences, trace
@@ -180,7 +180,7 @@ def _positions(supervisor: Supervisor) -> list[str]:
 
 
 def _stacks(supervisor: Supervisor) -> list[str]:
-    """Of each rank that has not returned; else empty."""
+    """Return the stack of each rank that has not returned; else an empty text."""
     return [
         stack.text if rank.is_active or rank.stage is Stage.DIED else ""
         for rank, stack in zip(supervisor.ranks, supervisor.evidence.stacks, strict=True)
@@ -188,8 +188,10 @@ def _stacks(supervisor: Supervisor) -> list[str]:
 
 
 def _to_error(supervisor: Supervisor) -> dict[str, Any]:
-    """What programs can read of a failed run; its timelines go from "go" until now, or to the
-    rank's end."""
+    """Return the parts of a failed run that programs can read.
+
+    Its timelines go from "go" until now, or to the rank's end.
+    """
     zero_s, now_s = supervisor.ready_s or time.monotonic(), time.monotonic()
     timelines = [
         Timeline(timeline.operations, timeline.regions, zero_s, rank.ended_s or now_s)

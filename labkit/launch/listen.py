@@ -134,7 +134,7 @@ class StallWatch:
         return self._proof() or (self._stall() if self._is_stalled else None)
 
     def _proof(self) -> Verdict | None:
-        """What the journals alone prove, once two looks agree."""
+        """Return what the journals alone prove, once two looks agree."""
         evidence = self._supervisor.evidence
         before, self._suspicion = self._suspicion, doctor.diagnose_waits(evidence.views)
         if not self._suspicion.is_proof or self._suspicion != before:
@@ -149,7 +149,7 @@ class StallWatch:
         return None
 
     def _stall(self) -> Verdict | None:
-        """What the doctor says when every rank has been asked; None where nobody waits in vain."""
+        """Ask every rank, and return the doctor's verdict; None where no rank waits in vain."""
         verdict = consult(self._supervisor.evidence, PATIENCE_S)
         self._next_look_at_s = time.monotonic() + max(1.0, (self._stall_s or 0) / 2)
         if verdict.is_proof:

@@ -35,13 +35,13 @@ class Machine:
     memory_bytes: int | None = None
     """All of it, or a container's limit where that is less."""
     available_bytes: int | None = None
-    """What programs can still take without swapping."""
+    """Memory that programs can still take without swapping."""
     is_memory_limited: bool = False
     """A control group sets the limit, not the machine."""
     max_open_files: int | None = None
-    """Of one process (the soft limit, which a process may raise)."""
+    """Descriptors of one process (the soft limit, which a process may raise)."""
     num_open_files: int = 0
-    """Of this process, now."""
+    """Descriptors that this process has open now."""
     max_processes: int | None = None
     """Processes and threads, of this user or in this container."""
 
@@ -121,7 +121,7 @@ def _least(*amounts: int | None) -> int | None:
 
 
 _NO_LIMIT = 2**60  # version 1 writes "no limit" as a number close to 2**63
-# Of a group and those below it; version 1 has "total_" before the names where it means these.
+# A group and those below it; version 1 has "total_" before the names where it means these.
 # Files of tmpfs, /dev/shm among them, are in none of the three: nothing can take their place.
 _RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
 

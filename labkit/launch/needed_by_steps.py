@@ -28,7 +28,7 @@ def move_into_large_pages() -> None:
     if sys.platform != "linux":
         return
     madvise = ctypes.CDLL(None).madvise
-    private = re.compile(r"(\w+)-(\w+) rw-p \w+ 00:00 0 *(?:\[heap\])?\n")  # of no file
+    private = re.compile(r"(\w+)-(\w+) rw-p \w+ 00:00 0 *(?:\[heap\])?\n")  # belongs to no file
     with open("/proc/self/maps") as maps:
         for start, end in (found.groups() for line in maps if (found := private.fullmatch(line))):
             first = -(-int(start, 16) // _LARGE_PAGE) * _LARGE_PAGE

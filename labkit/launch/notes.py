@@ -4,7 +4,7 @@
     tell_late_messages   a run with a topology whose times are not those of the links
     tell_what_is_left    what ranks have left behind when all of them have returned:
 
-    never waited for   an operation was begun, and what it returned got no wait(): what its tensors
+    never waited for   an operation was started, and its result got no wait(): what its tensors
                        hold nobody knows
     never met          some members called a collective that others did not, or a message has only
                        one end
@@ -28,7 +28,7 @@ from labkit.comm.operation import SHARED_MEMORY, listed, named, ranks_named, sho
 from labkit.doctor import sources
 from labkit.launch.run_result import Run
 
-_COLUMNS = 96  # of a page of JupyterLab, which breaks longer lines in the middle of a word
+_COLUMNS = 96  # a page of JupyterLab breaks longer lines in the middle of a word
 _COMMAND = re.compile("`[^`]*`")
 
 
@@ -113,7 +113,7 @@ class Left:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """The same for those that are told in one line."""
+        """Return a key that is equal for all notes that one line reports."""
         operation = self.operation
         whose = () if operation.is_collective else (self.rank, operation.peer)
         line = (operation.kind, operation.group_name, operation.origin.file, operation.origin.line)

@@ -49,7 +49,7 @@ from labkit.launch.run_result import Memory
 # last of the real-time signals hardly anybody's. (macOS has none.)
 STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 
-# What the driver may ask for, of the operations that torch itself has issued.
+# The driver may ask for these, of the operations that torch itself has issued.
 ACTIVE, ALL = b"active", b"all"
 
 _PR_SET_PDEATHSIG = 1
@@ -158,8 +158,8 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
 
     Its own are a session, its output and its random numbers.
     """
-    # What the fork server has imported is shared memory, and lives as long as the rank. A garbage
-    # collection that goes through it copies its pages: 0.15 s of computing, for every rank.
+    # Modules that the fork server has imported are shared memory, and live as long as the rank. A
+    # garbage collection that goes through them copies their pages: 0.15 s of each rank.
     gc.freeze()
     # The fork server's way of starting processes is not the program's: a DataLoader's workers start
     # as they do without the lab.
@@ -204,7 +204,7 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
 
 
 def _value(fn: Any, world: Group, args: Any) -> Any:
-    """What the function returns; None where it ends itself as a program does that is done."""
+    """Return the function's value; None where it ends itself as a program does that is done."""
     try:
         return fn(world, *args)
     except SystemExit as end:
@@ -238,7 +238,7 @@ def _take_over_output(output: Connection) -> None:
 
 
 def flush() -> None:
-    """What was printed is on its way to the driver when this returns."""
+    """Send everything that was printed to the driver."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -298,7 +298,7 @@ class MemoryMeter:
             self._start_bytes = torch.cuda.memory_allocated()
         else:
             with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+                Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             self._start_bytes = _resident_bytes("VmRSS")
 
     def read(self) -> Memory:

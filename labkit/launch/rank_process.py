@@ -33,7 +33,7 @@ _EXIT_S = 0.5
 # The kernel ends a process at once, but not in the middle of an uninterruptible sleep.
 _KILLED_S = 10.0
 _CONTEXT = multiprocessing.get_context("forkserver")
-# What ranks run, for the most part: 0.15 s for the server, or up to 0.06 s for each rank.
+# Modules that most ranks run: 0.15 s for the server, or up to 0.06 s for each rank.
 _CHAPTERS = [
     "labkit.combined",  # imports most of the others
     "labkit.context_parallel",
@@ -89,7 +89,7 @@ class RankProcess:
     def end(self, wait_s: float) -> None:
         """The process is gone when this returns: by itself within `wait_s`, or else by SIGKILL.
 
-        One that the kernel does not end is told and left to it: an error must not wait for that.
+        One that the kernel does not end is reported, and left to it: an error must not wait.
         """
         self.process.join(max(wait_s, 0))
         if self.process.is_alive():
@@ -235,7 +235,7 @@ class RankOutput:
             self._grow(rest)
 
     def _grow(self, part: bytes) -> None:
-        """Add to the line that has no end yet; after a carriage return it begins anew."""
+        """Add to the line that has no end yet; after a carriage return the line starts again."""
         line = self._line + part
         shown = line.rstrip(b"\r").rpartition(b"\r")[2][-_MAX_LINE_BYTES:]
         self._line = shown + b"\r" if line.endswith(b"\r") else shown

@@ -25,7 +25,7 @@ from labkit.launch.machine import Machine
 
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
-# What a rank costs, measured on Linux with 2 cores, ranks that had met and done a backward pass:
+# The cost of a rank, measured on Linux with 2 cores, ranks that had met and done a backward pass:
 # resident 165 MB, but all of that is the fork server's, shared, except for
 RANK_BYTES = 8_000_000
 # the driver's ends of a rank's pipes,
@@ -44,7 +44,7 @@ def check_function(fn: object) -> None:
         raise TypeError(f"run() calls a function on every rank; {fn!r} is not one")
     if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
         raise TypeError(
-            f"{fn!r} would only be begun: a rank calls a plain function, to its end. Make it one "
+            f"{fn!r} would only be started: a rank calls a plain function, to its end. Make it one "
             "without async and yield"
         )
 
@@ -107,7 +107,7 @@ def checked_stall(stall: object) -> float | None:
 
 
 def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> Sequence[int]:
-    """Those to run on, in order; None: all. Raises ValueError for one that is not there.
+    """The GPUs to run on, in order; None: all. Raises ValueError for one that is not there.
 
     `world_size` may still be any number: nothing is made that grows with it.
     """

@@ -22,7 +22,7 @@ _ENOUGH_BYTES = 1_500_000_000
 _LEAST_BYTES = 250_000_000
 _ENOUGH_SHM_BYTES = 128 * 2**20
 _USUAL_RANKS = 8  # as many as the notebooks start
-_KERNEL_FILES = 64  # what a notebook's kernel has open before any run
+_KERNEL_FILES = 64  # a notebook's kernel has these open before any run
 # A kernel has about 30 threads, a rank 5 or 6, the Jupyter server a dozen.
 _ENOUGH_PROCESSES = 128
 _NVIDIA = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidia0"), Path("/dev/nvidiactl"))
@@ -46,14 +46,14 @@ class Finding:
     """`why` and `fix` are empty where nothing is wrong."""
 
     subject: str
-    """What was looked at: "memory"."""
+    """The subject: "memory"."""
     text: str
-    """What was found: "25.3 GB, 24.7 GB available"."""
+    """The finding: "25.3 GB, 24.7 GB available"."""
     level: Level = Level.OK
     why: str = ""
     """Why it matters to the runs of this lab."""
     fix: str = ""
-    """What to do about it."""
+    """The next step."""
 
 
 def size_text(nbytes: int) -> str:
@@ -233,7 +233,7 @@ def temporary_files(folder: Path | None = None) -> Finding:
 
 
 def _fault_of_mapping(path: Path) -> str:
-    """What does not work as a journal needs it; empty where all does."""
+    """Return what does not work as a journal needs it; empty where all does."""
     with open(path, "w+b") as file:
         file.truncate(mmap.PAGESIZE)
         try:

@@ -152,7 +152,7 @@ def launch(
         watch = StallWatch(supervisor, stall)
         listen_to_the_end(supervisor, started_s + timeout, timeout, watch, echo=echo)
         for rank in ranks:
-            rank.output.read()  # what it wrote just before it returned
+            rank.output.read()  # its output just before it returned
         result = _result(supervisor, device, started_s, topology)
         has_returned = True
         return result

@@ -31,7 +31,7 @@ class OperationTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one rank put on the wire, and took off it, according to its journal.
+    """Bytes that one rank sent and received, according to its journal.
 
     The bytes of a library collective are those of the algorithm that the backend uses (see
     comm/traffic.py). `socket_bytes` is what the kernel counted on the rank's sockets meanwhile:
@@ -83,11 +83,11 @@ class Run:
     device: str
     """"cpu" (gloo) or "cuda" (nccl)."""
     values: list[Any] = field(repr=False)
-    """What the function returned."""
+    """The function's value."""
     logs: list[str] = field(repr=False)
-    """What the rank printed, stderr included."""
+    """The rank's output, stderr included."""
     timeline: list[Timeline] = field(repr=False)
-    """What it communicated and computed, and when."""
+    """Its communication and computation, with times."""
     traffic: list[Traffic] = field(repr=False)
     """Bytes sent and received, in all and by operation."""
     memory: list[Memory] = field(repr=False)

@@ -29,7 +29,7 @@ class Supervisor:
     """Listens to the ranks of one run."""
 
     nothing_follows = True
-    """Whether what the ranks leave behind stays so: they do nothing after this."""
+    """True if the state that the ranks leave behind is final: they do nothing after this."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Supervisor:
     def _go(self) -> None:
         self.ready_s = time.monotonic()
         for rank in self.ranks:
-            with contextlib.suppress(OSError):  # of one that just died: heard as any other death
+            with contextlib.suppress(OSError):  # a rank that just died is noticed like any other
                 rank.process.control.send("go")
         if self._on_start is not None:
             pids = (rank.process.process.pid for rank in self.ranks)

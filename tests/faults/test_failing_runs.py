@@ -87,7 +87,7 @@ def test_what_follows_on_other_ranks_is_a_consequence(with_its_consequences):
 def test_consequences_that_are_the_same_are_told_together(with_its_consequences):
     with with_its_consequences(), pytest.raises(RankError) as caught:
         run(raise_on, 3, (1,))
-    told = str(caught.value).partition("What followed on the other ranks:\n")[2]
+    told = str(caught.value).partition("Later, on the other ranks:\n")[2]
     assert re.fullmatch(r"  ranks 0 and 2 wait in barrier #1 \(\S+, line \d+\)", told)
 
 

@@ -40,7 +40,7 @@ def test_a_beginner_sees_what_there_is(labkit):
     assert (status, err) == (0, "")
     assert "0 days in a row" in out
     assert row_of(out, "Collectives")[-4:] == ["0", "of", COLLECTIVES, "0"]
-    assert f"Exercises not begun: {len(load_catalog())};" in out
+    assert f"Exercises not started: {len(load_catalog())};" in out
 
 
 def test_what_was_done_shows(labkit, monkeypatch):
@@ -62,7 +62,7 @@ def test_what_was_done_shows(labkit, monkeypatch):
     assert row_of(out, "ring_all_reduce") == ["1", "1"]
     assert row_of(out, "tree_broadcast")[:2] == ["1", "0"]
     assert row_of(out, "tree_broadcast")[-1] == str(clock.day_of(clock.now_s()))
-    assert f"Exercises not begun: {len(load_catalog()) - 2};" in out
+    assert f"Exercises not started: {len(load_catalog()) - 2};" in out
     assert f"{clock.day_of(clock.now_s())}: 50%" in out
     assert "notebooks/02_all_reduce_inside_out.ipynb" in out, "where the next topic is taught"
 
@@ -71,7 +71,7 @@ def test_without_fsrs_the_rest_shows(labkit, monkeypatch):
     practice.answer("card/co-8", "again")
     monkeypatch.setitem(sys.modules, "fsrs", None)
     status, out, _ = labkit("progress")
-    assert status == 0 and "pip install fsrs" in out and "Exercises not begun" in out
+    assert status == 0 and "pip install fsrs" in out and "Exercises not started" in out
 
 
 def test_an_export_can_be_imported_elsewhere(labkit, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ rank works on several blocks, one stage (`put`, `reduce`, `show`, `take`) on eac
     slot of put         0        1        0        1        0
 
 Between supersteps is a barrier, so each stage reads what others wrote one superstep before. Two
-slots are enough: when `put` comes back to a slot, it holds sums that are being taken, and `put`
+slots are enough: when `put` returns to a slot, it holds sums that are being taken, and `put`
 leaves these alone. The model: Valiant, "A bridging model for parallel computation", CACM 33(8),
 1990.
 

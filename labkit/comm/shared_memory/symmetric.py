@@ -34,7 +34,7 @@ from labkit.comm.shared_memory.memory_order import MemoryOrder
 from labkit.comm.traffic import Traffic
 
 BLOCK_BYTES = 256 * 2**10
-"""What is added up before it is written: it stays in a core's cache in between."""
+"""Size of the block that is added up before it is written, so that it stays in a core's cache."""
 
 
 class SymmetricMemory:

@@ -14,7 +14,7 @@ from labkit.pipeline import Costs, Kind
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be scheduled: placement[stage] is the rank that holds it.
+    """The work to schedule: placement[stage] is the rank that holds it.
 
     Costs and memory are whole numbers, so that times and sums are exact. is_split: every backward
     is I and W; otherwise it is B. activation: of one microbatch on one stage, a whole number or one
@@ -30,7 +30,7 @@ class Problem:
 
     @property
     def num_stages(self) -> int:
-        """Of the whole pipeline."""
+        """Number of stages of the whole pipeline."""
         return len(self.placement)
 
     @property
@@ -40,7 +40,7 @@ class Problem:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What a step is made of: F and B, or F, I and W."""
+        """The operations of a step: F and B, or F, I and W."""
         return (Kind.F, Kind.I, Kind.W) if self.is_split else (Kind.F, Kind.B)
 
     @property
@@ -51,7 +51,7 @@ class Problem:
         return list(self.activation)
 
     def change(self, kind: Kind, stage: int) -> int:
-        """What an operation adds to the memory of its rank, once it has ended."""
+        """Return what an operation adds to the memory of its rank, once it has ended."""
         held = self.held[stage]
         kept = round(held * self.kept_for_weights)
         return {Kind.F: held, Kind.B: -held, Kind.I: kept - held, Kind.W: -kept}[kind]
@@ -77,9 +77,9 @@ class Puzzle:
     difficulty: int
     """1 to 5."""
     story: str
-    """What is to be arranged, and what is in the way."""
+    """The task, and its difficulty."""
     teaches: str
-    """What to take along, told after a pass."""
+    """The lesson, shown after a pass."""
     problem: Problem
     memory: int
     """The most that activations may take on any rank, in the problem's unit."""
@@ -88,7 +88,7 @@ class Puzzle:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What a player needs to know: (label, text), in order."""
+        """Return the facts that a player needs: (label, text), in order."""
         problem = self.problem
         return [
             ("Stages", _placement(problem)),

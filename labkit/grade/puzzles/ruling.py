@@ -39,7 +39,7 @@ class Ruling:
     diagnosis: str = ""
     """The mistake's name; empty after a pass."""
     paragraphs: list[tuple[str, str]] = field(default_factory=list)
-    """What is said below the headline: (label, text), in order."""
+    """Return the lines below the headline: (label, text), in order."""
     timing: Timing | None = None
     """The answer in time, where it is a step; for pictures."""
     memory: list[int] | None = None

@@ -109,7 +109,7 @@ def _let_torch_travel(num_modules: int) -> None:
 
 
 def _operator(*names: str) -> Any:
-    """What torch.ops has by these names: aten, relu, default."""
+    """Return what torch.ops has by these names: aten, relu, default."""
     return functools.reduce(getattr, names, torch.ops)
 
 
@@ -119,7 +119,7 @@ def _by_name(module: ModuleType) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What a rank must have before it can unpickle the function itself."""
+    """Everything that a rank needs before it can unpickle the function itself."""
 
     environment: dict[str, str]
     working_directory: str
@@ -192,7 +192,7 @@ def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]
         if getattr(function, "__module__", None) == "__main__":
             for name, value in getattr(function, "__globals__", {}).items():
                 main.__dict__.setdefault(name, value)
-    # Those of arguments only, such as Config in `args=[Config()]`, no function may refer to.
+    # No function may refer to classes of arguments only, such as Config in `args=[Config()]`.
     # A cloudpickle that keeps no such list leaves these out.
     for each in list(getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ())):
         if each.__module__ == "__main__":

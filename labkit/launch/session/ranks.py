@@ -108,7 +108,7 @@ class SessionRanks:
             deadline_s = supervisor.ready_s + timeout_s
             with uninterrupted():
                 for number in on:
-                    with contextlib.suppress(OSError):  # of one that just died: heard below
+                    with contextlib.suppress(OSError):  # a rank that just died is noticed below
                         self.processes[number].control.send(command)
             watch = StallWatch(supervisor, stall_s)
             listen_to_the_end(supervisor, deadline_s, timeout_s, watch, echo=self._echo)
@@ -202,7 +202,7 @@ def _someone_died(supervisor: CellSupervisor) -> bool:
 def _call_back(supervisor: CellSupervisor) -> None:
     """Interrupt what still runs, and wait a moment for it to end. C++ does not hear this.
 
-    Twice, since a rank that has not begun the cell yet does not hear it either. A cell that is
+    Twice, since a rank that has not started the cell does not hear it either. A cell that is
     interrupted already is not interrupted again.
     """
     for patience_s in _COME_BACK_S:
@@ -230,7 +230,7 @@ class History:
     """
 
     def __init__(self, directory: RunDirectory, world_size: int) -> None:
-        """Of ranks that have done nothing yet."""
+        """Begin with ranks that have done nothing yet."""
         ranks = range(world_size)
         self.journals = [JournalFollower(directory.of_rank(rank, "journal")) for rank in ranks]
         self.seen = [0] * world_size
@@ -298,7 +298,7 @@ class CellSupervisor(Supervisor):
         return found
 
     def of_this_cell(self) -> list[Timeline]:
-        """What each rank began since the cell was sent, on the clock of time.monotonic()."""
+        """Return each rank's operations since the cell was sent, in seconds of time.monotonic()."""
         return [since(timeline, self.ready_s) for timeline in self.evidence.timeline]
 
     def finish_outputs(self) -> None:
@@ -319,7 +319,7 @@ def since(timeline: Timeline, start_s: float) -> Timeline:
 
 
 def out_of_step(session: Sequence[Timeline], cell: Sequence[Timeline]) -> str:
-    """What keeps the ranks from going on together, in words; empty when nothing does.
+    """Return what keeps the ranks from going on together, in words; empty when nothing does.
 
     session: the journals from its beginning, by rank. cell: the part of the cell that failed.
     """

@@ -337,6 +337,6 @@ def _value(directory: RunDirectory, number: int, answer: Answered | None) -> Any
     if answer.has_sent:
         try:
             return pickle.loads(directory.of_rank(number, "value").read_bytes())
-        except Exception:  # of a class that only the rank knows
+        except Exception:  # its class is known to the rank only
             return Unsent(answer.text)
     return Unsent(answer.text)
