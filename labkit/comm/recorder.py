@@ -260,8 +260,8 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
     A thread that started a collective need not wait for it. A frame of C++ does not say what it
     does, but the record has the Python stack with which each operation was started: where the
     thread still stands in that very call, such as dist.all_reduce() or backward() with DDP, it
-    waits for the oldest one started there. (In torch's own
-    function it is some lines further, in work.wait().) Or it waits for the tensor of a functional collective, and has started only one.
+    waits for the oldest one started there. (In torch's own function it is some lines further, in
+    work.wait().) Or it waits for the tensor of a functional collective, and has started only one.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [(f.f_code.co_filename, f.f_code.co_name, n) for f, n in traceback.walk_stack(frame)]
