@@ -16,7 +16,7 @@ The ranks have different numbers of examples, because data rarely divides evenly
 none.
 
 Repair `train_step(x, y, scale, shift, group)`: every rank returns what that one process computes.
-The code below has six mistakes. One rank alone does not show them. You may also write it anew.
+The code below has six mistakes. One rank alone does not show them. You may also rewrite it.
 
 Contract
     x, y         (B, D) float64: this rank's inputs and targets. B differs between ranks and may be

@@ -17,7 +17,7 @@ Contract
                 profiling_name     "nccl:all_reduce", "nccl:all_to_all", ...
                 input_sizes        such as [[4096]]
                 input_dtypes       such as ["Float"]
-                state              "scheduled" (called, but not begun on the GPU), "started" or
+                state              "scheduled" (called, but not started on the GPU), "started" or
                                    "completed"
                 is_p2p             True for a send or recv. It is no collective, and its
                                    collective_seq_id is that of the collective before it. No rank

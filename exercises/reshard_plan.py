@@ -1,6 +1,6 @@
 """Plan the reads with which a rank of another layout loads its shards.
 
-An interviewer asks: "A checkpoint was saved by 64 ranks with ZeRO-3, and the job comes back on 48
+An interviewer asks: "A checkpoint was saved by 64 ranks with ZeRO-3, and the job restarts on 48
 with tensor parallelism. How does each rank get its shards, without anybody gathering the model?"
 
 Write reshard_plan(saved, wanted). Tensors are matrices. A part of one is

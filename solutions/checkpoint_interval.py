@@ -28,7 +28,7 @@ Write three functions.
 Model. A turn is T seconds of work, and W in which training is idle for the save. A turn that a
 failure interrupts is made again from its begin. Each failure also costs R seconds, in which nothing
 useful is made: detection, restart, and work that was made while the last save had not yet been
-complete. A failure in these R seconds begins them anew. With M, the mean time between failures of
+complete. A failure in these R seconds restarts them. With M, the mean time between failures of
 the job, a turn then takes on average (Daly)
 
     M e^(R/M) (e^((T + W)/M) - 1)  seconds

@@ -8,7 +8,7 @@ Write two functions.
 
     plan_chunks(running, waiting, token_budget, max_running)
         running    a list of requests whose first chunk was computed, in order of arrival
-        waiting    a list of requests that have not begun, in order of arrival
+        waiting    a list of requests that have not started, in order of arrival
         request    has three whole numbers: request.id, request.num_tokens (of the prompt, and of
                    the answer so far) and request.num_cached (how many of them, the first ones, have
                    keys and values already: fewer than num_tokens, and 0 if the request waits)

@@ -1,7 +1,7 @@
 """Decide before each pass which requests take part: admit, continue, preempt.
 
 An interviewer asks: "A static batch ends with its longest answer, and most of its places are idle
-by then. How does a server fill them? It decides anew before each pass of the model: who joins, who
+by then. How does a server fill them? It decides again before each pass of the model: who joins, who
 goes on? Pages of the cache are taken as answers grow. What if none is left? Does any request wait
 for ever?"
 

@@ -46,7 +46,7 @@ from typing import Any, Protocol
 
 
 class Disk(Protocol):
-    """What the log writes to."""
+    """The disk that the log writes to."""
 
     def read(self, name: str) -> bytes:
         """All bytes of a file."""

@@ -73,7 +73,7 @@ def global_grad_norm(parameters: Sequence[Parameter], max_norm: float, mesh: Mes
     is_second_copy = mesh.pp.rank == mesh.pp.size - 1 and mesh.pp.size > 1
     total = torch.zeros((), dtype=torch.float64)
     for parameter in parameters:
-        # Of the ranks that have the same numbers, the first counts them.
+        # The first of the ranks with the same numbers counts them.
         is_first = all(getattr(mesh, axis).rank == 0 for axis in parameter.copied_over)
         counts = is_first and not (parameter.is_tied and is_second_copy)
         if counts and parameter.grad is not None:

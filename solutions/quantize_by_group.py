@@ -17,8 +17,8 @@ Contract
                 the last group is shorter: G = ceil(I / group)
     scales_OG   float32. A group's scale is its largest |weight| divided by 7
     codes       weight / scale, rounded to the nearest whole number, ties either way: -7 to 7. So a
-                weight comes back within half its group's scale, however small that is
-    zeros       a group may contain only zeros. They come back as zeros, and their codes are 0;
+                weight is restored within half its group's scale, however small that is
+    zeros       a group may contain only zeros. They stay zeros, and their codes are 0;
                 their scale may be any number
     packed_OB   uint8. It has code + 8 in 4 bits, 1 to 15. Byte b of a row has input 2 b in its low
                 4 bits and input 2 b + 1 in its high ones: B = ceil(I / 2). If I is odd, the last

@@ -31,7 +31,7 @@ Contract
     share     the ranks' numbers of samples differ by at most 1, and may be 0. It is up to you which
               rank gets which samples of the step
     next_batch()  returns this rank's share of the next step, as the function of `load` returns it.
-              By then it has begun to load its share of the step after this one
+              By then it has started to load its share of the step after this one
     state_dict()  returns a dict of plain data, as JSON has it. Nothing that is called later changes
               it. Call it after any step
     load_state_dict(state)  goes on behind the steps that were made when state_dict was called. All

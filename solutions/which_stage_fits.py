@@ -54,6 +54,6 @@ def which_stage_fits(setup: Mapping[str, Any]) -> tuple[int | None, list[str]]:
         }
         if sum(terms.values()) <= setup["memory_gib"] * 2**30:
             return level, largest
-        largest.append(max(terms, key=terms.__getitem__))  # of equal terms the first
+        largest.append(max(terms, key=terms.__getitem__))  # the first of equal terms
     return None, largest
     ### END SOLUTION

@@ -71,7 +71,7 @@ def zero2_gradients(
         i = bucket_of[parameter]
         num_arrived[i] += 1
         if num_arrived[i] == len(buckets[i]):
-            num_arrived[i] = 0  # the next microbatch counts anew
+            num_arrived[i] = 0  # the next microbatch counts from 0
             shard = group.reduce_scatter(_take_gradients(buckets[i], group.size), op="mean")
             # Gradients are freed, so earlier microbatches are in the shards only: add there.
             shards[i] = shards[i].add_(shard) if i in shards else shard

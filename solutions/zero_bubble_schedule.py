@@ -27,7 +27,7 @@ Contract
               W <= F and W <= I, and for any m, the step takes at most
                   m (F + I + W) + (p - 1)(F + I - W) + max(0, p - m) W
               With F = I = W = 1 and m >= p this is 3 m + p - 1; 1F1B takes 3 m + 3 (p - 1). The
-              function is not told the durations: the same row is used for all of them
+              function does not get the durations: the same row is used for all of them
     memory    no rank holds more than min(p, m) microbatches. A rank holds those whose F it has done
               and whose W it has not done
     never     labkit.pipeline. The answer is a few lines

@@ -184,6 +184,6 @@ GRADER = g.Questions(
     same=same,
     mistakes=MISTAKES,
     closed=("labkit.serving",),
-    shown="every weight comes back within half a step of its own group, in 4 bits, with short last "
+    shown="every weight is restored within half a step of its group, in 4 bits, with short last "
     "groups and groups of zeros",
 )
