@@ -141,7 +141,7 @@ def loads(world: labkit.Group, folder: Path) -> dict[str, list[float]]:
 
 
 def shown(name: str, times: dict[str, list[float]], apart: str | None = None) -> str:
-    """A line: medians, and ratios without what is measured apart."""
+    """Return a line: medians, and ratios without what is measured apart."""
     checks = times[apart] if apart else [0.0] * ROUNDS
     ours = [a - b for a, b in zip(times[name], checks, strict=True)]
     theirs = times[f"{name}, dcp"]

@@ -25,7 +25,8 @@ CHOICES = ("ring", "tree", "double_tree", "halving_doubling")
 
 
 def table(measured: measure.Measured) -> str:
-    """A line per size: gloo's time, the others' as multiples of it, and what the model says."""
+    """Return a line per size: gloo's time, the others' as multiples of it, and what the model
+    says."""
     names = ["gloo", *(one.name for one in measured.algorithms if one.name != "gloo")]
     rows = [["", *names]]
     for nbytes in measured.sizes:

@@ -45,7 +45,7 @@ YARDSTICK = "gathered"
 
 
 def layer(world: labkit.Group, name: str, num_tokens: int) -> Callable[[], None]:
-    """A pass forward and backward of one candidate, on random numbers."""
+    """Return a pass forward and backward of one candidate, on random numbers."""
     attention, placement = CANDIDATES[name]
     num_own = len(shard_sequence(torch.arange(num_tokens), world, placement, 0))
     q, k, v = (

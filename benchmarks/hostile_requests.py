@@ -134,7 +134,7 @@ def running() -> Iterator[int]:
 
 
 def status_of(port: int, request: Hostile, timeout_s: float) -> str:
-    """The status of the answer, or how the connection ended."""
+    """Return the status of the answer, or how the connection ended."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     body = request.body() if callable(request.body) else request.body
     try:

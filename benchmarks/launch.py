@@ -77,7 +77,7 @@ def seconds_of_first_call() -> float:
 
 
 def seconds_of_reading() -> float:
-    """The text of the standard library, as each process reads it once."""
+    """Return the text of the standard library, as each process reads it once."""
     Corpus.standard_library.cache_clear()
     began = time.monotonic()
     Corpus.standard_library()
@@ -98,7 +98,7 @@ def computed() -> list[float]:
 
 
 def server() -> int:
-    """The process from which ranks are forked."""
+    """Return the process from which ranks are forked."""
     pid = forkserver._forkserver._forkserver_pid
     assert pid is not None, "no run has started it"
     return pid

@@ -26,7 +26,7 @@ def alternate(
 def alternate_in_rounds(
     world: Group, candidates: Mapping[str, Callable[[], object]], repetitions: int
 ) -> dict[str, list[float]]:
-    """The same before the median: an entry for each round."""
+    """Return the same before the median: an entry for each round."""
     seconds = measure.alternate(world, candidates, repetitions)
     return {
         name: world.all_reduce(torch.tensor(times, dtype=torch.float64), "max").tolist()
@@ -50,12 +50,12 @@ def added(times: Sequence[float], base: Sequence[float]) -> str:
 
 
 def command_line(doc: str) -> argparse.ArgumentParser:
-    """The parser of a benchmark with that docstring."""
+    """Return the parser of a benchmark with that docstring."""
     return argparse.ArgumentParser(description=doc.split("\n")[0])
 
 
 def chosen_names(parser: argparse.ArgumentParser, known: Sequence[str]) -> list[str]:
-    """The candidates that the command line names; none of them stands for all."""
+    """Return the candidates that the command line names; none of them stands for all."""
     names = ", ".join(map(repr, known))
     parser.add_argument("candidate", nargs="*", help=f"some of {names}; else all")
     chosen = parser.parse_args().candidate

@@ -50,7 +50,7 @@ class _EqualBlocks(torch.autograd.Function):
 
 
 def padded(layer: ExpertParallelMoE, x_ND: Tensor, capacity: int) -> Tensor:
-    """The answers, by buffers of `capacity` rows for each expert, whether filled or not."""
+    """Return the answers, by buffers of `capacity` rows for each expert, whether filled or not."""
     routing: Routing = layer.router(x_ND)
     experts_Nk = routing.expert_A.view(len(x_ND), TOP_K)
     weights_Nk = routing.weight_A.view(len(x_ND), TOP_K)
@@ -102,7 +102,7 @@ def on_pairwise_messages():
 
 
 def layer_and_tokens(world: labkit.Group, hidden: int) -> tuple[ExpertParallelMoE, Tensor]:
-    """A layer, and this rank's tokens."""
+    """Return a layer, and this rank's tokens."""
     config = GPTConfig(hidden=hidden, num_heads=1)
     moe = MoEConfig(num_experts=NUM_EXPERTS, top_k=TOP_K)
     torch.manual_seed(world.rank)

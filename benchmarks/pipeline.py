@@ -56,13 +56,13 @@ Step = Callable[[], None]
 
 
 def model_of(world: labkit.Group, name: str) -> PipelineGPT:
-    """The stages of this rank; equal blocks each, so that both cut alike."""
+    """Return the stages of this rank; equal blocks each, so that both cut alike."""
     schedule = plan(ROWS[name], world.size, NUM_MICROBATCHES)
     return PipelineGPT(CONFIG, schedule, world.rank)
 
 
 def ours(world: labkit.Group, name: str, model: PipelineGPT, tokens_BT: Tensor) -> Step:
-    """The lab's. The head's weight is not tied: torch's has no such thing."""
+    """Return the lab's. The head's weight is not tied: torch's has no such thing."""
     pipeline = Pipeline(model.schedule, model.stages, token_loss, world)
 
     def step() -> None:

@@ -101,7 +101,7 @@ class Situation:
 
 
 def situations() -> list[Situation]:
-    """All but cells. The last moments are measured here, on this machine."""
+    """Return all but cells. The last moments are measured here, on this machine."""
     asleep, run, session = (
         (f"exercises/{NAME}.py", ASLEEP),
         ("run.py", RUN),
@@ -231,7 +231,7 @@ def environment(mark: str, folder: Path, temporary: Path) -> dict[str, str]:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that have this mark in their environment, dead ones left out."""
+    """Return the processes that have this mark in their environment, dead ones left out."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
@@ -277,7 +277,7 @@ GOOD = "import labkit\nassert labkit.run(lambda world: world.rank, 2).values == 
 
 
 def stopped_cells(num_presses: int, draws: random.Random) -> list[End]:
-    """A run in a cell of one kernel, stopped at random moments; the next one must be good.
+    """Return a run in a cell of one kernel, stopped at random moments; the next one must be good.
 
     130 stands for a cell that ended with KeyboardInterrupt.
     """
@@ -336,7 +336,7 @@ def leaders(pids: set[int]) -> list[int]:
 
 
 def row(name: str, ends: list[End]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     statuses = Counter(end.status for end in ends)
     num_130, num_signal, num_lost = statuses[130], statuses[-signal.SIGINT], statuses[None]
     counts = [

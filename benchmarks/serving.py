@@ -63,7 +63,7 @@ def workloads(config: GPTConfig) -> dict[str, list[Request]]:
 
 
 def labkit_engine(model: GPT, requests: list[Request]) -> Answers:
-    """A new engine with as many pages as all requests need."""
+    """Return a new engine with as many pages as all requests need."""
     num_pages = sum(-(-(len(r.prompt) + r.max_new_tokens) // PAGE) for r in requests)
     cache = PagedCache(model.config, num_pages, PAGE)
     scheduler = partial(continuous, max_running=len(requests))

@@ -91,7 +91,7 @@ def ours(
     shards: bool,
     backend: CollectiveBackend | None = None,
 ) -> Step:
-    """The lab's."""
+    """Return the lab's."""
     parallel = nn.ModuleList(ParallelBlock(block, world) for block in blocks)
     layout = (
         SequenceSharded(world, *x_BTD.shape[:2], backend) if shards else Replicated(world, backend)

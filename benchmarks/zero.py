@@ -86,7 +86,8 @@ def candidates(world: labkit.Group | None) -> dict[str, Callable[[GPT], Trained]
 
 
 def kept_by_torchs(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The states of the optimizer within ZeroRedundancyOptimizer, which it shows to nobody."""
+    """Return the states of the optimizer within ZeroRedundancyOptimizer, which it shows to
+    nobody."""
     within = getattr(optimizer, "optim", None)
     return [] if within is None else [x for s in within.state.values() for x in s.values()]
 

@@ -71,7 +71,7 @@ def training(world: labkit.Group, layers_per_bucket: int) -> None:
 
 
 def trace_of(layers_per_bucket: int) -> Trace:
-    """The journal of such a run."""
+    """Return the journal of such a run."""
     return profile.of_run(labkit.run(training, 2, args=(layers_per_bucket,)))
 
 

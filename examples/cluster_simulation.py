@@ -188,7 +188,7 @@ def best_step(timelines: Sequence[Timeline]) -> float:
 
 
 def simulated(case: Case) -> calc.simulate.SimulatedStep:
-    """The same step, of which nothing runs."""
+    """Return the same step, of which nothing runs."""
     return calc.simulate.step(
         pieces_of(case), case.layout, case.disturbances, schedule=case.schedule
     )

@@ -128,7 +128,7 @@ def loss_of(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def predict(strategy: str, num_ranks: int) -> dict[str, float]:
-    """The same by calc, and the bytes sent in a step."""
+    """Return the same by calc, and the bytes sent in a step."""
     num = GPT(CONFIG).num_parameters
     recipe = "zero_paper" if "bf16" in strategy else "fp32"
     ranks = min(num_ranks, 2) if strategy == "hybrid" else num_ranks

@@ -82,7 +82,7 @@ def costs_of(name: str) -> Costs:
 
 
 def quickest(schedule: Schedule, costs: Costs) -> tuple[Timing, list[int]]:
-    """The shorter of two measured steps, and what the ranks held in it.
+    """Return the shorter of two measured steps, and what the ranks held in it.
 
     Others' work on this machine can only make a step longer.
     """

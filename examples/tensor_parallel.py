@@ -40,7 +40,7 @@ Row = tuple[str, int, str, float, float]
 
 
 def sizes() -> calc.ModelConfig:
-    """The same model, as calc knows it."""
+    """Return the same model, as calc knows it."""
     c = CONFIG
     return calc.ModelConfig(
         layers=c.num_layers,
@@ -55,7 +55,7 @@ def sizes() -> calc.ModelConfig:
 
 
 def measure(world: labkit.Group, sequence_parallel: bool, counts: bool) -> float:
-    """A step; its regions are "forward" and "backward". Returns the bytes kept between them.
+    """Return a step; its regions are "forward" and "backward". Returns the bytes kept between them.
 
     counts: by the backend's collectives, each of which is one entry of the journal; otherwise by
     those that send what the paper says.
@@ -75,7 +75,7 @@ def measure(world: labkit.Group, sequence_parallel: bool, counts: bool) -> float
 
 
 def within(timeline: Timeline, name: str) -> list[Operation]:
-    """The operations of a region."""
+    """Return the operations of a region."""
     (region,) = [each for each in timeline.regions if each.name == name]
     return [op for op in timeline.operations if region.start_s <= op.posted_s <= region.end_s]
 

@@ -74,7 +74,7 @@ class GPTConfig:
         return 4 * self.hidden if self.ffn is None else self.ffn
 
     def state_dict(self) -> dict[str, Any]:
-        """The sizes by name: Checkpointer(..., extra={"config": config}) saves them, too."""
+        """Return the sizes by name: Checkpointer(..., extra={"config": config}) saves them, too."""
         return asdict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

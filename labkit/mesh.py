@@ -67,7 +67,8 @@ class Mesh:
         return f"Mesh({sizes}) at {self.coordinates}"
 
     def joined(self, *axes: str) -> Group:
-        """The Group of ranks that differ from this one in these axes only, such as "dp", "ep".
+        """Return the Group of ranks that differ from this one in these axes only, such as "dp",
+        "ep".
 
         For dp and ep, for example, they are the ranks with copies of all parameters but the
         experts'. Its ranks are in the order of their numbers. Every rank of the world calls it,

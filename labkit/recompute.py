@@ -106,8 +106,8 @@ class _Block:
         return getattr(self._function, "__name__", type(self._function).__name__)
 
     def _given(self) -> Any:
-        """The arguments, detached: gradients flow through the first pass's graph, not through this
-        one."""
+        """Return the arguments, detached: gradients flow through the first pass's graph, not
+        through this one."""
         tensors = self._inputs.grad_fn.saved_tensors
         return tree_map_only(
             _Place,

@@ -56,13 +56,13 @@ class TrainConfig:
             )
 
     def batches(self, corpus: Corpus | None, context: int) -> Batches:
-        """The global batches of this run; None: of Python's standard library."""
+        """Return the global batches of this run; None: of Python's standard library."""
         if corpus is None:
             corpus = Corpus.standard_library()
         return Batches(corpus, self.num_sequences, context, self.seed)
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> Optimizer:
-        """A fresh optimizer over `parameters`."""
+        """Return a fresh optimizer over `parameters`."""
         optimizer_class, options = self.optimizer_class()
         return optimizer_class(parameters, **options)
 
@@ -84,7 +84,7 @@ class Trained:
     parameters: dict[str, Tensor] = field(repr=False)
 
     def largest_difference(self, other: "Trained") -> float:
-        """The largest absolute difference between two sets of parameters.
+        """Return the largest absolute difference between two sets of parameters.
 
         Raises ValueError where their names differ.
         """
@@ -106,7 +106,7 @@ def fit(
     settings: TrainConfig,
     corpus: Corpus | None = None,
 ) -> list[Part]:
-    """The training loop: `step` on one global batch after the other, the same on every rank.
+    """Return the training loop: `step` on one global batch after the other, the same on every rank.
 
     Returns what the steps returned. None: Python's standard library is the corpus.
     """
@@ -115,7 +115,7 @@ def fit(
 
 
 def summed_losses(parts: list[Any], group: Group) -> list[Any]:
-    """The global losses on every rank, of which each rank of `group` has a part.
+    """Return the global losses on every rank, of which each rank of `group` has a part.
 
     parts: for each step a number, or a list of numbers.
     Wire: one all-reduce for all steps. One per step would be a message that no step waits for.
@@ -125,7 +125,7 @@ def summed_losses(parts: list[Any], group: Group) -> list[Any]:
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """The mean cross-entropy of the next token, in nats, over the targets that count.
+    """Return the mean cross-entropy of the next token, in nats, over the targets that count.
 
     An empty batch, the share of a rank without sequences, has the loss 0 and zero gradients.
     """
@@ -171,5 +171,5 @@ def train_serial(
 
 
 def copy_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name, detached copies on the CPU; a tied one appears once."""
+    """Return the parameters by name, detached copies on the CPU; a tied one appears once."""
     return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}

@@ -207,7 +207,7 @@ def traces(
 
 
 def _seed(path: Path) -> str:
-    """A part of a trace: its first events and those in the middle."""
+    """Return a part of a trace: its first events and those in the middle."""
     content = path.read_bytes()
     if content[:2] == b"\x1f\x8b":
         content = gzip.decompress(content)

@@ -46,7 +46,7 @@ _ODD: tuple[Any, ...] = (
 
 
 def _made(layout: str, world: Group) -> tuple[Any, Any]:
-    """A model and its optimizer; of one process alone for any other layout."""
+    """Return a model and its optimizer; of one process alone for any other layout."""
     model: Any = GPT(CONFIG, seed=0)
     if layout == "tensor parallel":
         model = parallelize(model, world) if world.size > 1 else model
@@ -74,7 +74,7 @@ def _saves(world: Group, folder: Path) -> None:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to each value inside of plain data."""
+    """Return the way to each value inside of plain data."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
     for key, each in items:

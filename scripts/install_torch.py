@@ -45,7 +45,8 @@ def main() -> int:
 
 
 def index_without_gpu(requirement: str, cpu_index: str) -> str:
-    """The index of the CPU build where that is the right one and within reach, else nothing."""
+    """Return the index of the CPU build where that is the right one and within reach, else
+    nothing."""
     if platform.system() != "Linux" or has_nvidia_gpu():
         return ""
     if offers(cpu_index, requirement):

@@ -29,7 +29,7 @@ BLIND_MARKERS = ("raises-exception", "nbval-raises-exception", "nbval-skip")
 
 
 def normal_form(notebook: NotebookNode) -> NotebookNode:
-    """A copy of the notebook in its normal form."""
+    """Return a copy of the notebook in its normal form."""
     notebook = copy.deepcopy(notebook)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata = from_dict(METADATA)
@@ -49,7 +49,7 @@ def normal_form(notebook: NotebookNode) -> NotebookNode:
 
 
 def _stable_id(cell: NotebookNode, taken: set[str]) -> str:
-    """The cell's own id, or one made from its text: the same text gets the same id again."""
+    """Return the cell's own id, or one made from its text: the same text gets the same id again."""
     given: str = cell.get("id", "")
     if CELL_ID.fullmatch(given) and given not in taken:
         return given
@@ -62,7 +62,7 @@ def _stable_id(cell: NotebookNode, taken: set[str]) -> str:
 
 
 def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """The outputs, neighbours of one stream as one, without what only showed a widget."""
+    """Return the outputs, neighbours of one stream as one, without what only showed a widget."""
     merged: list[NotebookNode] = []
     for output in outputs:
         if "data" in output:
@@ -97,7 +97,7 @@ def texts(outputs: list[NotebookNode]) -> list[tuple[str, str]]:
 
 
 def pictures(outputs: list[NotebookNode]) -> list[bytes]:
-    """The stored pictures: PNG and JPEG decoded, SVG as its text."""
+    """Return the stored pictures: PNG and JPEG decoded, SVG as its text."""
     found = []
     for output in outputs:
         for mime, value in output.get("data", {}).items():

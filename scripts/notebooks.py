@@ -50,7 +50,7 @@ class ThisPython(AsyncKernelManager):
 
 
 def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """A copy of the notebook, run from top to bottom in `folder`, in its normal form.
+    """Return a copy of the notebook, run from top to bottom in `folder`, in its normal form.
 
     Raises nbclient's errors: CellExecutionError, CellTimeoutError, DeadKernelError.
     """

@@ -36,7 +36,8 @@ HEADER = """\
 
 
 def declared(root: Path = ROOT) -> list[Requirement]:
-    """Every requirement that pyproject.toml names, with all extras and what builds the package."""
+    """Return every requirement that pyproject.toml names, with all extras and what builds the
+    package."""
     pyproject = tomllib.loads((root / "pyproject.toml").read_text())
     extras = pyproject["project"]["optional-dependencies"].values()
     lines = pyproject["build-system"]["requires"] + pyproject["project"]["dependencies"]
@@ -61,7 +62,8 @@ def applies(requirement: Requirement, extras: Iterable[str]) -> bool:
 
 
 def closure(requirements: list[Requirement]) -> tuple[dict[str, Version], dict[str, SpecifierSet]]:
-    """All that the requirements lead to: versions found here, and ranges to ask pip about."""
+    """Return all that the requirements lead to: versions found here, and ranges to ask pip
+    about."""
     ranges: dict[str, SpecifierSet] = {}
     installed: dict[str, Version] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -88,7 +90,7 @@ def closure(requirements: list[Requirement]) -> tuple[dict[str, Version], dict[s
 
 
 def newest(ranges: dict[str, SpecifierSet]) -> dict[str, Version]:
-    """The versions that pip would take on the oldest Python, without taking them."""
+    """Return the versions that pip would take on the oldest Python, without taking them."""
     if not ranges:
         return {}
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]

@@ -74,7 +74,7 @@ def noted(found: Functions) -> Iterator[None]:
 
 
 def on_rank(world: Any, program: Callable[..., None]) -> Functions:
-    """The functions that ran on this rank."""
+    """Return the functions that ran on this rank."""
     found: Functions = set()
     program(world)  # imported code runs, too
     with noted(found):
@@ -83,7 +83,7 @@ def on_rank(world: Any, program: Callable[..., None]) -> Functions:
 
 
 def functions_of(path: ReadingPath) -> Functions:
-    """The functions that run, on all ranks together."""
+    """Return the functions that run, on all ranks together."""
     if path.on_ranks:
         from labkit import run
 

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def timelines(notebook: Path) -> list[Image.Image]:
-    """The pictures of a naive and of an overlapped step."""
+    """Return the pictures of a naive and of an overlapped step."""
     found = [
         output.data["image/png"]
         for cell in nbformat.read(notebook, as_version=4).cells

@@ -64,7 +64,7 @@ def files_today() -> Iterator[tuple[str, str]]:
 
 
 def files_at(revision: str) -> Iterator[tuple[str, str]]:
-    """The same, of a commit."""
+    """Yield the same, of a commit."""
     paths = [
         p for p in git("ls-tree", "-r", "--name-only", revision).splitlines() if p[-3:] == ".py"
     ]

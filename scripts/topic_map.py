@@ -66,7 +66,7 @@ class Notebook:
 
 
 def read_notebooks(folder: Path = NOTEBOOKS) -> dict[str, Notebook]:
-    """Every notebook of a folder by name, in reading order."""
+    """Return every notebook of a folder by name, in reading order."""
     return {path.stem: _notebook(path) for path in sorted(folder.glob("*.ipynb"))}
 
 
@@ -78,12 +78,12 @@ def _notebook(path: Path) -> Notebook:
 
 
 def anchor(heading: str) -> str:
-    """The part of a link behind #, as Jupyter makes it: `Of-what?`."""
+    """Return the part of a link behind #, as Jupyter makes it: `Of-what?`."""
     return quote(heading.replace(" ", "-"), safe="-?,:'!")
 
 
 def topic_map() -> str:
-    """The page."""
+    """Return the page."""
     notebooks = read_notebooks()
     told = tomllib.loads((ROOT / "scripts" / "topic_map.toml").read_text(encoding="utf-8"))
     sections = [

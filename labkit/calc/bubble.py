@@ -45,7 +45,7 @@ def bubble_fraction(
     virtual: int = 1,
     relative_to: str = "total",
 ) -> Result:
-    """The bubble as a share of the step's time, "total", or of the time without it, "ideal".
+    """Return the bubble as a share of the step's time, "total", or of the time without it, "ideal".
 
     virtual: stages per rank, for "interleaved".
 

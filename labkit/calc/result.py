@@ -47,7 +47,8 @@ class Result:
             )
 
     def to(self, unit: str) -> float:
-        """The number in a unit of this dimension, `to("GiB")`. ValueError for any other unit."""
+        """Return the number in a unit of this dimension, `to("GiB")`. ValueError for any other
+        unit."""
         units = UNITS_OF[self.dimension]
         if unit not in units:
             kind = self.dimension or "a plain number"

@@ -273,7 +273,7 @@ class Checkpointer:
 
 
 def _plain(name: str, stateful: Stateful) -> dict[str, Any]:
-    """A state of plain data, copied. TypeError for what JSON would change."""
+    """Return a state of plain data, copied. TypeError for what JSON would change."""
     state = stateful.state_dict()
     try:
         copied: dict[str, Any] = json.loads(json.dumps(state))
@@ -292,5 +292,5 @@ def _spec(name: str, dtype: str, kind: Kind, extent: list[Any]) -> ShardSpec:
 
 
 def _value(shard: TensorShard) -> Any:
-    """A state as the optimizer keeps it."""
+    """Return a state as the optimizer keeps it."""
     return shard.tensor if shard.kind in ("elements", "whole") else shard.tensor.item()

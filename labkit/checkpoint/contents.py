@@ -83,7 +83,8 @@ class Contents:
         return [replace(each, name=f"model.{each.name}") for each in shards_of(self._model)]
 
     def shards(self) -> list[TensorShard]:
-        """All that this rank has to save now: an optimizer has no states before its first step."""
+        """Return all that this rank has to save now: an optimizer has no states before its first
+        step."""
         of_states = [
             _shard_of_state(state, key, value)
             for state in self.states()
@@ -93,7 +94,7 @@ class Contents:
         return [*self.tensors(), *of_states]
 
     def states(self) -> list[StateOf]:
-        """The optimizer's states, one for each tensor that it updates, in its order."""
+        """Return the optimizer's states, one for each tensor that it updates, in its order."""
         by_id = {id(shard.tensor): shard for shard in shards_of(self._model)}
         return [] if self.optimizer is None else list(_states(self.optimizer, by_id))
 
@@ -111,7 +112,8 @@ class Contents:
             load_states(optimizer, states)
 
     def settings(self) -> list[Values]:
-        """The optimizer's settings by group, such as the learning rate that a schedule has set."""
+        """Return the optimizer's settings by group, such as the learning rate that a schedule has
+        set."""
         return [
             {key: value for key, value in group.items() if key in _keys_of_settings(group)}
             for group in _groups_of(self.optimizer)
@@ -123,7 +125,7 @@ class Contents:
         return not groups or not settings or len(groups) == len(settings)
 
     def setting_of_another_kind(self, settings: Sequence[Values]) -> str:
-        """A saved setting that this optimizer cannot have, with both values; "" for none."""
+        """Return a saved setting that this optimizer cannot have, with both values; "" for none."""
         for group, saved in zip(_groups_of(self.optimizer), settings):
             for key in sorted(_keys_of_settings(group) & saved.keys()):
                 if not _is_of_kind(group[key], saved[key]):
@@ -199,7 +201,7 @@ def _shard_of(parameter: Tensor, by_id: Mapping[int, TensorShard]) -> TensorShar
 
 
 def shards_of(model: nn.Module) -> Iterator[TensorShard]:
-    """A model's parameters and saved buffers as shards of the serial model's, by its names.
+    """Yield a model's parameters and saved buffers as shards of the serial model's, by its names.
 
     Where replicas have buffers of their own, such as the averages of BatchNorm, a checkpoint has
     those of the lowest rank, which torch's DDP broadcasts, too.
@@ -290,7 +292,7 @@ def _parameters_of(optimizer: Any) -> list[Tensor]:
 
 
 def _groups_of(optimizer: Any) -> list[Values]:
-    """The dicts in which an optimizer has its settings."""
+    """Return the dicts in which an optimizer has its settings."""
     if isinstance(optimizer, MasterWeights):
         return _groups_of(optimizer.optimizer)
     if optimizer is None:
@@ -327,7 +329,7 @@ _PYTHON_BYTES = 8192
 
 
 def random_states(rank: int, device: torch.device) -> list[TensorShard]:
-    """The random states of this rank: of torch's generators and of Python's."""
+    """Return the random states of this rank: of torch's generators and of Python's."""
     found = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)

@@ -196,7 +196,7 @@ def _labkit_name(name: str) -> str:
 def _read_settings(
     folder: Path, reader: dcp.FileSystemReader, metadata: dcp.Metadata
 ) -> list[dict[str, Any]]:
-    """The optimizer's settings by group; [] where the folder has no optimizer. Damaged."""
+    """Return the optimizer's settings by group; [] where the folder has no optimizer. Damaged."""
     planner = _Settings(folder, metadata)
     _read(folder, reader, planner)
     groups: dict[int, dict[str, Any]] = {}
@@ -330,7 +330,8 @@ def save_as_dcp(folder: str | Path, out: str | Path, step: int | None = None) ->
 
 
 def _group_of(manifest: Manifest, states: Mapping[str, Any]) -> dict[str, Any]:
-    """The one group of parameters, as torch's optimizer has it. ValueError, see save_as_dcp."""
+    """Return the one group of parameters, as torch's optimizer has it. ValueError, see
+    save_as_dcp."""
     optimizer, settings = manifest.values["optimizer"], manifest.values["settings"]
     has_masters = any(MASTER in each for each in states.values())
     if not optimizer.startswith("torch.optim.") or has_masters or len(settings) != 1:
@@ -352,7 +353,7 @@ class _ReadWhenWritten(dcp.DefaultSavePlanner):
         self._path, self._manifest = path, manifest
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """A tensor, in place of the empty one; settings as they are."""
+        """Return a tensor, in place of the empty one; settings as they are."""
         found = super().lookup_object(index)
         if not isinstance(found, Tensor):
             return found

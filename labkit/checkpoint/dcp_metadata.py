@@ -230,7 +230,7 @@ class _Metadata:
         self._lists: set[int] = set()
 
     def made(self) -> dcp.Metadata:
-        """All that a load looks at. Damaged, or the error of an item that is not there."""
+        """Return all that a load looks at. Damaged, or the error of an item that is not there."""
         rows = _of_kind(self._state["state_dict_metadata"], dict)
         files = _of_kind(self._state["storage_data"], dict)
         return dcp.Metadata(
@@ -341,7 +341,7 @@ def require_each_element_once(name: str, runs: list[tuple[int, int]], numel: int
 
 
 def bytes_of(row: TensorStorageMetadata, sizes: torch.Size) -> int:
-    """The bytes of a chunk."""
+    """Return the bytes of a chunk."""
     return math.prod(sizes) * row.properties.dtype.itemsize
 
 

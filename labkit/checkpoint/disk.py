@@ -229,7 +229,7 @@ def read_into(file: int, offset: int, into: memoryview) -> None:
 
 
 def checksum_of(file: int, offset: int, nbytes: int) -> int:
-    """The checksum of some bytes of a file, as `write_rank_file` makes it of an entry."""
+    """Return the checksum of some bytes of a file, as `write_rank_file` makes it of an entry."""
     checksum, buffer = 0, memoryview(bytearray(min(nbytes, BLOCK)))
     for begin in range(0, nbytes, BLOCK):
         block = buffer[: min(BLOCK, nbytes - begin)]

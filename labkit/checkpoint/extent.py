@@ -46,12 +46,12 @@ class Extent:
 
     @staticmethod
     def whole(shape: tuple[int, ...]) -> Extent:
-        """All elements."""
+        """Return all elements."""
         return Extent(tuple(shape), tuple((0, n) for n in shape), 0, math.prod(shape))
 
     @staticmethod
     def of_dim(shape: tuple[int, ...], dim: int, indices: range) -> Extent:
-        """The slice `indices` of one dim."""
+        """Return the slice `indices` of one dim."""
         box = [(0, n) for n in shape]
         box[dim] = (indices.start, indices.start + len(indices))
         return Extent(tuple(shape), tuple(box), 0, math.prod(b - a for a, b in box))
@@ -62,7 +62,7 @@ class Extent:
 
     @staticmethod
     def from_plain(plain: Sequence[Any]) -> Extent:
-        """The extent of a `to_plain` that has been through JSON."""
+        """Return the extent of a `to_plain` that has been through JSON."""
         shape, box, start, stop = plain
         return Extent(tuple(shape), tuple((first, last) for first, last in box), start, stop)
 
@@ -107,7 +107,7 @@ class Extent:
         return (begins + first - here)[some], (first - self.start)[some], (last - first)[some]
 
     def _first_of_box(self, strides: Sequence[int]) -> int:
-        """The first element of the box, counted in the whole tensor."""
+        """Return the first element of the box, counted in the whole tensor."""
         return sum(first * stride for (first, _), stride in zip(self.box, strides, strict=True))
 
     def meets(self, other: Extent) -> bool:
@@ -117,7 +117,7 @@ class Extent:
         return bool(self.overlaps(other))
 
     def overlaps(self, other: Extent) -> list[Overlap]:
-        """The runs that both have, in ascending order."""
+        """Return the runs that both have, in ascending order."""
         mine, here, lengths = self.runs()
         theirs, there, their_lengths = other.runs()
         # Each of my runs meets neighbouring ones of theirs: from `low` up to `high`.

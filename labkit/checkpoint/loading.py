@@ -82,7 +82,7 @@ class Read(NamedTuple):
 
 
 def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
-    """The newest complete checkpoint, or that of `step`; None where nothing was saved.
+    """Return the newest complete checkpoint, or that of `step`; None where nothing was saved.
 
     Every rank calls it. Damaged for a manifest that is not what was saved, and where there are
     checkpoints and none is complete; FileNotFoundError for a step that has no complete one.
@@ -116,7 +116,7 @@ Seen = dict[str, bool] | str
 
 
 def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
-    """The manifests that this rank can read, and what it sees of each finished save."""
+    """Return the manifests that this rank can read, and what it sees of each finished save."""
     manifests: dict[str, Manifest] = {}
     here: dict[str, Seen] = {}
     for name in finished_saves(folder):
@@ -130,7 +130,8 @@ def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
 
 
 def _seen_by(name: str, by_rank: Sequence[dict[str, Seen]]) -> dict[str, list[int]]:
-    """The ranks that see each file of a checkpoint; {} where a rank cannot read its manifest."""
+    """Return the ranks that see each file of a checkpoint; {} where a rank cannot read its
+    manifest."""
     found: dict[str, list[int]] = {}
     for rank, here in enumerate(by_rank):
         files = here.get(name, {})
@@ -269,7 +270,7 @@ def wanted_shards(
 
 
 def empty_shard(name: str, record: TensorRecord) -> TensorShard:
-    """A new tensor for all of a saved one."""
+    """Return a new tensor for all of a saved one."""
     tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="cpu")
     return TensorShard(name, Extent.whole(record.shape), tensor, record.kind)
 
@@ -360,7 +361,7 @@ def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
 
 
 def flat_on_cpu(x: Tensor) -> Tensor:
-    """The tensor itself, where bytes can be read straight into it, or a new one."""
+    """Return the tensor itself, where bytes can be read straight into it, or a new one."""
     if x.device.type == "cpu" and x.is_contiguous():
         return x.detach().reshape(-1)
     return torch.empty(x.numel(), dtype=x.dtype, device="cpu")

@@ -133,7 +133,7 @@ class LossGuard:
         return "; ".join(self._bad) or "a return was asked for"
 
     def _not_finite(self) -> str:
-        """The lowest rank with a number that is not finite in its state, and where; or "".
+        """Return the lowest rank with a number that is not finite in its state, and where; or "".
 
         Wire: an all-gather of names.
         """

@@ -70,7 +70,7 @@ _REPR.maxlevel, _REPR.maxdict, _REPR.maxstring = 2, 3, 120
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: short, and on one line."""
+    """Return a value in a message: short, and on one line."""
     return _REPR.repr(value)
 
 
@@ -137,7 +137,7 @@ class Manifest:
 
     @staticmethod
     def from_text(text: str) -> Manifest:
-        """The manifest of a text of `to_text`. Damaged for any other text."""
+        """Return the manifest of a text of `to_text`. Damaged for any other text."""
         head, _, body = text.partition("\n")
         body = body.removesuffix("\n")
         expected = re.search(r'"crc32": ([0-9]+)', head)
@@ -169,7 +169,7 @@ class Manifest:
 
 
 def file_of(rank: int) -> str:
-    """The name of a rank's file."""
+    """Return the name of a rank's file."""
     return f"rank-{rank:04d}.safetensors"
 
 
@@ -204,7 +204,8 @@ def _is_whole(value: Any, least: int = 0, most: int = _MOST) -> bool:
 
 
 def _manifest_of(plain: Any) -> Manifest:
-    """A manifest of plain data that anybody may have written. Damaged, with the place in it."""
+    """Return a manifest of plain data that anybody may have written. Damaged, with the place in
+    it."""
     names = [each.name for each in fields(Manifest)]
     is_complete = isinstance(plain, dict) and plain.keys() == set(names)
     _require(is_complete, "the second line", plain, f"an object of {', '.join(names)} alone")
@@ -229,7 +230,7 @@ def _manifest_of(plain: Any) -> Manifest:
 
 
 def _by_length(item: tuple[str, int]) -> tuple[int, str]:
-    """An order of names in which rank-10000 comes after rank-9999."""
+    """Return an order of names in which rank-10000 comes after rank-9999."""
     return len(item[0]), item[0]
 
 
@@ -348,12 +349,13 @@ def _require_values(values: Any) -> None:
 
 
 def step_of(name: str) -> int:
-    """The step in the name of a finished save's folder."""
+    """Return the step in the name of a finished save's folder."""
     return int(name.split("-")[1])
 
 
 def finished_saves(folder: Path) -> list[str]:
-    """The names of the folders of finished saves, oldest first; none where there is no folder."""
+    """Return the names of the folders of finished saves, oldest first; none where there is no
+    folder."""
     if not folder.is_dir():
         return []
     found = [path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)]

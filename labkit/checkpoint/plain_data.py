@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def memory_of(x: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, which must outlive them."""
+    """Return the bytes of a contiguous tensor on the CPU, which must outlive them."""
     return memoryview((ctypes.c_char * x.nbytes).from_address(x.data_ptr())).cast("B")
 
 
 def gather_plain(value: Any, group: Group) -> list[Any]:
-    """Every rank's value, by rank, on every rank. value: what JSON can say.
+    """Return every rank's value, by rank, on every rank. value: what JSON can say.
 
     Wire: an all-gather of 8 bytes, and one of the longest text.
     """
@@ -44,7 +44,7 @@ def result_or_error(act: Callable[[], T]) -> T | Exception:
 def agreed(
     result: T | Exception, kind: type[Exception], group: Group, *others: type[Exception]
 ) -> T:
-    """The result; or `kind`, on every rank, where one has an error. Every rank calls it.
+    """Return the result; or `kind`, on every rank, where one has an error. Every rank calls it.
 
     others: kinds of errors that stay what they are on the lowest rank that has one.
 

@@ -133,7 +133,7 @@ class PowerCut:
         return node
 
     def left(self, data: random.Random | bool, names: random.Random | bool) -> dict[str, bytes]:
-        """The files that are left in `root` itself, by name; see `leave`."""
+        """Return the files that are left in `root` itself, by name; see `leave`."""
         nodes = self._top.after(names).items()
         return {name: node.after(data) for name, node in nodes if isinstance(node, _File)}
 

@@ -94,7 +94,8 @@ class RolloutBank:
         self._end += _HEAD.size + len(body)
 
     def take(self, count: int) -> list[Rollout]:
-        """The next rollouts, oldest first, fewer where fewer are left; they count as consumed."""
+        """Return the next rollouts, oldest first, fewer where fewer are left; they count as
+        consumed."""
         arguments.whole("count", count, "how many rollouts, 0 or more", least=0)
         payloads = self._payloads[self.consumed : self.consumed + count]
         self.consumed += len(payloads)
@@ -109,7 +110,7 @@ class RolloutBank:
         self._disk.close(self._file)
 
     def state_dict(self) -> dict[str, Any]:
-        """The cursor, for a checkpoint."""
+        """Return the cursor, for a checkpoint."""
         return {"consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -142,7 +143,7 @@ def _head_of(body: bytes) -> bytes:
 
 
 def _scan(path: Path) -> tuple[list[PayloadRange], int]:
-    """The payloads of all whole records, and where the last record ends."""
+    """Return the payloads of all whole records, and where the last record ends."""
     data = path.read_bytes()
     payloads: list[PayloadRange] = []
     end = 0
@@ -171,7 +172,7 @@ def _end_of_record(data: bytes, begin: int) -> int | None:
 
 
 def _payloads_in(body: bytes, begin: int) -> list[PayloadRange]:
-    """The payloads of a record whose body begins at byte `begin` of the file."""
+    """Return the payloads of a record whose body begins at byte `begin` of the file."""
     payloads, at = [], 0
     while at < len(body):
         length, version = _PAIR.unpack_from(body, at)

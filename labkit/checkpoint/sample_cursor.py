@@ -59,7 +59,8 @@ class SampleCursor:
         self._epoch, self._order_N = -1, torch.empty(0, dtype=torch.int64, device="cpu")
 
     def next_batch(self) -> Tensor:
-        """The ids of the next global batch, int64 (batch,), the same on every rank; go past it."""
+        """Return the ids of the next global batch, int64 (batch,), the same on every rank; go past
+        it."""
         shares, end = [], self.taken + self.batch
         while self.taken < end:
             epoch, at = divmod(self.taken, self.num_samples)
@@ -88,7 +89,7 @@ class SampleCursor:
         self.taken = arguments.whole("taken", state["taken"], "0 or more samples", least=0)
 
     def _order(self, epoch: int) -> Tensor:
-        """The permutation of an epoch. The one before is forgotten."""
+        """Return the permutation of an epoch. The one before is forgotten."""
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{epoch}".encode()))
             self._order_N = torch.randperm(self.num_samples, generator=generator, device="cpu")

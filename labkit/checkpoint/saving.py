@@ -99,7 +99,7 @@ class Plan:
 
 
 def spec_of(shard: TensorShard) -> ShardSpec:
-    """A shard without its tensor. TypeError for a dtype that safetensors does not have."""
+    """Return a shard without its tensor. TypeError for a dtype that safetensors does not have."""
     if shard.tensor.dtype not in DTYPES:
         raise TypeError(f"{shard.name} is {shard.tensor.dtype}, which safetensors does not have")
     return ShardSpec(shard.name, DTYPES[shard.tensor.dtype], shard.kind, shard.extent)
@@ -134,7 +134,7 @@ def make_plan(rows: list[list[ShardSpec]]) -> Plan:
 
 
 def layout_of(rows: Sequence[ShardSpec]) -> int:
-    """A number that says which elements of the model a rank holds."""
+    """Return a number that says which elements of the model a rank holds."""
     return zlib.crc32(repr([row for row in rows if row.name.startswith("model.")]).encode())
 
 

@@ -31,7 +31,8 @@ def as_torch_loads(
     saved: Sequence[Settings],
     states: Collection[str],
 ) -> list[Settings]:
-    """The saved settings by group, with what this torch's class adds to those of another version.
+    """Return the saved settings by group, with what this torch's class adds to those of another
+    version.
 
     where: of the save, for errors. name: of the class, such as torch.optim.adamw.AdamW. own: the
     settings of this optimizer. states: the names of the saved states, of all parameters.
@@ -60,7 +61,7 @@ def as_torch_loads(
 
 
 def _completed(kind: Any, group: Settings) -> Settings:
-    """A group's settings after torch's load_state_dict."""
+    """Return a group's settings after torch's load_state_dict."""
     shadow = object.__new__(kind)
     state = {"state": {}, "defaults": {}, "param_groups": [{**group, "params": []}]}
     shadow.__setstate__(state)

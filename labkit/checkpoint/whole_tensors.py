@@ -58,7 +58,7 @@ MOST_CONTEXT = 1 << 24
 def read_tensors(
     folder: str | Path, step: int | None = None, prefix: str = ""
 ) -> dict[str, Tensor]:
-    """The whole tensors of the newest complete checkpoint, or that of `step`, by name.
+    """Return the whole tensors of the newest complete checkpoint, or that of `step`, by name.
 
     prefix: of the names, which is taken away: "model." reads the parameters under their own names.
     FileNotFoundError where this host has no complete checkpoint; Damaged for other bytes than were
@@ -71,7 +71,7 @@ def read_tensors(
 
 
 def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
-    """The GPT of the newest complete checkpoint, or that of `step`, trained in any layout.
+    """Return the GPT of the newest complete checkpoint, or that of `step`, trained in any layout.
 
     Save it with Checkpointer(..., extra={"config": config}): tensors do not tell the number of
     heads. DoesNotFit where the sizes were not saved, or are of another kind of model; other errors
@@ -96,7 +96,7 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
 
 
 def _require_gpt(path: Path, manifest: Manifest, config: GPTConfig) -> torch.dtype:
-    """The dtype of all parameters. DoesNotFit where they are not those of such a GPT.
+    """Return the dtype of all parameters. DoesNotFit where they are not those of such a GPT.
 
     No module is made for it: sizes that a stranger wrote may be of any length.
     """
@@ -204,7 +204,8 @@ def _manifest_of_file(path: Path, begin: int, header: dict[str, Any]) -> Manifes
 
 
 def complete_here(folder: str | Path, step: int | None) -> tuple[Path, Manifest]:
-    """The newest checkpoint that is complete on this host, or that of `step`; errors as above."""
+    """Return the newest checkpoint that is complete on this host, or that of `step`; errors as
+    above."""
     for name in reversed(finished_saves(Path(folder))):
         if step in (None, step_of(name)):
             path = Path(folder) / name

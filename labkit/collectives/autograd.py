@@ -42,7 +42,7 @@ from labkit.comm.group import chosen
 
 
 def all_reduce(x: Tensor, group: Group | None = None) -> Tensor:
-    """The sum of `x` over the ranks, on every rank. Adjoint: all_reduce.
+    """Return the sum of `x` over the ranks, on every rank. Adjoint: all_reduce.
 
     x: any shape, the same on every rank. Where every rank computes the same loss from the result,
     gradients come out n times too large: see the trap above.
@@ -52,7 +52,7 @@ def all_reduce(x: Tensor, group: Group | None = None) -> Tensor:
 
 
 def all_gather(x: Tensor, group: Group | None = None) -> Tensor:
-    """Every rank's `x`, joined along dim 0 in rank order. Adjoint: reduce_scatter.
+    """Return every rank's `x`, joined along dim 0 in rank order. Adjoint: reduce_scatter.
 
     x: (k, ...), the same shape on every rank; a single number counts as (1,). Returns (n*k, ...).
     Wire: n - 1 times x's bytes forward; backward a reduce_scatter of n*k rows.
@@ -63,7 +63,8 @@ def all_gather(x: Tensor, group: Group | None = None) -> Tensor:
 
 
 def reduce_scatter(x: Tensor, group: Group | None = None) -> Tensor:
-    """The sum of `x` over the ranks, of which rank r gets the r-th block. Adjoint: all_gather.
+    """Return the sum of `x` over the ranks, of which rank r gets the r-th block. Adjoint:
+    all_gather.
 
     x: (n*k, ...), returns (k, ...). ValueError where n does not divide dim 0.
     Wire: that of Group.reduce_scatter forward; n - 1 times the result's bytes backward.
@@ -88,7 +89,7 @@ def all_to_all(
 
 
 def broadcast(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor:
-    """The root's `x`, on every rank. Adjoint: reduce.
+    """Return the root's `x`, on every rank. Adjoint: reduce.
 
     x: the same shape on every rank; elsewhere than on the root its values do not count, and its
     gradient is zero. Wire: x's bytes along a binomial tree forward; a reduce backward.
@@ -97,7 +98,7 @@ def broadcast(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor
 
 
 def reduce(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor:
-    """The sum of `x` over the ranks on the root, and zeros elsewhere. Adjoint: broadcast.
+    """Return the sum of `x` over the ranks on the root, and zeros elsewhere. Adjoint: broadcast.
 
     x: any shape, the same on every rank. Wire: a Group has no reduce: an all_reduce, whose result
     the others drop.

@@ -45,7 +45,7 @@ class Done(NamedTuple):
     result: Tensor
 
     def wait(self) -> Tensor:
-        """The result."""
+        """Return the result."""
         return self.result
 
 
@@ -67,7 +67,7 @@ def own_part(x: Tensor, group: Group) -> Tensor:
 
 
 def _rows(x: Tensor, flat: Tensor) -> Done:
-    """A flat tensor as rows like those of x."""
+    """Return a flat tensor as rows like those of x."""
     return Done(flat.view(-1, *x.shape[1:]))
 
 

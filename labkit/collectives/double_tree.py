@@ -45,7 +45,7 @@ def double_tree_all_reduce(
     out: torch.Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> torch.Tensor:
-    """The sum of `x` over the group's ranks, on every rank.
+    """Return the sum of `x` over the group's ranks, on every rank.
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
@@ -80,7 +80,8 @@ def double_tree_all_reduce(
 
 
 def double_tree(rank: int, size: int) -> tuple[Place, Place]:
-    """The rank's places in tree 0 and in tree 1, where it stands as rank + 1 does in tree 0."""
+    """Return the rank's places in tree 0 and in tree 1, where it stands as rank + 1 does in tree
+    0."""
 
     def moved_by(shift: int) -> Place:
         parent, children = _in_order((rank + shift) % size + 1, size)
@@ -93,7 +94,8 @@ def double_tree(rank: int, size: int) -> tuple[Place, Place]:
 
 
 def _in_order(number: int, size: int) -> Place:
-    """The neighbours of `number`, 1 to size, where the lowest set bit of a number is its level.
+    """Return the neighbours of `number`, 1 to size, where the lowest set bit of a number is its
+    level.
 
     Odd numbers are leaves; above them are 2, 6, 10 and so on, then 4, 12, 20, then 8. For a parent
     that is larger than `size` its own parent stands in, and for such a right child its left one.

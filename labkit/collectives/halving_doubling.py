@@ -40,7 +40,7 @@ def halving_doubling_all_reduce(
     out: torch.Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> torch.Tensor:
-    """The sum of `x` over the group's ranks, on every rank.
+    """Return the sum of `x` over the group's ranks, on every rank.
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.

@@ -54,7 +54,7 @@ def hierarchical_all_reduce(
     all_reduce: AllReduce = ring_all_reduce,
     all_gather: AllGather = ring_all_gather,
 ) -> torch.Tensor:
-    """The sum of `x` over all ranks of all hosts, on every rank.
+    """Return the sum of `x` over all ranks of all hosts, on every rank.
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.

@@ -34,7 +34,7 @@ IN_PLACE_BLOCK_BYTES = 2 * 2**20
 def ring_all_reduce(
     x: torch.Tensor, group: Group | None = None, *, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The sum of `x` over the group's ranks, on every rank.
+    """Return the sum of `x` over the group's ranks, on every rank.
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
@@ -82,7 +82,7 @@ def ring_all_gather(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Every rank's chunk, joined in rank order.
+    """Return every rank's chunk, joined in rank order.
 
     chunk: rank r's part of `numel` elements, as tensor_split cuts them. Returns (numel,): a new
     tensor, or `out`, contiguous, of which `chunk` may be the part that it belongs to.

@@ -122,7 +122,8 @@ class _Scratch:
         self._in_turn: deque[list[torch.Tensor]] = deque([[]] * _BLOCKS_AHEAD)
 
     def like(self, move: Move) -> list[torch.Tensor]:
-        """A buffer for each source of `move`. Those of the move before the last are free again."""
+        """Return a buffer for each source of `move`. Those of the move before the last are free
+        again."""
         numel = move.block.numel()
         buffers = self._in_turn.popleft()
         if len(buffers) < len(move.sources) or buffers[0].numel() < numel:
@@ -132,7 +133,7 @@ class _Scratch:
 
 
 def result_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.Tensor:
-    """A contiguous tensor like `x` for a sum of `x` over ranks: `out`, or a new one.
+    """Return a contiguous tensor like `x` for a sum of `x` over ranks: `out`, or a new one.
 
     It holds nothing yet, unless out=x. TypeError for what has no sum: no tensor, a sparse one,
     booleans, dtypes that torch does not add. ValueError for a tensor on another device than the
@@ -142,7 +143,8 @@ def result_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torc
 
 
 def copy_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.Tensor:
-    """A contiguous tensor like `x` for elements that only travel, of any dtype; as `result_like`.
+    """Return a contiguous tensor like `x` for elements that only travel, of any dtype; as
+    `result_like`.
 
     TypeError for no tensor and a sparse one, ValueError for an `out` unlike x.
     """

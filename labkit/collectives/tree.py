@@ -57,7 +57,7 @@ def tree_reduce(
     out: torch.Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> torch.Tensor | None:
-    """The sum of `x` over the group's ranks, on rank `root`; None on the others.
+    """Return the sum of `x` over the group's ranks, on rank `root`; None on the others.
 
     x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
     alone, and the result is a new contiguous tensor, unless the root's `out` says where it goes.
@@ -106,7 +106,8 @@ def tree_all_reduce(
     out: torch.Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> torch.Tensor:
-    """The sum of `x` over the group's ranks, on every rank: a reduce to rank 0, and a broadcast.
+    """Return the sum of `x` over the group's ranks, on every rank: a reduce to rank 0, and a
+    broadcast.
 
     x, out and errors: as for tree_reduce, with out=x for the sum in place.
     Wire: x to each neighbour in the tree, so x, 2 x or 3 x. Memory: the result and four blocks.
@@ -119,7 +120,7 @@ def tree_all_reduce(
 
 
 def binary_tree(rank: int, size: int, root: int) -> Place:
-    """The rank's place in the tree that is drawn above."""
+    """Return the rank's place in the tree that is drawn above."""
     number = (rank - root) % size
     parent = None if number == 0 else ((number - 1) // 2 + root) % size
     children = range(2 * number + 1, min(2 * number + 3, size))
@@ -127,7 +128,8 @@ def binary_tree(rank: int, size: int, root: int) -> Place:
 
 
 def reducing(parts: Blocks, totals: Blocks, place: Place) -> Iterator[Move]:
-    """Each block: the children's sums come, the part is added, and all of it goes to the parent."""
+    """Yield each block: the children's sums come, the part is added, and all of it goes to the
+    parent."""
     targets = () if place.parent is None else (place.parent,)
     for part, total in zip(parts, totals, strict=True):
         if place.children:
@@ -137,7 +139,7 @@ def reducing(parts: Blocks, totals: Blocks, place: Place) -> Iterator[Move]:
 
 
 def broadcasting(totals: Blocks, place: Place) -> Iterator[Move]:
-    """Each block: it comes from the parent, and goes to the children."""
+    """Yield each block: it comes from the parent, and goes to the children."""
     sources = () if place.parent is None else (place.parent,)
     for total in totals:
         yield Move(total, sources, place.children)

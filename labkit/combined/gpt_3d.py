@@ -118,7 +118,7 @@ class CombinedGPT(PipelineGPT):
 
 @torch.no_grad()
 def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
-    """The whole parameters, on every rank, by GPT's names. Every rank of the mesh calls it.
+    """Return the whole parameters, on every rank, by GPT's names. Every rank of the mesh calls it.
 
     over tp    the stage's ranks gather the shares of a parameter
     over pp    the holder's ranks hand it on, each along its own pipeline

@@ -120,7 +120,7 @@ class CombinedTraining:
         return (mesh.dp.all_reduce(of_replica) / mesh.dp.size).tolist()
 
     def _loss(self, logits_BTv: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean over a microbatch; its replica counts by its targets, see weight_of."""
+        """Return the mean over a microbatch; its replica counts by its targets, see weight_of."""
         vocab = self.model.config.vocab
         total = vocab_cross_entropy(
             logits_BTv.flatten(0, 1), targets_BT.flatten(), vocab, self.mesh.tp
@@ -161,7 +161,8 @@ def train(
 
 
 def own_rows(batch: Batch, mesh: Mesh) -> Batch:
-    """The rows of this rank's dp coordinate; the first coordinates have one more where needed."""
+    """Return the rows of this rank's dp coordinate; the first coordinates have one more where
+    needed."""
     return batch.share(mesh.dp.rank, mesh.dp.size)
 
 
@@ -202,7 +203,8 @@ OTHER = "other"
 
 
 def axis_of(operation: Operation, rank: int, sizes: Mapping[str, int]) -> str:
-    """An axis of the mesh; "norm"; or "other": over several axes, such as a comparison of states.
+    """Return an axis of the mesh; "norm"; or "other": over several axes, such as a comparison of
+    states.
 
     rank: whose journal it is. sizes: of the mesh's axes, slowest first, as Mesh.sizes.
     """
@@ -226,7 +228,7 @@ def sent_by_axis(
 
 
 def within(timeline: Timeline, region: str) -> list[Operation]:
-    """The operations that a rank began within its first region of this name.
+    """Return the operations that a rank began within its first region of this name.
 
     ValueError where it has none that has ended.
     """

@@ -66,7 +66,7 @@ class Cut:
         return f"{what}, {'causal' if causal else 'no mask'}, {self.placement_name}"
 
     def segments(self, rank: int) -> Segments:
-        """The positions that a rank holds, in the order in which it holds them."""
+        """Return the positions that a rank holds, in the order in which it holds them."""
         return self.placement(self.num_tokens, self.size, rank)
 
     def length(self, rank: int) -> int:
@@ -79,7 +79,7 @@ class Cut:
         return [self.length(rank) for rank in range(self.size)]
 
     def positions(self, rank: int) -> Tensor:
-        """The same as `segments`, as row numbers (int64)."""
+        """Return the same as `segments`, as row numbers (int64)."""
         return torch.cat([torch.arange(each.start, each.stop) for each in self.segments(rank)])
 
     @property

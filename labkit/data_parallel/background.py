@@ -57,7 +57,7 @@ class InBackground(Reduction):
         self._thread = CommunicationThread.of(self._group)
 
     def of(self, bucket: Bucket) -> Reduction:
-        """The reduction of one bucket, in the background."""
+        """Return the reduction of one bucket, in the background."""
         return InBackground(self._within.of(bucket), self._group)
 
     def start(self, x: Tensor, group: Group) -> Handle:
@@ -81,13 +81,14 @@ class CommunicationThread:
 
     @classmethod
     def of(cls, group: Group) -> CommunicationThread:
-        """The one of a group, whose ranks all call this: the first call splits off a group."""
+        """Return the one of a group, whose ranks all call this: the first call splits off a
+        group."""
         if group not in _THREADS:
             _THREADS[group] = cls(group)
         return _THREADS[group]
 
     def own(self, group: Group) -> Group:
-        """The same ranks, for messages of this thread. All of them call it, as with `of`."""
+        """Return the same ranks, for messages of this thread. All of them call it, as with `of`."""
         if group not in self._own:
             own = group.split(0)
             assert isinstance(own, Group)

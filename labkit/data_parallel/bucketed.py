@@ -165,7 +165,7 @@ def cut(
 
 
 def bucket_in(flat: Tensor, number: int, members: Mapping[str, nn.Parameter]) -> Bucket:
-    """The bucket of these parameters in the memory `flat`, (sum of numels,)."""
+    """Return the bucket of these parameters in the memory `flat`, (sum of numels,)."""
     parameters = tuple(members.values())
     return Bucket(number, tuple(members), parameters, flat, shaped(flat, parameters))
 

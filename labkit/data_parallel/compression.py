@@ -232,7 +232,7 @@ class PowerSGD(Compressor):
         return (rows + columns) * self.rank < rows * columns
 
     def _first_guess(self, matrix: Tensor) -> Tensor:
-        """The same on every rank."""
+        """Return the same on every rank."""
         generator = torch.Generator().manual_seed(matrix.shape[0] * 8191 + matrix.shape[1])
         guess = torch.randn(matrix.shape[1], self.rank, generator=generator, device="cpu")
         return guess.to(matrix)

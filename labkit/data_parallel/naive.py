@@ -65,7 +65,7 @@ class NaiveDDP(Replica):
 
 
 def gradients_of(model: Replica) -> dict[str, Tensor]:
-    """The gradients of all trained parameters.
+    """Return the gradients of all trained parameters.
 
     RuntimeError names those without one, TypeError those with a sparse one.
     """

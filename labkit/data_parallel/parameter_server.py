@@ -146,7 +146,7 @@ class Server:
         return True
 
     def current(self) -> tuple[int, Tensor]:
-        """The version, and a copy of all parameters, (numel,), that belong to it."""
+        """Return the version, and a copy of all parameters, (numel,), that belong to it."""
         with self._stepped:
             return self.version, flattened(self.module.parameters())
 

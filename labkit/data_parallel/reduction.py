@@ -41,11 +41,11 @@ class Reduction(ABC):
         return total
 
     def of(self, bucket: Any) -> Reduction:
-        """The reduction of one bucket, with a memory of its own where it needs one."""
+        """Return the reduction of one bucket, with a memory of its own where it needs one."""
         return self
 
     def hold(self, buckets: list[Any]) -> list[Any]:
-        """The same buckets in the memory where they are reduced. Every rank calls it."""
+        """Return the same buckets in the memory where they are reduced. Every rank calls it."""
         return buckets
 
 
@@ -62,7 +62,7 @@ def library_all_reduce(x: Tensor, group: Group) -> Handle:
 
 
 def reduction_of(all_reduce: AllReduce) -> Reduction:
-    """The Reduction that a wrapper's `all_reduce` stands for.
+    """Return the Reduction that a wrapper's `all_reduce` stands for.
 
     Raises TypeError for anything but a function, and for a compressor's class.
     """
@@ -110,7 +110,7 @@ class _Arriving(NamedTuple):
 
 @torch.no_grad()
 def flattened(parameters: Iterable[Tensor]) -> Tensor:
-    """A copy of all of them, one after the other: (numel of all,)."""
+    """Return a copy of all of them, one after the other: (numel of all,)."""
     return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 
@@ -122,7 +122,7 @@ def put(flat: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def parts_of(flat: Tensor, parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Each parameter with the view of its part of `flat`, in the parameter's shape."""
+    """Return each parameter with the view of its part of `flat`, in the parameter's shape."""
     parameters = list(parameters)
     parts = flat.split([parameter.numel() for parameter in parameters])
     return [(p, part.view(p.shape)) for p, part in zip(parameters, parts, strict=True)]

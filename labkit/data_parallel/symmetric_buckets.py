@@ -41,8 +41,8 @@ class SymmetricBuckets(Reduction):
         self._held: set[int] = set()
 
     def hold(self, buckets: list[Bucket]) -> list[Bucket]:
-        """The same buckets in the shared memory; those it held before, of the same parameters, are
-        out of use. ValueError for the buckets of another module."""
+        """Return the same buckets in the shared memory; those it held before, of the same
+        parameters, are out of use. ValueError for the buckets of another module."""
         parameters = [p for bucket in buckets for p in bucket.parameters]
         members = {id(p) for p in parameters}
         if self._memory is None:
@@ -77,7 +77,7 @@ class SymmetricBuckets(Reduction):
 
 
 def _moved(bucket: Bucket, flat: Tensor) -> Bucket:
-    """The same bucket in other memory, `flat`, with the gradients that lie in it."""
+    """Return the same bucket in other memory, `flat`, with the gradients that lie in it."""
     members = dict(zip(bucket.names, bucket.parameters, strict=True))
     new = bucket_in(flat.copy_(bucket.flat), bucket.number, members)
     for parameter, old, view in zip(bucket.parameters, bucket.views, new.views, strict=True):

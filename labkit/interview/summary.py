@@ -136,7 +136,8 @@ def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) ->
 
 
 def notebooks_of(group: str) -> list[str]:
-    """The notebooks in which a group of topics is taught, in the bank's order; names of files."""
+    """Return the notebooks in which a group of topics is taught, in the bank's order; names of
+    files."""
     found = [topic.notebook for topic in load_topics().values() if topic.group == group]
     return list(dict.fromkeys(name for name in found if name))
 

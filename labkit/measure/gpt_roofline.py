@@ -117,7 +117,7 @@ class Roofline:
         )
 
     def draw(self, title: str | None = None) -> Picture:
-        """The roof with a point for each operation."""
+        """Return the roof with a point for each operation."""
         from labkit.viz.performance import roofline as drawn  # viz loads matplotlib
 
         points = {each.name: (each.intensity, each.flops_per_s) for each in self.operations}

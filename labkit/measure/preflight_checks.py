@@ -125,7 +125,7 @@ class Preflight:
         return not self.findings
 
     def table(self) -> str:
-        """A row per rank, then the findings, as aligned plain text."""
+        """Return a row per rank, then the findings, as aligned plain text."""
         rows = [["rank", "host", "products", "speed", "write/s", "free", "clock", "link"]]
         for rank, each in enumerate(self.ranks):
             links = [x for pair, x in self.links.items() if rank in pair]

@@ -90,7 +90,7 @@ class Pairs:
         )
 
     def draw(self, title: str | None = None) -> Picture:
-        """The table as a heat map: the slower, the darker."""
+        """Return the table as a heat map: the slower, the darker."""
         from labkit.viz.performance import bandwidth_map  # viz loads matplotlib
 
         speeds = {pair: self.bytes_per_s(*pair) for pair in self.seconds}
@@ -137,7 +137,7 @@ def pairs(
 
 
 def rounds_of_pairs(n: int, topology: Topology | None = None) -> tuple[tuple[Pair, ...], ...]:
-    """Every pair of n ranks once, in rounds whose pairs share neither a rank nor a link.
+    """Return every pair of n ranks once, in rounds whose pairs share neither a rank nor a link.
 
         round 0    0 1 2     round 1    0 5 1    one keeps its place, the others move on by one;
                    5 4 3                4 3 2    those above each other are a pair
@@ -163,7 +163,7 @@ def rounds_of_pairs(n: int, topology: Topology | None = None) -> tuple[tuple[Pai
 
 
 def _tournament(n: int) -> Iterator[Pair]:
-    """All pairs in order of the rounds of a round-robin tournament (the circle method)."""
+    """Yield all pairs in order of the rounds of a round-robin tournament (the circle method)."""
     places = list(range(n + n % 2))  # with an odd n, the partner of one more sits out
     for _ in range(len(places) - 1):
         for a, b in zip(places[: len(places) // 2], reversed(places)):
@@ -218,7 +218,7 @@ class Bisection:
     """Seconds of such traffic if no uplink is degraded."""
 
     def table(self) -> str:
-        """A row per measurement, as aligned plain text."""
+        """Return a row per measurement, as aligned plain text."""
         rows = [["leaves that send", "time", "of a healthy one", ""]]
         for leaves, seconds in self.measurements:
             times = seconds / self.healthy_s
@@ -304,7 +304,7 @@ def _circle(world: Group, leaves: Sequence[range], nbytes: int) -> float:
 
 
 def bisect(leaves: Sequence[int], is_slow: Callable[[Sequence[int]], bool]) -> int | None:
-    """The one leaf whose traffic is slow, of 3 or more; None where that of all is not.
+    """Return the one leaf whose traffic is slow, of 3 or more; None where that of all is not.
 
     is_slow: asked for two leaves or more, whether any of them is slow. A single candidate sends
     together with a leaf that is cleared already.

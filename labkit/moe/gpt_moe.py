@@ -60,7 +60,7 @@ class MoEBlock(Block):
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, *group_tokens: Sequence[int]
     ) -> tuple[Tensor, Routing]:
-        """The next layer's features. group_tokens: as the layer of experts takes it."""
+        """Return the next layer's features. group_tokens: as the layer of experts takes it."""
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
         y_BTD, routing = self.mlp(self.mlp_norm(x_BTD), *group_tokens)
         return x_BTD + y_BTD, routing
@@ -102,7 +102,7 @@ class MoEGPT(GPT):
         return MoEOutput(self.head(self.norm(x_BTD)), routings)
 
     def layers(self) -> Iterator[MoE | ExpertParallelMoE]:
-        """The layers of experts."""
+        """Yield the layers of experts."""
         for block in self.blocks:
             assert isinstance(block, MoEBlock)
             assert isinstance(block.mlp, MoE | ExpertParallelMoE)

@@ -106,7 +106,7 @@ class ExpertParallelMoE(nn.Module):
         self.experts = Experts(moe.of_expert(config), self.held[self.group.rank])
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, Routing]:
-        """The answers to this rank's tokens, and their routing."""
+        """Return the answers to this rank's tokens, and their routing."""
         x_ND = x_BTD.flatten(0, 1)
         routing: Routing = self.router(x_ND)
         plan = make_plan(routing.token_A, routing.expert_A, len(x_ND), self.held, self.group)

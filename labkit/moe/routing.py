@@ -138,7 +138,7 @@ class MoEConfig:
             arguments.number(name, getattr(self, name), allowed, least=0, below=math.inf)
 
     def of_expert(self, config: GPTConfig) -> GPTConfig:
-        """The config whose MLP is one expert."""
+        """Return the config whose MLP is one expert."""
         return config if self.expert_ffn is None else replace(config, ffn=self.expert_ffn)
 
 

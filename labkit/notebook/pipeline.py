@@ -189,7 +189,7 @@ class PipelineAnswer:
         ]
 
     def text(self) -> str:
-        """The whole answer as aligned text."""
+        """Return the whole answer as aligned text."""
         lines = [f"{name:20}{value:>8}   {how}" for name, value, how in self.times()]
         table = self.memory()
         widths = [max(map(len, column)) for column in zip(*table)]

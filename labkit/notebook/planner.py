@@ -153,7 +153,7 @@ class PlannerSetup:
         self.job()  # unknown names, impossible batches
 
     def job(self) -> Job:
-        """The job that the knobs describe."""
+        """Return the job that the knobs describe."""
         return Job(
             self.model,
             self.recipe,

@@ -117,7 +117,7 @@ class RingCost:
         ]
 
     def text(self) -> str:
-        """The results as aligned plain text."""
+        """Return the results as aligned plain text."""
         return "\n".join(f"{name:16}{value:>12}   {how}" for name, value, how in self.lines())
 
 

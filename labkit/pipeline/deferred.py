@@ -118,7 +118,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _of_weights(product: _Product) -> tuple[Tensor, Tensor | None]:
-    """The second half: dW = dy^T x, and the bias's, the sum of dy."""
+    """Return the second half: dW = dy^T x, and the bias's, the sum of dy."""
     x, weight, bias, grad_y = product
     rows_y, rows_x = grad_y.flatten(0, -2), x.flatten(0, -2).to(grad_y.dtype)
     grad_weight = (rows_y.t() @ rows_x).to(weight.dtype)

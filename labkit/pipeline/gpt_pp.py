@@ -132,7 +132,8 @@ class PipelineGPT(nn.Module):
         return {int(stage): module for stage, module in self._modules_of.items()}  # type: ignore[misc]
 
     def holder_of(self, name: str) -> int:
-        """The rank that holds a parameter of GPT, by its name there; of the tied one the first."""
+        """Return the rank that holds a parameter of GPT, by its name there; of the tied one the
+        first."""
         kind, _, rest = name.partition(".")
         block = int(rest.split(".")[0]) if kind == "blocks" else 0
         layer = {"embedding": 0, "blocks": 1 + block}.get(kind, self.config.num_layers + 1)

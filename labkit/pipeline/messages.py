@@ -131,7 +131,7 @@ def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
 
 
 def _messages_by_rank(schedule: Schedule, rank: int) -> set[Send | Recv]:
-    """All that a rank sends and receives."""
+    """Return all that a rank sends and receives."""
     ends = [(source(op, schedule), destination(op, schedule)) for op in schedule.rows[rank]]
     return {message for pair in ends for message in pair if message is not None}
 

@@ -68,7 +68,7 @@ class Op(NamedTuple):
         return (Kind.I, stage, microbatch) if kind is Kind.B else self
 
     def needs(self, num_stages: int) -> Product | None:
-        """The product of another stage that this operation waits for, or None."""
+        """Return the product of another stage that this operation waits for, or None."""
         kind, stage, microbatch = self
         if kind is Kind.F:
             return (Kind.F, stage - 1, microbatch) if stage else None
@@ -117,7 +117,7 @@ class Schedule:
         return found
 
     def stages_of(self, rank: int) -> list[int]:
-        """The stages that a rank holds, in the order of the pipeline."""
+        """Return the stages that a rank holds, in the order of the pipeline."""
         return sorted(stage for stage, holder in self.rank_of.items() if holder == rank)
 
 
@@ -221,7 +221,8 @@ def _op(cell: str, rank: int) -> Op:
 
 
 def around(schedule: Schedule, marks: dict[int, int], most: int = 12) -> str:
-    """The schedule as text with one cell per marked rank in brackets; long rows are shortened.
+    """Return the schedule as text with one cell per marked rank in brackets; long rows are
+    shortened.
 
     marks: rank -> index in its row; the row's length marks its end, where something is missing.
     """

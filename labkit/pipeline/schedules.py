@@ -56,7 +56,7 @@ def naive(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
 
 
 def gpipe(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op]:
-    """All forwards, then all backwards: every microbatch's activations are held at once.
+    """Yield all forwards, then all backwards: every microbatch's activations are held at once.
 
     rank 0   F0 F1 F2 F3             B0 B1 B2 B3
     rank 1      F0 F1 F2 F3       B0 B1 B2 B3

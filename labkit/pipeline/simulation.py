@@ -84,7 +84,8 @@ class Timing:
         return [sum(span.end - span.start for span in row) for row in self.rows]
 
     def bubble(self, relative_to: str = "total") -> float:
-        """The ranks' idle time, as a share of all their time, or of their busy time ("ideal").
+        """Return the ranks' idle time, as a share of all their time, or of their busy time
+        ("ideal").
 
         ValueError for another word. 0 for a schedule that takes no time at all.
         """

@@ -32,7 +32,7 @@ class Span:
 
 
 def end_of(timeline: Timeline) -> float:
-    """The last moment that a timeline knows of: its end, or a later time of an operation."""
+    """Return the last moment that a timeline knows of: its end, or a later time of an operation."""
     times = [timeline.end_s, timeline.start_s]
     for operation in timeline.operations:
         times.append(operation.posted_s if operation.done_s is None else operation.done_s)
@@ -54,7 +54,7 @@ def blocked(timeline: Timeline, until_s: float) -> list[Span]:
 
 
 def in_flight(timeline: Timeline, until_s: float) -> list[Span]:
-    """Every operation from posting to completion, in order of posting."""
+    """Return every operation from posting to completion, in order of posting."""
     spans = [
         Span(op.posted_s, until_s if op.done_s is None else op.done_s, op.kind, op)
         for op in timeline.operations
@@ -107,7 +107,7 @@ def _same(one: Span, other: Span) -> bool:
 
 
 def clipped(spans: Iterable[Span], start_s: float, end_s: float) -> list[Span]:
-    """The parts of `spans` inside the window; spans that only touch it are left out."""
+    """Return the parts of `spans` inside the window; spans that only touch it are left out."""
     inside = []
     for span in spans:
         low, high = max(span.start_s, start_s), min(span.end_s, end_s)
@@ -117,7 +117,8 @@ def clipped(spans: Iterable[Span], start_s: float, end_s: float) -> list[Span]:
 
 
 def rows_without_overlap(spans: Sequence[Span], max_rows: int) -> list[int]:
-    """A row for each span (sorted by start): the first that is free, or the last if none is."""
+    """Return a row for each span (sorted by start): the first that is free, or the last if none
+    is."""
     free_from: list[float] = []
     rows = []
     for span in spans:

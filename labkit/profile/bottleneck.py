@@ -216,8 +216,9 @@ def _barriers(trace: Trace, seconds: float) -> Finding:
 
 
 def _slow_link(graph: Dependencies) -> Finding:
-    """The pairs of ranks whose messages take twice as long as those of the fastest pair, or more,
-    and a third as long as those of the slowest. Of messages of one size, the most frequent one.
+    """Return the pairs of ranks whose messages take twice as long as those of the fastest pair, or
+    more, and a third as long as those of the slowest. Of messages of one size, the most frequent
+    one.
 
     A message is on its way from the moment when it is sent, whether its receiver is there or not.
     """

@@ -94,7 +94,8 @@ class Communication:
         return ""
 
     def kind_within(self, call: str, name: str) -> str:
-        """The kind of a kernel or a copy on one device, launched by a call that communicates."""
+        """Return the kind of a kernel or a copy on one device, launched by a call that
+        communicates."""
         kind = self.kind(name)
         if kind or _COMPUTES.search(own_name(name)) or re.match("Memset|Memcpy (?!DtoD)", name):
             return kind

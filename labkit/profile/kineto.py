@@ -81,7 +81,7 @@ def read(
     communication: str | Iterable[str] = (),
     max_bytes: int = MAX_BYTES,
 ) -> Trace:
-    """The trace of a job from one file per rank; the clocks of several hosts are aligned.
+    """Return the trace of a job from one file per rank; the clocks of several hosts are aligned.
 
     A folder stands for the .json and .json.gz files in it.
 
@@ -260,7 +260,8 @@ def _of_gpu(file: TraceFile, rank: int, communication: Communication, notes: Not
 
 
 def _described(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event]:
-    """The kind of a kernel that communicates, and the kernel with what its call says of it."""
+    """Return the kind of a kernel that communicates, and the kernel with what its call says of
+    it."""
     if call:
         kernel = replace(kernel, arguments={**call.arguments, **kernel.arguments})
         ends = _ENDS.search(call.name)
@@ -295,7 +296,8 @@ def _meeting(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
 def _device_lane(
     layers: dict[str, list[Span]], on_device: list[Event], loading: list[Event]
 ) -> list[Work]:
-    """All streams as one lane: kernels, then copies, then a device idle while the host loads."""
+    """Return all streams as one lane: kernels, then copies, then a device idle while the host
+    loads."""
     first_s = min(each.times_s[0] for each in on_device)
     last_s = max(each.times_s[1] for each in on_device)
     for each in loading:
@@ -311,7 +313,7 @@ def _device_lane(
 
 
 def _device_steps(events: list[Event], on_device: list[Event]) -> list[tuple[float, float]]:
-    """A step on the device: from the first kernel that it launched to the next step's first.
+    """Return a step on the device: from the first kernel that it launched to the next step's first.
 
     Where no launch is recorded: the step's own range on the device, if that is.
     """
@@ -347,7 +349,7 @@ def _without_callers(events: list[Event]) -> list[Event]:
 
 
 def _outermost(events: Iterable[tuple[Event, Any]]) -> list[Work]:
-    """The lane: events in order of start; where two overlap, the earlier one counts."""
+    """Return the lane: events in order of start; where two overlap, the earlier one counts."""
     lane: list[Work] = []
     for event, kind in events:
         start_s, end_s = event.times_s

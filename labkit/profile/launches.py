@@ -104,7 +104,8 @@ class Callers:
 
 
 def one_after_the_other(on_device: list[Event]) -> tuple[list[Event], float]:
-    """The same with each event of a stream cut off where the next one begins; microseconds cut off.
+    """Return the same with each event of a stream cut off where the next one begins; microseconds
+    cut off.
 
     A stream runs one after the other. Traces of ROCm have kernels whose duration is too long. The
     kernels of a CUDA graph stay: its branches run at once, and a trace may draw them on one stream.

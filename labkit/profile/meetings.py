@@ -29,7 +29,7 @@ _WORTH_A_NOTE = 0.01
 
 
 def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) -> Trace:
-    """The same with exchanges of one key only where their times do not contradict it.
+    """Return the same with exchanges of one key only where their times do not contradict it.
 
     on_device: ranks whose exchanges are kernels. tolerance_s: how far their clocks may be apart.
     """
@@ -100,7 +100,7 @@ def _together(
 
 
 def _unmatched(trace: Trace) -> list[str]:
-    """A note on exchanges that were found on one rank only, where other ranks take part."""
+    """Return a note on exchanges that were found on one rank only, where other ranks take part."""
     if len(trace.ranks) == 1:
         return []  # a note says that other ranks are missing
     doubtful = in_doubt(trace)

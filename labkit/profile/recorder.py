@@ -87,7 +87,7 @@ _WAKE_UP_S = 1e-4
 
 
 def of_run(run: Run | Sequence[Timeline]) -> Trace:
-    """The trace of a run, or of timelines by rank. Operations without an end are left out.
+    """Return the trace of a run, or of timelines by rank. Operations without an end are left out.
 
     A run of several hosts is on one clock as far as its ranks met at the start at one moment, and
     clocks did not drift. If a result came before the last rank had arrived, clocks are aligned.

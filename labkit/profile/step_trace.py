@@ -80,12 +80,12 @@ class Exchange:
         return self.waited_s is not None and self.done_s > self.waited_s
 
     def from_then_on(self, start_s: float) -> Exchange:
-        """The same, as one that was posted before `start_s` looks from then on."""
+        """Return the same, as one that was posted before `start_s` looks from then on."""
         waited_s = None if self.waited_s is None else max(self.waited_s, start_s)
         return replace(self, posted_s=max(self.posted_s, start_s), waited_s=waited_s)
 
     def moved(self, by_s: float) -> Exchange:
-        """The same on a clock that shows by_s more."""
+        """Return the same on a clock that shows by_s more."""
         waited_s = None if self.waited_s is None else self.waited_s + by_s
         return replace(
             self, posted_s=self.posted_s + by_s, waited_s=waited_s, done_s=self.done_s + by_s
@@ -123,7 +123,7 @@ class RankTrace:
         return RankTrace(self.rank, start_s, end_s, work, exchanges, self.steps, memory)
 
     def moved(self, by_s: float) -> RankTrace:
-        """The same on a clock that shows by_s more."""
+        """Return the same on a clock that shows by_s more."""
         work = [replace(w, start_s=w.start_s + by_s, end_s=w.end_s + by_s) for w in self.work]
         steps = [(start_s + by_s, end_s + by_s) for start_s, end_s in self.steps]
         exchanges = [each.moved(by_s) for each in self.exchanges]
@@ -162,7 +162,7 @@ class Trace:
 
 
 def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange]:
-    """The same, by the time of posting, with `waited_s`, for sources that do not say it.
+    """Return the same, by the time of posting, with `waited_s`, for sources that do not say it.
 
     A rank waits for an exchange if its lane is free when it ends: since the lane became free, or
     since the end of the exchange that it waited for before.
@@ -201,7 +201,7 @@ def has_one_clock(trace: Trace) -> bool:
 
 
 def missing(world_size: int, ranks: Collection[int]) -> list[str]:
-    """A note on ranks of which nothing is known."""
+    """Return a note on ranks of which nothing is known."""
     count = world_size - len(ranks)
     if count <= 0:
         return []

@@ -56,16 +56,16 @@ class Event:
         return self.start_us / 1e6, self.end_us / 1e6
 
     def number(self, key: str) -> int | None:
-        """An argument that is a whole number, also as text."""
+        """Return an argument that is a whole number, also as text."""
         return _whole(self.arguments.get(key))
 
     def text(self, key: str) -> str:
-        """An argument that is text; empty for anything else."""
+        """Return an argument that is text; empty for anything else."""
         value = self.arguments.get(key)
         return value if isinstance(value, str) else ""
 
     def items(self, key: str) -> list[Any]:
-        """An argument that is a list; empty for anything else."""
+        """Return an argument that is a list; empty for anything else."""
         value = self.arguments.get(key)
         return value if isinstance(value, list) else []
 
@@ -267,7 +267,7 @@ def _time(value: object) -> float | None:
 
 
 def _whole(value: object) -> int | None:
-    """A whole number that a float can hold, also as text."""
+    """Return a whole number that a float can hold, also as text."""
     if isinstance(value, float):
         value = int(value) if value.is_integer() and abs(value) <= 2.0**63 else None
     elif isinstance(value, str):
@@ -293,7 +293,8 @@ def _shown(value: object) -> str:
 
 
 def printable(name: str, width: int = 60) -> str:
-    """A name from a file, for a note: on one line, short, nothing that a terminal would obey."""
+    """Return a name from a file, for a note: on one line, short, nothing that a terminal would
+    obey."""
     clean = "".join(each if each.isprintable() else "?" for each in name)
     return clean if len(clean) <= width else f"{clean[: width - 3]}..."
 

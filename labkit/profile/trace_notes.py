@@ -111,7 +111,7 @@ class Notes:
                 self._perhaps[own] = max(self._perhaps[own], nanoseconds)
 
     def sentences(self, trace: Trace) -> list[str]:
-        """All notes: what was read, and which kernels may be something else."""
+        """Return all notes: what was read, and which kernels may be something else."""
         found = [self._sentence(each) for each in self._files]
         some_met = any(own.exchanges for own in trace.ranks.values())
         if some_met and not trace.size_is_known:

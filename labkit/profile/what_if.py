@@ -205,7 +205,7 @@ def _backward_begins(own: RankTrace, start_s: float, run: list[Exchange]) -> flo
 
 
 def _buckets_of(run: list[Exchange], begin_s: float, nbytes: int) -> Iterator[Exchange]:
-    """The same gradients in other buckets; the rank waits for all of them after the last."""
+    """Yield the same gradients in other buckets; the rank waits for all of them after the last."""
     pieces = []
     for each in run:
         num = max(1, each.nbytes // nbytes)

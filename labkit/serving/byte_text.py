@@ -20,12 +20,13 @@ ROLES = {"system": 0xF8, "developer": 0xF8, "user": 0xF9, "assistant": 0xFA}
 
 
 def encode(text: str) -> list[int]:
-    """The tokens of a prompt. Before a text without any tokens, another one has ended."""
+    """Return the tokens of a prompt. Before a text without any tokens, another one has ended."""
     return _bytes(text) or [END]
 
 
 def encode_chat(turns: Iterable[tuple[str, str]]) -> list[int]:
-    """The tokens of a chat, (role, text) by turn, up to where the assistant's next turn begins."""
+    """Return the tokens of a chat, (role, text) by turn, up to where the assistant's next turn
+    begins."""
     tokens = []
     for role, text in turns:
         tokens += [ROLES[role], *_bytes(text), END]
@@ -54,7 +55,7 @@ class TextStream:
         self.is_stopped = False
 
     def push(self, token: int, is_last: bool) -> str:
-        """The text that this token completes. is_last: nothing is held back any more."""
+        """Return the text that this token completes. is_last: nothing is held back any more."""
         content = b"" if token == END else bytes([token])
         new = self._decoder.decode(content, is_last)
         text = self._held + new

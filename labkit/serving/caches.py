@@ -228,7 +228,7 @@ class KVCache:
         )
 
     def held(self, sequence: int) -> Tensor:
-        """The slots of a sequence, by position; empty where it has none, as on rung 1."""
+        """Return the slots of a sequence, by position; empty where it has none, as on rung 1."""
         return torch.arange(0, device="cpu")
 
     def _in_small_holes(self, wanted: int) -> int:
@@ -261,7 +261,7 @@ class NoCache(KVCache):
         return True
 
     def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
-        """The places of the tokens in the pass itself."""
+        """Return the places of the tokens in the pass itself."""
         for piece in pieces:
             if piece.start:
                 raise ValueError(
@@ -308,7 +308,7 @@ class ContiguousCache(KVCache):
         return max(map(len, self._holes()), default=0)
 
     def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
-        """All slots that it may ever use, at its first reservation."""
+        """Return all slots that it may ever use, at its first reservation."""
         return 0 if sequence in self._regions else longest
 
     def reserve(self, sequence: int, num_tokens: int, longest: int) -> bool:
@@ -336,7 +336,7 @@ class ContiguousCache(KVCache):
         return torch.arange(region.start, region.stop, device="cpu")
 
     def _holes(self) -> list[range]:
-        """The free slots between the regions."""
+        """Return the free slots between the regions."""
         used = sorted(self._regions.values(), key=lambda region: region.start)
         starts = [0, *(region.stop for region in used)]
         stops = [*(region.start for region in used), self.keys_LNGK.shape[1]]
@@ -365,7 +365,7 @@ class PagedCache(Pages, KVCache):
         return _slots_of(tuple(self.pages_of(sequence)), self.page_size)
 
     def _copy(self, page: int) -> int:
-        """A page of one's own with the same keys and values."""
+        """Return a page of one's own with the same keys and values."""
         copy = super()._copy(page)
         for stored_LNXX in self.tensors:
             pages_LPnXX = stored_LNXX.unflatten(1, (-1, self.page_size))

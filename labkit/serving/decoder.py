@@ -101,7 +101,7 @@ class Decoder:
 
 @torch.no_grad()
 def store_head_by_inputs(model: GPT) -> GPT:
-    """The same model, with the head's weight in memory as (D, V); its shape stays (V, D).
+    """Return the same model, with the head's weight in memory as (D, V); its shape stays (V, D).
 
     For one row, a CPU's product then takes 60% of the time, since it adds up long rows instead of
     short dot products. The token embedding is the same parameter: to look up a token takes longer,

@@ -83,7 +83,7 @@ class EngineThread:
     async def ask(
         self, requests: Sequence[Request], stops: Sequence[str] = ()
     ) -> AsyncGenerator[Part]:
-        """The parts of all answers, as passes compute them.
+        """Yield the parts of all answers, as passes compute them.
 
         All requests are taken, or none. Errors come with the first part: those of `Engine.add`,
         and EngineEnded. EngineEnded and RuntimeError, an error of this request, can come later.

@@ -77,7 +77,7 @@ class Timing:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The smallest of these values such that `percent` % of them are at most as large.
+    """Return the smallest of these values such that `percent` % of them are at most as large.
 
     Confusion: the mean of several percentiles, of replicas for instance, is not a percentile of
     all. Put the values together first. And the 99th percentile of 20 values is their maximum.

@@ -147,7 +147,7 @@ class CompletionBody(Body):
     suffix: Literal[""] = ""
 
     def prompts(self) -> list[list[int]]:
-        """The tokens of each prompt."""
+        """Return the tokens of each prompt."""
         given: Any = self.prompt
         if isinstance(given, str) or not given or isinstance(given[0], int):
             given = [given]
@@ -178,7 +178,7 @@ class ChatBody(Body):
     logprobs: Literal[False] = False
 
     def prompts(self) -> list[list[int]]:
-        """The tokens of the chat."""
+        """Return the tokens of the chat."""
         turns = []
         for each in self.messages:
             parts = each.content
@@ -204,7 +204,7 @@ class Reply:
         }
 
     async def whole(self, parts: AsyncIterator[Part]) -> dict[str, Any]:
-        """The body of a reply that is not a stream."""
+        """Return the body of a reply that is not a stream."""
         texts, reasons = [""] * self._num_answers, [""] * self._num_answers
         async for part in parts:
             self._num_tokens += 1
@@ -217,7 +217,7 @@ class Reply:
         return {**self._head, "choices": choices, "usage": self._usage()}
 
     async def events(self, first: Part, parts: AsyncGenerator[Part]) -> AsyncIterator[str]:
-        """The events of a stream, from its first part on; an error is one, too."""
+        """Yield the events of a stream, from its first part on; an error is one, too."""
         part: Part | None = first
         async with aclosing(parts):
             try:
@@ -274,13 +274,13 @@ class ApiError(Exception):
 
 
 def _shown(text: str, most: int) -> str:
-    """A text of a client's, to be repeated: short, and of letters that UTF-8 has."""
+    """Return a text of a client's, to be repeated: short, and of letters that UTF-8 has."""
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def api_error(error: RuntimeError | ValueError, limit: str = "max_tokens") -> ApiError:
-    """The error of an engine, as a client gets it. limit: its field for `max_new_tokens`."""
+    """Return the error of an engine, as a client gets it. limit: its field for `max_new_tokens`."""
     message = str(error).replace("max_new_tokens", limit)
     if isinstance(error, QueueFull):
         return ApiError(429, message, code="rate_limit_exceeded")
@@ -292,7 +292,7 @@ def api_error(error: RuntimeError | ValueError, limit: str = "max_tokens") -> Ap
 
 
 def field_error(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a body."""
+    """Return the first thing that is wrong with a body."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {first['ctx']['error']}")

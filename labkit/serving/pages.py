@@ -71,7 +71,7 @@ class PagePool:
             del self._page_of[key]
 
     def find(self, key: bytes) -> int | None:
-        """The page with this prefix key."""
+        """Return the page with this prefix key."""
         return self._page_of.get(key)
 
 
@@ -183,11 +183,12 @@ class Pages:
             self.pool.release(page)
 
     def pages_of(self, sequence: int) -> Sequence[int]:
-        """The pages of a sequence, by position; none where it is not in the cache."""
+        """Return the pages of a sequence, by position; none where it is not in the cache."""
         return self._tables.get(sequence, _Table()).pages
 
     def _found(self, tokens: Sequence[int]) -> dict[bytes, int]:
-        """The pages of the first tokens, by prefix key, up to the first that is not there."""
+        """Return the pages of the first tokens, by prefix key, up to the first that is not
+        there."""
         found: dict[bytes, int] = {}
         for key in prefix_keys(tokens[:-1], self.page_size):
             if (page := self.pool.find(key)) is None:
@@ -204,14 +205,15 @@ class Pages:
         return self.pool.references[table.pages[num_cached // self.page_size]] > 1
 
     def _copy(self, page: int) -> int:
-        """A page of one's own instead of a shared one."""
+        """Return a page of one's own instead of a shared one."""
         copy = self.pool.take()
         self.pool.release(page)
         return copy
 
 
 def prefix_keys(tokens: Sequence[int], page_size: int, parent: bytes = b"") -> Iterator[bytes]:
-    """The prefix key of each full page of these tokens; parent: the key of the page before them."""
+    """Yield the prefix key of each full page of these tokens; parent: the key of the page before
+    them."""
     for start in range(0, len(tokens) - page_size + 1, page_size):
         page = ",".join(map(str, tokens[start : start + page_size]))
         parent = hashlib.sha256(parent + page.encode()).digest()

@@ -225,7 +225,7 @@ class FakeQuantize(nn.Module):
         self.bits, self.group = bits, group
 
     def forward(self, weight_OI: Tensor) -> Tensor:
-        """The rounded weights."""
+        """Return the rounded weights."""
         change_OI = rounded(weight_OI.detach(), self.bits, self.group) - weight_OI.detach()
         return weight_OI + change_OI
 

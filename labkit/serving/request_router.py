@@ -61,17 +61,18 @@ Policy = Callable[[Sequence[Load], int], int]
 
 
 def round_robin(loads: Sequence[Load], num_before: int) -> int:
-    """The next one."""
+    """Return the next one."""
     return loads[num_before % len(loads)].replica
 
 
 def least_loaded(loads: Sequence[Load], num_before: int) -> int:
-    """The one with the fewest outstanding tokens."""
+    """Return the one with the fewest outstanding tokens."""
     return min(loads, key=lambda load: load.outstanding_tokens).replica
 
 
 def by_prefix(loads: Sequence[Load], num_before: int, *, max_imbalance_tokens: int = 256) -> int:
-    """The one that knows most of the prompt, among those near the least load, then the least."""
+    """Return the one that knows most of the prompt, among those near the least load, then the
+    least."""
     least = min(load.outstanding_tokens for load in loads)
     near = [load for load in loads if load.outstanding_tokens <= least + max_imbalance_tokens]
     return max(near, key=lambda load: (load.shared_tokens, -load.outstanding_tokens)).replica
@@ -156,7 +157,7 @@ class Router(EngineClient):
             queue[:] = [each for each in queue if each.id != id]
 
     def step(self) -> list[Output]:
-        """The tokens that have come; waits up to 20 ms for the first.
+        """Return the tokens that have come; waits up to 20 ms for the first.
 
         AllReplicasFailed: nothing serves, and every request has ended.
         """
@@ -246,5 +247,5 @@ class Router(EngineClient):
 
 
 def _keys(request: Request) -> Iterator[bytes]:
-    """The prefix keys of its blocks of tokens, prompt and answer."""
+    """Return the prefix keys of its blocks of tokens, prompt and answer."""
     return prefix_keys([*request.prompt, *request.answered], _BLOCK)

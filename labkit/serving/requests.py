@@ -195,7 +195,8 @@ def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw_token(weights_V: Tensor, uniform: float) -> int:
-    """The token at this place, in [0, 1), of all weights in a row. Weights need not add up to 1.
+    """Return the token at this place, in [0, 1), of all weights in a row. Weights need not add up
+    to 1.
 
     weights     a 0.5      b 0    c 0.25   d 0.25
     uniform     0 ... 0.5         ... 0.75 ... 1
@@ -207,7 +208,7 @@ def draw_token(weights_V: Tensor, uniform: float) -> int:
 
 
 def sample(logits_V: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """The next token. It takes one draw from the generator, or none if it is greedy.
+    """Return the next token. It takes one draw from the generator, or none if it is greedy.
 
     ValueError as in `distribution`.
     """

@@ -164,6 +164,7 @@ def _pages(state: State, each: Generation, num_tokens: int) -> int:
 
 
 def _all_tokens(state: State, each: Generation) -> Chunk:
-    """All of its tokens that are not cached: its prompt, without a prefix that is, or one."""
+    """Return all of its tokens that are not cached: its prompt, without a prefix that is, or
+    one."""
     num_cached = state.cache.num_cached(each.id) or state.cache.num_found(each.tokens)
     return Chunk(each, len(each.tokens) - num_cached)

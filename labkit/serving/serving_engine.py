@@ -59,7 +59,7 @@ class Output(NamedTuple):
     error: str = ""
 
     def required_token(self) -> int:
-        """The token. RuntimeError: the answer has ended with an error."""
+        """Return the token. RuntimeError: the answer has ended with an error."""
         if self.token is None:
             raise RuntimeError(f"request {self.id} has no next token: {self.error}")
         return self.token
@@ -106,10 +106,10 @@ class EngineClient(ABC):
 
     @abstractmethod
     def step(self) -> list[Output]:
-        """The next tokens, as soon as there are any; now and then none."""
+        """Return the next tokens, as soon as there are any; now and then none."""
 
     def generate(self, requests: Iterable[Request]) -> list[list[int]]:
-        """The answers to these requests, all added now, in their order.
+        """Return the answers to these requests, all added now, in their order.
 
         Tokens of requests that were added before are computed, too, and dropped.
         RuntimeError: one of them ends with an error. After any error, all of them are cancelled.
@@ -244,7 +244,8 @@ class Engine(EngineClient):
             self._fill(generation)
 
     def _piece(self, chunk: Chunk) -> ScheduledTokens:
-        """The tokens of a chunk. Room for all tokens of its generation is reserved at once."""
+        """Return the tokens of a chunk. Room for all tokens of its generation is reserved at
+        once."""
         generation, id = chunk.generation, chunk.generation.id
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
             raise RuntimeError(

@@ -49,7 +49,7 @@ def accept(
     drafts: Sequence[int],
     uniforms: Sequence[float],
 ) -> list[int]:
-    """The tokens of one check: the accepted drafts, and one more.
+    """Return the tokens of one check: the accepted drafts, and one more.
 
     target_jV: the target's distribution of each next token, j = k + 1 rows. draft_kV: those that
     the k drafts were drawn from. uniforms: k + 1 random numbers in [0, 1), one to check each draft,

@@ -61,7 +61,7 @@ class Replicated:
         return lambda: x
 
     def summed(self, partial: Tensor) -> Finish:
-        """An all-reduce."""
+        """Return an all-reduce."""
         return self._backend.all_reduce(partial.contiguous(), self.group).wait
 
 
@@ -132,12 +132,12 @@ class SequenceSharded:
 
 
 def enter(x: Tensor, layout: ActivationLayout) -> Tensor:
-    """A layer's way in: all tokens. Backward adds up what the ranks say of them."""
+    """Return a layer's way in: all tokens. Backward adds up what the ranks say of them."""
     return _Enter.apply(x, layout)
 
 
 def leave(partial: Tensor, layout: ActivationLayout) -> Tensor:
-    """A layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
+    """Return a layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
 
     A part of a sum has the derivative of the sum: for Replicated, backward does nothing.
     """

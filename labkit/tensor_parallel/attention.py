@@ -120,12 +120,12 @@ class HeadShares:
             )
 
     def queries(self, rank: int) -> range:
-        """The query heads of a rank."""
+        """Return the query heads of a rank."""
         each = self.num_heads // self.num_ranks
         return range(rank * each, (rank + 1) * each)
 
     def keys(self, rank: int) -> range:
-        """The key-value heads of a rank: those that its query heads read."""
+        """Return the key-value heads of a rank: those that its query heads read."""
         heads_per_kv = self.num_heads // self.num_kv_heads
         mine = self.queries(rank)
         return range(mine[0] // heads_per_kv, mine[-1] // heads_per_kv + 1)

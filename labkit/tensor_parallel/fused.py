@@ -73,7 +73,7 @@ def column_linear(
 def row_linear(
     y: Tensor, layout: ActivationLayout, weight: Tensor, *, later: Later | None = None
 ) -> Tensor:
-    """The ranks' parts y_BTf w_Df^T, added up, in this layout.
+    """Return the ranks' parts y_BTf w_Df^T, added up, in this layout.
 
     TypeError and ValueError as of column_linear.
     Wire: forward one sum of the output; backward its gradient made whole.
@@ -141,7 +141,7 @@ class _Leaves:
         self._leaves = [each if later and each.is_leaf else None for each in weights]
 
     def of_weight(self, number: int, x: Tensor, grad_y: Tensor) -> Tensor | None:
-        """The gradient; None where it comes later."""
+        """Return the gradient; None where it comes later."""
         leaf = self._leaves[number]
         if self._later is None or leaf is None or not self._later.is_deferring:
             return grad_y.flatten(0, -2).T @ x.flatten(0, -2)

@@ -103,7 +103,8 @@ class TensorParallelGPT(nn.Module):
         return logits_BTv
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean cross-entropy of the next token over the batch, in nats; equal on every rank.
+        """Return the mean cross-entropy of the next token over the batch, in nats; equal on every
+        rank.
 
         Every rank calls backward() on it. No rank holds the logits of the whole vocabulary.
         """

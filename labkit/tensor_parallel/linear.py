@@ -79,7 +79,7 @@ class Sharding:
         return torch.Size(shape)
 
     def gather(self, share: Tensor, group: Group) -> Tensor:
-        """The whole tensor, on every rank, from all ranks' shares.
+        """Return the whole tensor, on every rank, from all ranks' shares.
 
         Wire: an all-gather of the largest share (shorter ones are filled up with zeros).
         """
@@ -163,7 +163,7 @@ class RowLinear(nn.Module):
         self.bias = None if linear.bias is None else REPLICATED.parameter(linear.bias, rank)
 
     def forward(self, y: Tensor) -> Tensor:
-        """The whole output. Wire: one all-reduce of it; in backward nothing.
+        """Return the whole output. Wire: one all-reduce of it; in backward nothing.
 
         ValueError for y with other features than this rank's.
         """

@@ -34,7 +34,7 @@ from labkit.tensor_parallel.linear import even_sharding
 def vocab_embedding(
     tokens_BT: Tensor, weight_vD: Tensor, vocab: range, layout: ActivationLayout
 ) -> Tensor:
-    """The rows of all tokens, in this layout.
+    """Return the rows of all tokens, in this layout.
 
     weight_vD: this rank's rows, `vocab` which they are. TypeError for tokens that are no numbers
     of rows, ValueError for another number of rows.
@@ -59,7 +59,8 @@ def vocab_embedding(
 def vocab_cross_entropy(
     logits_Nv: Tensor, targets_N: Tensor, vocab_size: int, group: Group | None = None
 ) -> Tensor:
-    """The sum over N tokens of the cross-entropy of their targets: one number, on every rank.
+    """Return the sum over N tokens of the cross-entropy of their targets: one number, on every
+    rank.
 
     logits_Nv: this rank's share of the vocabulary, as torch.tensor_split cuts `vocab_size`.
     targets_N: numbers of the whole vocabulary, the same on every rank (not checked), or IGNORED,

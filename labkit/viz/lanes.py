@@ -63,7 +63,7 @@ class LanePainter:
         self._region_colours = region_colours
 
     def colour(self, span_label: str, is_operation: bool) -> str:
-        """The colour of a span: its kind's family, or its region's."""
+        """Return the colour of a span: its kind's family, or its region's."""
         if is_operation:
             return style.kind_family(span_label).colour
         return self._region_colours.get(span_label, self._region_colours[style.OTHER_WORK])

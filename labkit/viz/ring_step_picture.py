@@ -49,11 +49,11 @@ class _Layout(NamedTuple):
         return self.top(self.num_ranks) + _FOOTER - _GAP / 2
 
     def left(self, chunk: int) -> float:
-        """The left edge of a column's cells."""
+        """Return the left edge of a column's cells."""
         return _LEFT + chunk * self.column_width
 
     def top(self, row: int) -> float:
-        """The upper edge of a row's cells."""
+        """Return the upper edge of a row's cells."""
         return _HEADER + row * (_CELL_HEIGHT + _GAP)
 
 

@@ -72,7 +72,7 @@ def schedule(timing: Any, measured: Any = None, *, title: str | None = None) -> 
 
 
 def unit_of(timing: Timing) -> style.TimeUnit:
-    """The axis' unit. Of a Timing without costs of messages, which was measured: seconds."""
+    """Return the axis' unit. Of a Timing without costs of messages, which was measured: seconds."""
     return COSTS if timing.send is not None else style.time_unit(timing.makespan)
 
 

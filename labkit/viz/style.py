@@ -231,7 +231,8 @@ class Picture(Figure):
         return f"<{self.caption}>"
 
     def png(self) -> bytes:
-        """The picture as a PNG file of twice its size on the page, usually well under 100 KB."""
+        """Return the picture as a PNG file of twice its size on the page, usually well under 100
+        KB."""
         image = self._rendered()
         # Median cut keeps flat colours exact (white stays white); a faster octree does not.
         few_colours = image.quantize(

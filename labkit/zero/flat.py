@@ -89,7 +89,7 @@ class Flat:
         )
 
     def fragments(self, rank: int) -> list[Fragment]:
-        """The fragments in a rank's shard, in order."""
+        """Return the fragments in a rank's shard, in order."""
         share = self.layout.numel // self.num_ranks
         begin, end = rank * share, (rank + 1) * share
         found = []
@@ -102,7 +102,8 @@ class Flat:
         return sorted(found, key=lambda fragment: fragment.place.start)
 
     def shaped(self, row: Tensor, fragment: Fragment) -> Tensor:
-        """A fragment's elements as its optimizer sees them: a row, or the whole parameter."""
+        """Return a fragment's elements as its optimizer sees them: a row, or the whole
+        parameter."""
         if self.layout.keeps_whole:
             return shaped_like(row, self.forms[fragment.number])
         return row

@@ -155,7 +155,7 @@ class _Mark(torch.autograd.Function):
 
 
 def _marked(then: Callable[[], None], inputs: Any) -> Any:
-    """The inputs, those with a gradient as outputs of one node of the graph."""
+    """Return the inputs, those with a gradient as outputs of one node of the graph."""
     leaves, structure = tree_flatten(inputs)
     which = [n for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad]
     if which:
@@ -170,5 +170,5 @@ def _is_within_backward() -> bool:
 
 
 def _last(units: Sequence[Unit], unit: Unit) -> int:
-    """The place of the last call of `unit`; -1: none is known."""
+    """Return the place of the last call of `unit`; -1: none is known."""
     return next((n for n in reversed(range(len(units))) if units[n] is unit), -1)

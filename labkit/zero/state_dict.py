@@ -132,7 +132,7 @@ def _is_by_element(value: Any, fragment: Mapping[str, Any]) -> bool:
 
 
 def _in_common(fragment: Mapping[str, Any]) -> State:
-    """The values that all fragments of a parameter share, such as the number of steps."""
+    """Return the values that all fragments of a parameter share, such as the number of steps."""
     values = fragment["values"].items()
     return {name: None if _is_by_element(value, fragment) else value for name, value in values}
 
@@ -156,5 +156,5 @@ def _row(value: Tensor, fragment: Mapping[str, Any]) -> Tensor:
 
 
 def copied(value: Any) -> Any:
-    """A tensor's copy; anything else as it is."""
+    """Return a tensor's copy; anything else as it is."""
     return value.clone() if isinstance(value, Tensor) else value

@@ -42,7 +42,7 @@ class Masters(NamedTuple):
         return self.device is not None or self.dtype not in (None, weights.dtype)
 
     def copied(self, view: Tensor) -> Tensor:
-        """A master copy of `view`."""
+        """Return a master copy of `view`."""
         return view.to(self.device or view.device, self.dtype or view.dtype, copy=True)
 
 
@@ -212,7 +212,7 @@ class ShardedStates(Groups):
         return found
 
     def full_state_dict(self, root: int = 0) -> State | None:
-        """The whole state, on rank `root`; None on the others. Every rank calls it.
+        """Return the whole state, on rank `root`; None on the others. Every rank calls it.
 
         It is the state of torch's own optimizer of that class, and masters. Wire: `gathered`.
         """
@@ -247,7 +247,8 @@ class ShardedStates(Groups):
             return bool(self.group.all_reduce(flag, "min").item())
 
     def _fitting(self, state_dict: Mapping[str, Any]) -> list[State]:
-        """The state of each of this rank's fragments. ValueError for a state of another model."""
+        """Return the state of each of this rank's fragments. ValueError for a state of another
+        model."""
         if is_sharded(state_dict):
             self._require_my_part(state_dict)
         groups = state_dict["param_groups"]
@@ -273,12 +274,12 @@ class ShardedStates(Groups):
         return states
 
     def state_tensors(self) -> list[Tensor]:
-        """The optimizer states that this rank keeps, masters included."""
+        """Return the optimizer states that this rank keeps, masters included."""
         masters = [master for shard in self.shards for master in shard.masters]
         return [*masters, *self._inner.state_tensors]
 
     def _cuts(self, members: list[Member]) -> list[list[Member]]:
-        """The parameters of each flat tensor."""
+        """Return the parameters of each flat tensor."""
         return by_kind(members)
 
     def _shard(self, members: list[Member], keeps_whole: bool, masters: Masters) -> Shard:

@@ -70,7 +70,7 @@ class MappedFile:
             mapped.copy_(tensors[name])
 
     def read(self) -> dict[str, Tensor]:
-        """The tensors by name: what is written to them is written to the file."""
+        """Return the tensors by name: what is written to them is written to the file."""
         if not self.nbytes:
             return {
                 name: torch.empty_like(x, device="cpu") for name, (_, x) in self._places.items()
@@ -139,7 +139,7 @@ class OffloadedOptimizer:
             part.write(state)
 
     def state_tensors(self) -> list[Tensor]:
-        """The states in memory between steps: only single numbers."""
+        """Return the states in memory between steps: only single numbers."""
         return [x for part in self._parts for x in part.small.values() if isinstance(x, Tensor)]
 
 

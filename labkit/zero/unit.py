@@ -226,7 +226,8 @@ class FlatParameter:
         return any(self._trainable)
 
     def take_gradients(self) -> tuple[Tensor, set[int]]:
-        """The gradients, which the caller owns from now on; which parameters have brought one."""
+        """Return the gradients, which the caller owns from now on; which parameters have brought
+        one."""
         if self.gradients is None:
             self._allocate_gradients()
         assert self.gradients is not None
@@ -288,7 +289,7 @@ class FlatParameter:
             parameter.requires_grad_(is_trainable)
 
     def places(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
-        """Each parameter's name, this rank's part, its form, and where the part begins."""
+        """Yield each parameter's name, this rank's part, its form, and where the part begins."""
         starts = {f.number: f.within.start for f in self._flat.fragments(self._how.group.rank)}
         for number, (name, shard, form) in enumerate(
             zip(self.names, self.shards, self._flat.forms, strict=True)
@@ -296,7 +297,7 @@ class FlatParameter:
             yield name, shard, form, starts.get(number, 0)
 
     def whole(self) -> dict[str, Tensor]:
-        """All parameters by name, in the dtype of the shards; copies."""
+        """Return all parameters by name, in the dtype of the shards; copies."""
         group = self._how.group
         flat = torch.empty_like(self.full, dtype=self.shard.dtype)
         own = own_part(flat, group).copy_(self.shard)

@@ -145,7 +145,7 @@ class Zero2Optimizer(Zero1Optimizer):
         self._buckets[-1].finish()
 
     def _sums(self) -> list[Tensor]:
-        """The sums in the buckets: each backward pass has added to them."""
+        """Return the sums in the buckets: each backward pass has added to them."""
         by_hand = [
             name
             for shard in self.shards
@@ -209,7 +209,7 @@ class GradientBucket:
         return len(self._ready) == len(self.shard.names)
 
     def missing(self) -> set[int]:
-        """The numbers of the parameters whose gradients are not there."""
+        """Return the numbers of the parameters whose gradients are not there."""
         return set(range(len(self.shard.names))) - self._ready
 
     def start(self, thread: CommunicationThread, backend: CollectiveBackend) -> None:

@@ -201,7 +201,7 @@ class FullyShardedModule(nn.Module):
         raise RuntimeError(_NO_STATE_DICT)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """All parameters by their names in the module, whole, in the shards' dtype; copies.
+        """Return all parameters by their names in the module, whole, in the shards' dtype; copies.
 
         Every rank calls it. A tied one has its first name. Wire: an all-gather of everything.
         """
@@ -227,7 +227,8 @@ class FullyShardedModule(nn.Module):
             flat.load(parameters)
 
     def named_shards(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
-        """Each parameter's name, this rank's part, the whole's form, and where the part begins.
+        """Yield each parameter's name, this rank's part, the whole's form, and where the part
+        begins.
 
         The form is an empty tensor on the device "meta", of the parameter's shape and strides.
         Elements are counted in the order of its memory. Frozen parameters are there, too.

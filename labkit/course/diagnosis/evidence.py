@@ -34,7 +34,7 @@ def rank_that_left() -> int:
 
 @real_run
 def last_collective(rank: int) -> int:
-    """The number, from 1, of a rank's last all-reduce in the same run."""
+    """Return the number, from 1, of a rank's last all-reduce in the same run."""
     return len(_hang()[rank].operations)
 
 
@@ -57,7 +57,8 @@ def _one_batch_too_few(world: Group) -> None:
 
 
 def straggler() -> int:
-    """The rank that `labkit.profile` names in a training of four, whose rank 2 has half speed."""
+    """Return the rank that `labkit.profile` names in a training of four, whose rank 2 has half
+    speed."""
     first = profile.diagnose(_slow_rank_2())[0]
     if first.cause != "straggler" or first.rank is None:
         raise RuntimeError(f"the diagnosis is {first}")

@@ -20,7 +20,7 @@ _FACTORS = (1.1, 1.25, 1.5)
 def _gated(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int = 4096
 ) -> calc.ModelConfig:
-    """A Llama of these sizes: gated, its head not tied, no biases, rotary positions."""
+    """Return a Llama of these sizes: gated, its head not tied, no biases, rotary positions."""
     return calc.ModelConfig(
         layers=layers,
         hidden=hidden,

@@ -34,7 +34,7 @@ _LEANING = 0.2
 
 @real_run
 def all_to_alls_of_rows(phase: str) -> int:
-    """All-to-alls of a layer that carry rows, on a rank: "forward" or "backward"."""
+    """Return all-to-alls of a layer that carry rows, on a rank: "forward" or "backward"."""
     return len(_sent_rows(phase))
 
 

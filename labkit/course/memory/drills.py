@@ -51,7 +51,7 @@ def states_of(params: float, recipe: calc.Recipe | str, zero: int = 0, dp: int =
 
 
 def without_master(recipe: str) -> calc.Recipe:
-    """The same without its float32 copy of the parameters."""
+    """Return the same without its float32 copy of the parameters."""
     return replace(calc.RECIPES[recipe], master_bytes=0)
 
 
@@ -63,7 +63,7 @@ def as_gib(nbytes: float) -> float:
 def _gated(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int = 4096
 ) -> calc.ModelConfig:
-    """A Llama of these sizes: gated, its head not tied, no biases, rotary positions."""
+    """Return a Llama of these sizes: gated, its head not tied, no biases, rotary positions."""
     return calc.ModelConfig(
         layers=layers,
         hidden=hidden,
@@ -218,7 +218,7 @@ def training_states(params: float, recipe: str) -> Solution:
     between=("1 billion", "12 billion"),
 )
 def largest_model(room: float, recipe: str) -> Solution:
-    """The room over the bytes of a parameter."""
+    """Return the room over the bytes of a parameter."""
     each = calc.RECIPES[recipe]
     num = room / each.bytes_per_parameter
     return Solution(
@@ -255,7 +255,7 @@ def largest_model(room: float, recipe: str) -> Solution:
 
 
 def _layer(hidden: int, heads: int, seq: int, layers: int = 1) -> calc.ModelConfig:
-    """A GPT of these sizes; its vocabulary plays no part."""
+    """Return a GPT of these sizes; its vocabulary plays no part."""
     return calc.ModelConfig(layers=layers, hidden=hidden, heads=heads, vocab=50257, context=seq)
 
 

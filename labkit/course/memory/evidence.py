@@ -107,7 +107,7 @@ def _with_and_without(world: Group) -> list[dict[str, float]]:
 
 @real_run
 def smallest_above_zero(dtype: str) -> float:
-    """The smallest number above 0 that a type of 16 bits holds, found by halving."""
+    """Return the smallest number above 0 that a type of 16 bits holds, found by halving."""
     x = torch.ones((), dtype=_DTYPES[dtype])
     while x / 2 > 0:
         x = x / 2
@@ -115,7 +115,7 @@ def smallest_above_zero(dtype: str) -> float:
 
 
 def largest(dtype: str) -> float:
-    """The largest finite number of a type."""
+    """Return the largest finite number of a type."""
     return torch.finfo(_DTYPES[dtype]).max
 
 
@@ -143,7 +143,7 @@ def _fifty_steps(world: Group, learning_rate: float) -> tuple[GPT, AdamW]:
 
 
 def gradients_lost_under(dtype: str, scale_power: int) -> float:
-    """The power of ten above `gradients_lost`. A share this small depends on the processor.
+    """Return the power of ten above `gradients_lost`. A share this small depends on the processor.
 
     Products in bfloat16 and float16 are added up in another order by each kind of matrix unit.
     """

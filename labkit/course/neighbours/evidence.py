@@ -52,7 +52,8 @@ def histogram_sent_bytes(world_size: int, num_rows: int, num_features: int) -> i
 
 @real_run
 def merged_histogram_difference(world_size: int, num_rows: int, num_features: int) -> float:
-    """The largest difference between the merged histogram and that of all rows in one process.
+    """Return the largest difference between the merged histogram and that of all rows in one
+    process.
 
     Gradients are whole numbers here, so that their order of addition does not matter.
     """
@@ -71,7 +72,7 @@ def _merged_by_each(world: Group, num_rows: int, num_features: int) -> Tensor:
 
 
 def _rows(num_rows: int, num_features: int) -> tuple[Tensor, Tensor]:
-    """The bin of each feature of each row, and its gradient and second derivative."""
+    """Return the bin of each feature of each row, and its gradient and second derivative."""
     generator = torch.Generator().manual_seed(0)
     bins_NF = torch.randint(_BINS, (num_rows, num_features), generator=generator)
     gradients_N2 = torch.randint(-8, 9, (num_rows, 2), generator=generator).float()

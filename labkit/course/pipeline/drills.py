@@ -124,7 +124,7 @@ def bubble_of_ideal(p: int, m: int) -> Solution:
     between=("6", "400"),
 )
 def microbatches_for_bubble(p: int, percent: int) -> Solution:
-    """The least m with (p-1)/(m+p-1) at most x."""
+    """Return the least m with (p-1)/(m+p-1) at most x."""
     least = _least_microbatches(p, percent / 100)
     return Solution(
         least,

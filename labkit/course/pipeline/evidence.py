@@ -84,7 +84,8 @@ def versions_alive(stage: int) -> int:
 
 @real_run
 def summed_over_mean_gradient() -> float:
-    """A stage's gradient, four microbatches' own mean losses added up, over the batch's one."""
+    """Return a stage's gradient, four microbatches' own mean losses added up, over the batch's
+    one."""
     right, wrong = (run(_gradient, 2, args=(times,)).values[0] for times in (1, 4))
     return wrong / right
 
@@ -135,7 +136,8 @@ def _gradient(world: Group, times: float) -> float:
 
 
 def gpipe_timing(num_stages: int, num_microbatches: int) -> Timing:
-    """A step of GPipe on so many ranks: forwards of FORWARD_S seconds, backwards of twice as many.
+    """Return a step of GPipe on so many ranks: forwards of FORWARD_S seconds, backwards of twice as
+    many.
 
     Of two steps the shorter one: whatever else runs on the machine can only add to a step.
     """
@@ -163,7 +165,8 @@ def gpipe_spans(num_stages: int, num_microbatches: int) -> list[list[list[float]
 
 
 def idle_share(num_stages: int, num_microbatches: int, relative_to: str = "total") -> float:
-    """The ranks' idle time as a share of all their time ("total") or of their work ("ideal").
+    """Return the ranks' idle time as a share of all their time ("total") or of their work
+    ("ideal").
 
     A clock's reading: waking up and messages put it some points above the formula.
     """

@@ -218,7 +218,7 @@ def _fails(world: Group, folder: str, failure: str) -> None:
 
 @real_run
 def processes() -> tuple[frozenset[int], ...]:
-    """The processes of NUM_WORKERS workers before and after one of them fails."""
+    """Return the processes of NUM_WORKERS workers before and after one of them fails."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "worker.py"
         script.write_text(_WORKER)
@@ -260,7 +260,7 @@ class Recovery(NamedTuple):
 
 @real_run
 def after_a_kill(rung: str, killed_in: int = 13) -> Recovery:
-    """The cost of one failure in the step `killed_in`. rung: one of RUNGS."""
+    """Return the cost of one failure in the step `killed_in`. rung: one of RUNGS."""
     if rung == "replicas":
         return _of_replicas(killed_in)
     program = {"from disk": _from_disk, "from memory": _from_memory}[rung]

@@ -119,7 +119,7 @@ def _of_lengths(lengths: tuple[int, ...], slots: int, every: int, is_continuous:
 
 
 def _served(trace: list[Arrival], scheduler: Scheduler, cache: KVCache | None = None) -> _Served:
-    """A trace whose clock counts passes, on a rank."""
+    """Return a trace whose clock counts passes, on a rank."""
     cache = cache or PagedCache(_CONFIG, 200, dtype=_DTYPE)
     return run(_replayed, 1, (trace, scheduler, cache)).values[0]
 
@@ -272,7 +272,8 @@ def _prompt_tokens_by_policy(world: Group, policy: str) -> tuple[int, int]:
 
 @real_run
 def longest_piece(prompt: int, apart: bool) -> int:
-    """The most tokens of one request in a pass of rank 0, where 4 requests have such long prompts.
+    """Return the most tokens of one request in a pass of rank 0, where 4 requests have such long
+    prompts.
 
     apart: rank 1 computes prompts, and sends keys and values to rank 0; else there is one rank.
     """
@@ -294,7 +295,7 @@ def _longest_piece(world: Group, prompt: int) -> int:
 
 @real_run
 def all_reduces_of_a_pass(num_layers: int, num_ranks: int) -> tuple[int, int]:
-    """All-reduces of a rank in one pass of a tensor-parallel decoder over four sequences.
+    """Return all-reduces of a rank in one pass of a tensor-parallel decoder over four sequences.
 
     And in how many of four answers of 8 greedy tokens the ranks and one process agree.
     """

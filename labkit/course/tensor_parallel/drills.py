@@ -174,7 +174,7 @@ def wrong_order(hidden: int, ffn: int, tp: int, tokens: int) -> Solution:
 
 
 def _layer(hidden: int, heads: int, seq: int, layers: int = 1) -> calc.ModelConfig:
-    """A GPT of these sizes; its vocabulary plays no part."""
+    """Return a GPT of these sizes; its vocabulary plays no part."""
     return calc.ModelConfig(layers=layers, hidden=hidden, heads=heads, vocab=50257, context=seq)
 
 

@@ -42,7 +42,8 @@ _TOKENS = 64
 
 @real_run
 def all_reduces_of_a_block(phase: str) -> int:
-    """All-reduces that a rank calls in one tensor-parallel block, "forward" or "backward"."""
+    """Return all-reduces that a rank calls in one tensor-parallel block, "forward" or
+    "backward"."""
     block = run(partial(_one_block, sequence_parallel=False, backend=LIBRARY), _RANKS)
     return sum(each.kind == "all_reduce" for each in _of_phase(block, phase))
 

@@ -83,7 +83,7 @@ def zero_states(level: int, params: float, dp: int) -> Solution:
     between=("0.2 GB", "800 GB"),
 )
 def zero3_states(params: float, dp: int) -> Solution:
-    """All 16 bytes over d."""
+    """Return all 16 bytes over d."""
     states = calc.model_state_bytes(params, "zero_paper", 3, dp)
     return Solution(
         states,
@@ -231,7 +231,7 @@ def offload_bandwidth(params: float, dp: int, step: float) -> Solution:
     between=("3", "400"),
 )
 def ranks_to_fit(params: float, room: float) -> Solution:
-    """The least d for which 16 N/d fits."""
+    """Return the least d for which 16 N/d fits."""
     least = _least_ranks(params, "zero_paper", room)
     whole = states_of(params, "zero_paper")
     return Solution(

@@ -222,7 +222,7 @@ _ASKED = {
 
 @real_run
 def fsdp2_sent_volume(switches: str = "default", microbatches: int = 4) -> float:
-    """All-gathers and reduce-scatters of a step of fully_shard, in times the parameters.
+    """Return all-gathers and reduce-scatters of a step of fully_shard, in times the parameters.
 
     switches: "default" (reshard_after_forward=True), "kept to backward" (False), "kept for the
     step" (set_reshard_after_backward(False) as well, but for the last microbatch), "kept for the

@@ -40,7 +40,7 @@ class Topic:
 
 
 def load_topics() -> dict[str, Topic]:
-    """Every topic by its id, in the course's order."""
+    """Return every topic by its id, in the course's order."""
     topics = [
         Topic(group=subject.title, subject=subject.name, **entry)
         for subject in load_subjects().values()
@@ -164,7 +164,7 @@ def read_bank(course: Path | None = None) -> tuple[list[Card], list[Problem]]:
 
 
 def load_bank(course: Path | None = None) -> dict[str, Card]:
-    """Every card by its id. CardError if one cannot be read."""
+    """Return every card by its id. CardError if one cannot be read."""
     cards, problems = read_bank(course)
     if problems:
         raise CardError(problems)
@@ -253,7 +253,7 @@ def _front_matter(name: str, block: _Block) -> dict[str, Any]:
 
 
 def _evidence(items: Any, fail: Callable[..., CardError]) -> tuple[Evidence, ...]:
-    """The items, each with exactly one of proof, source and pending."""
+    """Return the items, each with exactly one of proof, source and pending."""
     kinds = ("proof", "source", "pending")
     for item in items:
         if set(item) - {"says", *kinds} or sum(kind in item for kind in kinds) != 1:
@@ -262,7 +262,7 @@ def _evidence(items: Any, fail: Callable[..., CardError]) -> tuple[Evidence, ...
 
 
 def _sections(block: _Block, fail: Callable[..., CardError]) -> list[str]:
-    """The three texts, without their headings."""
+    """Return the three texts, without their headings."""
     found = list(_HEADING.finditer(block.body))
     if [match[1] for match in found] != list(SECTIONS):
         there = ", ".join(match[1] for match in found) or "none"

@@ -73,7 +73,7 @@ class Kind:
         return f"labkit drill {self.name}"
 
     def question(self, seed: int) -> Question:
-        """The question of this seed, any whole number."""
+        """Return the question of this seed, any whole number."""
         raise NotImplementedError
 
     def judge(self, question: Any, text: str) -> Ruling:
@@ -102,7 +102,7 @@ class Drill(Kind):
         return frozenset(name for _, name, _, _ in Formatter().parse(self.template) if name)
 
     def question(self, seed: int) -> Question:
-        """The question of this seed, any whole number."""
+        """Return the question of this seed, any whole number."""
         rng = random.Random(f"{self.name} {seed}")
         for _ in range(_MOST_DRAWS):
             drawn = self._draw(rng)

@@ -34,7 +34,8 @@ def budget(s: g.Observed) -> g.Budget:
 
 
 def handed(s: g.Observed, what: str) -> int:
-    """The most elements that rank 0 handed to one call of a collective; 0 where it made none."""
+    """Return the most elements that rank 0 handed to one call of a collective; 0 where it made
+    none."""
     return max((e.numel for e in s.operations(0, what)), default=0)
 
 

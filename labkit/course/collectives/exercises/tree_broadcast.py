@@ -9,7 +9,7 @@ from labkit.grade.watched import same_bytes
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """Every root, up to 7; shapes, dtypes and layouts; numbers that arithmetic changes."""
+    """Return every root, up to 7; shapes, dtypes and layouts; numbers that arithmetic changes."""
     odd = torch.tensor([-0.0, math.nan, math.inf, -math.inf])
     inputs = {
         "9 float32 elements": draw(9),
@@ -32,7 +32,7 @@ def num_messages(s: g.Observed) -> int:
 
 
 def steps_below(s: g.Observed, rank: int) -> int:
-    """The steps from when `rank` has x until the last rank below it has x."""
+    """Return the steps from when `rank` has x until the last rank below it has x."""
     below = [steps_below(s, e.peer) for e in s.messages(rank)]
     return max([0, *(number + steps for number, steps in enumerate(below, start=1))])
 

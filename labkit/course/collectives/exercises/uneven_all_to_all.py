@@ -39,7 +39,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def right(xs: g.ByRank, counts: g.ByRank) -> g.ByRank:
-    """The blocks for each rank, joined in the order of the ranks."""
+    """Return the blocks for each rank, joined in the order of the ranks."""
     blocks = [x.split(mine.tolist()) for x, mine in zip(xs, counts)]
     return g.ByRank(map(torch.cat, zip(*blocks)))
 

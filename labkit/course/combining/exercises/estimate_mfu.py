@@ -21,7 +21,7 @@ FORMS = [
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Each kind of log with some model, for each function."""
+    """Yield each kind of log with some model, for each function."""
     kinds = itertools.product(("none", "full", "selective"), ("job", "device"), (False, True))
     models = itertools.cycle([model_of(draw, *form) for form in FORMS])
     pairs = [(model, run_of(model, draw, *kind)) for model, kind in zip(models, kinds)]
@@ -31,7 +31,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def model_of(draw: g.Draw, gated: bool, tied: bool, share: int, width: int) -> dict[str, Any]:
-    """A model of a form."""
+    """Return a model of a form."""
     rng = draw.rng
     heads = 8 * rng.randrange(2, 9)
     return {
@@ -51,7 +51,7 @@ def model_of(draw: g.Draw, gated: bool, tied: bool, share: int, width: int) -> d
 def run_of(
     model: dict[str, Any], draw: g.Draw, recompute: str, logged_by: str, sparsity: bool
 ) -> dict[str, Any]:
-    """A run that uses 20 to 50% of its devices."""
+    """Return a run that uses 20 to 50% of its devices."""
     rng = draw.rng
     sequence, devices = model["context"] // rng.choice((2, 4)), rng.randrange(3, 129)
     dense = rng.choice((125e12, 312e12, 989.5e12, 2250e12))
@@ -68,7 +68,7 @@ def run_of(
 
 
 def right(model: dict[str, Any], run: Any, known: str) -> float:
-    """The answer of the function `known`, by the calculator."""
+    """Return the answer of the function `known`, by the calculator."""
     config = calc.ModelConfig(**model, biases=False, learned_positions=False)
     sequence = run if known == "flops_per_token" else run["sequence"]
     own = calc.flops_per_token(config, parameters="matmul", sequence=sequence)

@@ -35,12 +35,12 @@ def jobs(draw: g.Draw) -> list[calc.plan.Job]:
 
 
 def label(job: calc.plan.Job) -> str:
-    """The task in words."""
+    """Return the task in words."""
     return f"{job.title}, {job.config.vocab:,} words, {job.machines.gpus_per_node} GPUs per node"
 
 
 def task_of(job: calc.plan.Job) -> dict[str, Any]:
-    """The task as the functions under test get it."""
+    """Return the task as the functions under test get it."""
     config, machines, assumed = job.config, job.machines, job.assumptions
     sizes = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
     return {
@@ -63,7 +63,7 @@ def task_of(job: calc.plan.Job) -> dict[str, Any]:
 
 
 def dict_of(layout: calc.Layout) -> dict[str, Any]:
-    """The layout as a learner's function gets or returns it."""
+    """Return the layout as a learner's function gets or returns it."""
     keys = ("tp", "pp", "virtual", "zero", "microbatch", "recompute")
     return {key: getattr(layout, key) for key in keys}
 
@@ -83,7 +83,7 @@ def possible(job: calc.plan.Job) -> list[calc.Layout]:
 
 
 def layouts_to_explain(draw: g.Draw) -> Iterator[g.Case]:
-    """The colleague's layout, then some for each other job."""
+    """Yield the colleague's layout, then some for each other job."""
     first, *others = jobs(draw)
     asked = [(first, calc.Layout(world_size=512, tp=4, pp=2, zero=0))]
     asked += [(others[3], calc.Layout(world_size=128, tp=2, zero=1))]  # with the head
@@ -168,13 +168,13 @@ def jobs_to_plan(draw: g.Draw) -> list[g.Case]:
 
 @lru_cache
 def fastest(job: calc.plan.Job) -> calc.Layout:
-    """The fastest layout that fits, by the planner."""
+    """Return the fastest layout that fits, by the planner."""
     in_order = sorted(possible(job), key=lambda each: sum(step_parts(job, each).values()))
     return next(each for each in in_order if calc.plan.verdict(job, each))
 
 
 def in_words(result: calc.Result) -> str:
-    """The parts of a sum."""
+    """Return the parts of a sum."""
     return ", ".join(f"{name} {part}" for name, part in result.parts.items() if float(part))
 
 
@@ -195,7 +195,7 @@ def problem(job: calc.plan.Job, got: Any) -> tuple[str, str] | None:
 
 
 def fault(s: g.Observed) -> Finding | None:
-    """A layout that breaks a rule or does not fit."""
+    """Return a layout that breaks a rule or does not fit."""
     found = problem(s.case.known, s.y)
     return Finding(g.Outcome.WRONG, *found, s.label, 3) if found else None
 
@@ -208,7 +208,8 @@ def steps(s: g.Observed) -> list[calc.Result]:
 
 
 def slow_by(s: g.Observed) -> str:
-    """The part of the step that costs most above the fastest layout; empty for a fast one."""
+    """Return the part of the step that costs most above the fastest layout; empty for a fast
+    one."""
     mine, best = steps(s)
     # Enumeration with the contract's model stays below 1.15 times the planner's fastest.
     if float(mine) <= 1.2 * float(best):

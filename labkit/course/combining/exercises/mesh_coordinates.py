@@ -12,7 +12,8 @@ Sizes = Mapping[str, int]
 
 
 def cases(draw: Draw) -> Iterator[Case]:
-    """All three functions: axes of size 1 and of different sizes, groups at the edge of a node."""
+    """Yield all three functions: axes of size 1 and of different sizes, groups at the edge of a
+    node."""
     rng = draw.rng
     lengths = [(2, 3, 4), (3, 5, 2), (4, 2, 8), (6, 4), (2, 2, 2), (7,), (1, 1), (2, 11, 4)]
     groups = []

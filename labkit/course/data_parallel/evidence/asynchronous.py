@@ -80,7 +80,7 @@ def _asynchronous(world: Group, slow_factor: int) -> list[Arrival]:
 
 @real_run
 def largest_rate(stale_steps: int) -> float:
-    """The largest rate for which descent on x*x/2 settles, with gradients so many steps old.
+    """Return the largest rate for which descent on x*x/2 settles, with gradients so many steps old.
 
     Found by bisection on the iteration itself; without staleness it is 2.
     """

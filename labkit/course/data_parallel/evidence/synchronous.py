@@ -74,7 +74,8 @@ def _trained(rung: str, optimizer: str = "sgd") -> Run:
 
 
 def difference_between_replicas(rung: str = "overlapped") -> float:
-    """The largest difference of a parameter between two of 4 ranks after 5 steps; 0: to the bit."""
+    """Return the largest difference of a parameter between two of 4 ranks after 5 steps; 0: to the
+    bit."""
     values = _trained(rung).values
     return max(each.largest_difference(values[0]) for each in values)
 
@@ -111,7 +112,8 @@ def _place(module: nn.Module) -> torch.Tensor:
 
 
 def num_all_reduces(rung: str) -> float:
-    """All-reduces of a step of a small GPT on 4 ranks: "naive", "bucketed" or "overlapped"."""
+    """Return all-reduces of a step of a small GPT on 4 ranks: "naive", "bucketed" or
+    "overlapped"."""
     # The journal ends with one in float64, which adds up the losses.
     of_steps = [
         each
@@ -159,7 +161,8 @@ def _examples(world: Group, per_rank: int, accumulation: int, same_data: bool) -
 
 @real_run
 def gradient_of_unequal_shares(ranks: int, is_weighted: bool) -> float:
-    """The gradient of w * mean(1, 2, ..., 7), which is 4, when 7 examples are dealt to the ranks.
+    """Return the gradient of w * mean(1, 2, ..., 7), which is 4, when 7 examples are dealt to the
+    ranks.
 
     is_weighted: each rank multiplies its loss by its share of the batch times the ranks.
     """
@@ -201,7 +204,8 @@ def error_of_batch_norm(per_rank: int, has_batch_norm: bool = True) -> float:
 
 @real_run
 def _accumulated(quiet: str, divided_by: int = 4) -> tuple[int, float]:
-    """All-reduces of 4 microbatches in 4 buckets on 2 ranks, and the gradient over the right one.
+    """Return all-reduces of 4 microbatches in 4 buckets on 2 ranks, and the gradient over the right
+    one.
 
     quiet: what stands under no_sync: "nothing", "backward", or "both", forward too.
     """
@@ -229,7 +233,7 @@ def _accumulate(world: Group, quiet: str, divided_by: int) -> torch.Tensor:
 
 
 def all_reduces_of_accumulation(quiet: str) -> float:
-    """All-reduces of 4 microbatches in 4 buckets on 2 ranks.
+    """Return all-reduces of 4 microbatches in 4 buckets on 2 ranks.
 
     quiet: what stands under no_sync: "nothing", "backward", or "both", forward too.
     """
@@ -237,7 +241,7 @@ def all_reduces_of_accumulation(quiet: str) -> float:
 
 
 def share_of_the_right_gradient(times_divided: int) -> float:
-    """The gradient over the right one, when the loss is divided by 4 so often."""
+    """Return the gradient over the right one, when the loss is divided by 4 so often."""
     return _accumulated("both", 4**times_divided)[1]
 
 
@@ -301,7 +305,7 @@ def _tested(world: Group, batch: int, rule: str) -> float:
 
 @real_run
 def run_of(framework: str) -> Run:
-    """A backward pass through LAYERS layers on two ranks, with a bucket of 64 KiB for each.
+    """Return a backward pass through LAYERS layers on two ranks, with a bucket of 64 KiB for each.
 
     framework: "bucketed" or "overlapped". Regions: "step", and in it "backward" for each layer.
     """

@@ -24,14 +24,14 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def model(parameters: list[Tensor]) -> nn.Module:
-    """A network of two layers."""
+    """Return a network of two layers."""
     module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     module.load_state_dict(dict(zip(module.state_dict(), parameters)))
     return module
 
 
 def mean_loss(module: nn.Module, microbatch: tuple[Tensor, Tensor]) -> Tensor:
-    """The mean of the squared errors."""
+    """Return the mean of the squared errors."""
     x, y = microbatch
     return ((module(x) - y) ** 2).mean()
 

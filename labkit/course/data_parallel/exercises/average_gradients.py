@@ -54,7 +54,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def right(kind: str, by_rank: g.ByRank) -> dict[str, Any]:
-    """The mean over the ranks; a missing gradient counts as zeros."""
+    """Return the mean over the ranks; a missing gradient counts as zeros."""
     names = [name for name, _ in model(kind).named_parameters()]
     held = {name: [its[name] for its in by_rank if name in its] for name in names}
     means = {name: sum(each) / len(by_rank) if each else None for name, each in held.items()}

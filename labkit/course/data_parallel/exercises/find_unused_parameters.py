@@ -40,7 +40,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def right(by_rank: g.ByRank) -> dict[str, Tensor | None]:
-    """The mean over all ranks; None where no rank has a gradient."""
+    """Return the mean over all ranks; None where no rank has a gradient."""
     held = {name: [its[name] for its in by_rank if name in its] for name in SHAPES}
     return {name: sum(each) / len(by_rank) if each else None for name, each in held.items()}
 

@@ -113,7 +113,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> list[Tensor]:
 
 
 def means(gradients: g.ByRank, bucket_bytes: int) -> list[Tensor]:
-    """The mean over the ranks of each gradient."""
+    """Return the mean over the ranks of each gradient."""
     return [sum(xs) / len(gradients) for xs in zip(*gradients)]
 
 

@@ -41,7 +41,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def setup(rng: random.Random, num_accumulated: int, warmup_steps: int, **others: Any) -> Any:
-    """A setup whose start is below the base rate."""
+    """Return a setup whose start is below the base rate."""
     base_rate = round(rng.choice((0.1, 0.05, 0.4, 3e-4)) * rng.uniform(0.9, 1.1), 6)
     return {
         "base_rate": base_rate,
@@ -56,7 +56,7 @@ def setup(rng: random.Random, num_accumulated: int, warmup_steps: int, **others:
 
 
 def right(*args: Any, known: str) -> float:
-    """The answer of the function `known`."""
+    """Return the answer of the function `known`."""
     *number, its = args
     batch = its["per_rank"] * its["num_ranks"] * its["num_accumulated"]
     if known == "global_batch":

@@ -33,7 +33,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def model(draw: g.Draw, *frozen: str) -> nn.ModuleDict:
-    """The layers of the picture."""
+    """Return the layers of the picture."""
     layers = {"left": nn.Linear(3, 4), "right": nn.Linear(3, 4), "head": nn.Linear(4, 1)}
     module = nn.ModuleDict(layers)
     for name, x in module.named_parameters():
@@ -43,7 +43,7 @@ def model(draw: g.Draw, *frozen: str) -> nn.ModuleDict:
 
 
 def loss_of(module: nn.ModuleDict, left_first: bool, x: Tensor) -> Tensor:
-    """The loss of a batch."""
+    """Return the loss of a batch."""
     branches = ("left", "right") if left_first else ("right", "left")
     outputs = [torch.tanh(module[name](x)) for name in branches]
     return (module["head"](outputs[0] * outputs[1]) ** 2).mean()

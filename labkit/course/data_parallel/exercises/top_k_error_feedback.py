@@ -35,7 +35,7 @@ def in_order(watch: Any, args: tuple[Any, ...]) -> Any:
 
 
 def compressed(gradient: Tensor, owed: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest entries, by place, and the rest."""
+    """Return the largest entries, by place, and the rest."""
     due = gradient + owed
     places = due.abs().argsort(descending=True)[:k].sort().values
     return places, due[places], due.index_fill(0, places, 0)

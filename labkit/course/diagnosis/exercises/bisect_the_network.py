@@ -9,7 +9,7 @@ from labkit.grade import grader as g
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Each size with the first, the last and other leaves degraded, and with none."""
+    """Return each size with the first, the last and other leaves degraded, and with none."""
     rng, listed = draw.rng, []
     for n in (4, 8, 16, 5, 7, 6, 11, 33, 64, 100, 3):
         chosen = {0, n - 1, n // 2, (n - 1) // 2, rng.randrange(n), rng.randrange(n)}
@@ -44,17 +44,17 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
 
 
 def asked_for(s: g.Observed) -> list[list[int]]:
-    """The lists of leaves, in order."""
+    """Return the lists of leaves, in order."""
     return [note.value for note in s.ranks[0].notes]
 
 
 def most_calls(s: g.Observed) -> int:
-    """The budget."""
+    """Return the budget."""
     return math.ceil(math.log2(s.args[0])) + 2
 
 
 def describe(s: g.Observed) -> str:
-    """The leaves, or how often it measured."""
+    """Return the leaves, or how often it measured."""
     if s.wrong_ranks:
         return f"got {s.y}, expected {s.right[0]}"
     return f"{len(asked_for(s))} calls of measure, and {most_calls(s)} are enough"

@@ -31,7 +31,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def run_with_answers(rng: Random, number: int) -> tuple[Ranks, dict[str, Any]]:
-    """A run with one critical path, the path, and the slack of all operations."""
+    """Return a run with one critical path, the path, and the slack of all operations."""
     n = rng.choice((4, 5)) if number else 2
     run = drawn_run(rng, number, n)
     ranks = replayed(run, n)
@@ -62,7 +62,7 @@ def drawn_run(rng: Random, number: int, n: int) -> list[Operation]:
 
 
 def replayed(run: list[Operation], n: int, longer: Operation | None = None) -> Ranks:
-    """The trace of a run in which one operation takes LONG more."""
+    """Return the trace of a run in which one operation takes LONG more."""
     ranks: Ranks = [[] for _ in range(n)]
     now = [0] * n
     for op in run:

@@ -32,7 +32,7 @@ def cases(draw: Draw) -> Iterator[Case]:
 
 
 def during(spans: Spans, step: Span) -> set[int]:
-    """The microseconds of the step in which a span runs."""
+    """Return the microseconds of the step in which a span runs."""
     return {at for start, end in spans for at in range(max(start, step[0]), min(end, step[1]))}
 
 

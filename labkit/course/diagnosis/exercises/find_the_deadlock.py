@@ -43,7 +43,7 @@ def waits(program: str, n: int) -> dict[int, str]:
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Each program on few ranks, and on many."""
+    """Return each program on few ranks, and on many."""
     sizes = (2, 3, 4, 5, 6, 7, 10, 11, draw.rng.randrange(12, 30))
     return [
         g.Case(f"{n} ranks", n, function=f"waits_in_{program}", known=program)
@@ -53,7 +53,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def what_is_wrong(s: g.Observed) -> str:
-    """The name of the mistake in an answer: first about calls of the program, then ranks."""
+    """Return the name of the mistake in an answer: first about calls of the program, then ranks."""
     got, right = s.y, s.right[0]
     made = {rank: [call[0] for call in calls(s.case.known, rank, s.xs)] for rank in range(s.xs)}
     if any(call not in made.get(rank, ()) for rank, call in got.items()):

@@ -48,7 +48,7 @@ def run(rng: Random, kind: str, is_small: bool = False) -> Steps:
 
 
 def right(steps: Steps, least: float) -> tuple[int, float] | None:
-    """Each rank's gain, one rank at a time."""
+    """Return each rank's gain, one rank at a time."""
     gains = [
         median(sum(gain_of(rank, each) for each in step) for step in steps)
         for rank in range(len(steps[0][0]))

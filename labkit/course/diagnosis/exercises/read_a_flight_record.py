@@ -42,7 +42,8 @@ def entry(
 
 
 def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
-    """The dumps of a job, and the right answer. It hangs in the world at each second turn."""
+    """Return the dumps of a job, and the right answer. It hangs in the world at each second
+    turn."""
     everyone = list(range((4, 8, 12)[turn % 3]))
     order = rng.sample(everyone, len(everyone))
     pairs = {str(at // 2 + 1): sorted(order[at : at + 2]) for at in everyone[::2]}
@@ -99,7 +100,7 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
 
 
 def describe(s: g.Observed) -> str:
-    """The two answers, and the last entries of each member of the group to look at."""
+    """Return the two answers, and the last entries of each member of the group to look at."""
     told = "#{collective_seq_id} {profiling_name} {input_dtypes[0]} {input_sizes[0]} {state}"
     group = s.right[0][1]
     lines = [f"got {s.y!r}, expected {s.right[0]!r}"]

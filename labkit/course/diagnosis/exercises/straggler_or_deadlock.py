@@ -42,7 +42,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def job(story: str, num_pair_steps: int, rng: random.Random) -> list[Rank]:
-    """The evidence of one job of 5 to 8 ranks, with any rank as the culprit."""
+    """Return the evidence of one job of 5 to 8 ranks, with any rank as the culprit."""
     n = rng.randrange(5, 9)
     order = rng.sample(range(n), n)
     groups, programs = job_programs(story, order, rng.randrange(1, 4), num_pair_steps)
@@ -64,7 +64,8 @@ def job(story: str, num_pair_steps: int, rng: random.Random) -> list[Rank]:
 def job_programs(
     story: str, order: Sequence[int], num_steps: int, num_pair_steps: int
 ) -> tuple[dict[str, list[int]], list[Program]]:
-    """The groups of a job, and each rank's program. order: the ranks in the roles a, b, c, ..."""
+    """Return the groups of a job, and each rank's program. order: the ranks in the roles a, b, c,
+    ..."""
     groups = {WORLD: list(range(len(order)))}
     programs: list[Program] = [[] for _ in order]
     for place, rank in enumerate(order):
@@ -90,7 +91,7 @@ def evidence(groups: dict[str, list[int]], programs: Sequence[Program]) -> list[
     from another rank."""
 
     def perform(rank: int) -> Iterator[str]:
-        """The state of a rank, again and again."""
+        """Yield the state of a rank, again and again."""
         for what, target in programs[rank]:
             while what in RUNNING:
                 yield "running"
@@ -123,7 +124,7 @@ def evidence(groups: dict[str, list[int]], programs: Sequence[Program]) -> list[
 
 
 def waits_for(ranks: list[Rank], one: Rank) -> set[int]:
-    """The ranks that a rank waits for directly."""
+    """Return the ranks that a rank waits for directly."""
     if one["state"] != "blocked":
         return set()
     if one["peer"] is not None:
@@ -133,7 +134,7 @@ def waits_for(ranks: list[Rank], one: Rank) -> set[int]:
 
 
 def culprits(ranks: list[Rank]) -> tuple[str, list[int]]:
-    """The fault, and every rank that may be named: a cycle, or where all waits end."""
+    """Return the fault, and every rank that may be named: a cycle, or where all waits end."""
     waits = {one["rank"]: waits_for(ranks, one) for one in ranks}
     reached = dict(waits)
     for _ in ranks:

@@ -50,7 +50,7 @@ def output(expert: int | Tensor, rows: Tensor) -> Tensor:
 
 
 def right(xs: g.ByRank, experts: g.ByRank, num_experts: int) -> g.ByRank:
-    """Each token by its expert, without ranks."""
+    """Return each token by its expert, without ranks."""
     return g.ByRank(output(expert[:, None], x) for x, expert in zip(xs, experts))
 
 

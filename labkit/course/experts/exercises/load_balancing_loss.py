@@ -44,12 +44,12 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """The learner's loss with its gradient."""
+    """Return the learner's loss with its gradient."""
     return with_gradient(watch.function, args)
 
 
 def with_gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """The loss that the case asks for, and its gradient."""
+    """Return the loss that the case asks for, and its gradient."""
     logits_TE, *others, part = args
     logits_TE = logits_TE.detach().requires_grad_()
     returned = function(logits_TE, *others)

@@ -42,12 +42,12 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """The learner's tensors, by name, with the gradient."""
+    """Return the learner's tensors, by name, with the gradient."""
     return with_gradient(watch.function, args)
 
 
 def right(*args: Any) -> Any:
-    """The right tensors, by name, with the gradient."""
+    """Return the right tensors, by name, with the gradient."""
     return with_gradient(routed, args)
 
 
@@ -70,7 +70,7 @@ def with_gradient(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 def routed(
     logits_TE: Tensor, bias_E: Tensor, k: int, factor: float, renormalise: bool
 ) -> tuple[Tensor, ...]:
-    """The right tensors: choice by choice, with a list of tokens for each expert."""
+    """Return the right tensors: choice by choice, with a list of tokens for each expert."""
     T, E = logits_TE.shape
     capacity = math.ceil(factor * k * T / E)
     p_TE = logits_TE.softmax(1)

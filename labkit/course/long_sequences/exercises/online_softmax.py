@@ -81,7 +81,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
 
 
 def right(q: Tensor, blocks: list[Block], scale: float) -> tuple[Tensor, Tensor]:
-    """All keys at once, in float64."""
+    """Return all keys at once, in float64."""
     k, v, mask = zip(*blocks)
     scores = scale * (q.double() @ torch.cat(k).double().T)
     scores = scores.masked_fill(~torch.cat(mask, 1), -math.inf)

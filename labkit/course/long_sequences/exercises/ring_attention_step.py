@@ -83,7 +83,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> Any:
 
 
 def right(q: g.ByRank, k: g.ByRank, v: g.ByRank, num_tokens: int) -> g.ByRank:
-    """The whole sequence at once."""
+    """Return the whole sequence at once."""
     later = torch.ones(num_tokens, num_tokens).triu(1).bool()
     scores = torch.cat(q, 1) @ torch.cat(k, 1).mT * q[0].shape[2] ** -0.5
     weights = scores.masked_fill(later, -torch.inf).softmax(2)

@@ -8,7 +8,8 @@ from labkit.grade import grader as g
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """All ways to keep less, alone and with the others, on layers of any size that t divides."""
+    """Return all ways to keep less, alone and with the others, on layers of any size that t
+    divides."""
     rng = draw.rng
     parallel = [(1, False), (1, True), (rng.choice((2, 4)), False), (rng.choice((2, 4, 8)), True)]
     found = []

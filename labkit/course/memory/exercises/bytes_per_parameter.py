@@ -10,7 +10,7 @@ FUNCTIONS = ("bytes_per_parameter", "sharded_from")
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Each recipe, first for the total and then for the levels."""
+    """Return each recipe, first for the total and then for the levels."""
     pick = draw.rng.choice
     full, half, small = "float32", pick(("bfloat16", "float16")), ("float8_e4m3fn", "int8")
     recipes = {
@@ -34,7 +34,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def right(recipe: dict[str, Any], known: str) -> int | dict[int, int]:
-    """The answer of the function `known`, with torch's sizes."""
+    """Return the answer of the function `known`, with torch's sizes."""
     dtypes = recipe["parameters"], recipe["gradients"], recipe["master"], *recipe["moments"]
     parameters, gradients, *optimizer = (getattr(torch, d).itemsize if d else 0 for d in dtypes)
     if known == "sharded_from":

@@ -39,14 +39,14 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def right(*args: Any) -> dict[str, Any]:
-    """The blocks without checkpoints. Checkpoints run each of them twice."""
+    """Return the blocks without checkpoints. Checkpoints run each of them twice."""
     with torch.random.fork_rng(devices=[]):
         found = step(lambda block, x: block(x), lambda _: None, args)
     return {**found, "passes": [2] * args[2]}
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """The learner's checkpoints around each block, then backward."""
+    """Return the learner's checkpoints around each block, then backward."""
 
     def run(block: nn.Module, x: Tensor) -> Tensor:
         before, y = watch.live_bytes, watch.function(block, x)

@@ -66,7 +66,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def right(scaler: dict[str, Any], gradients: g.ByRank) -> g.ByRank:
-    """The rules, with all ranks' gradients at hand."""
+    """Return the rules, with all ranks' gradients at hand."""
     scale, count = scaler["scale"], scaler["num_good_steps"] + 1
     is_good = all(bool(x.isfinite().all()) for its in gradients for x in its)
     is_grown = count == scaler["growth_interval"]

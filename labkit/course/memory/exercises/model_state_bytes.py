@@ -7,7 +7,7 @@ from labkit.grade import grader as g
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Every level of each model: sizes that divide and others, one rank, few parameters."""
+    """Return every level of each model: sizes that divide and others, one rank, few parameters."""
     rng = draw.rng
     models = [
         (64 * rng.randrange(10**6, 10**8), (2, 2, 4, [4, 4]), 64),

@@ -10,7 +10,8 @@ from labkit.grade.differences import cut, shown
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """A head, random costs, one expensive layer, edge cases, nearly equal and huge costs, many."""
+    """Return a head, random costs, one expensive layer, edge cases, nearly equal and huge costs,
+    many."""
     rng = draw.rng
     asked = [([1, 4, 4, 4, 4, 9], 3), ([2, 9, 4, 3, 2], 3), ([2, 9, 5, 4, 7], 4)]
     for p in (3, 4, 5):
@@ -30,7 +31,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def right(costs: Sequence[int], num_stages: int) -> int:
-    """The cost of the slowest stage at best, by dynamic programming."""
+    """Return the cost of the slowest stage at best, by dynamic programming."""
     upto = [0, *accumulate(costs)]
     best = upto  # the cost of the first n layers in one stage, then in k
     for k in range(2, num_stages + 1):
@@ -53,7 +54,7 @@ def slowest(costs: Sequence[int], num_stages: int, stages: Any) -> float:
 
 
 def describe(s: g.Observed) -> str:
-    """The stages that are no cut, or how slow the cut is."""
+    """Return the stages that are no cut, or how slow the cut is."""
     if (cost := slowest(*s.args, s.y)) == inf:
         return f"got {shown(s.y)}, which is no cut"
     return f"the slowest stage costs {cost:,}; {s.right[0]:,} is possible"

@@ -16,7 +16,8 @@ ROUNDED += [(5, 16, "zb_h1"), (6, 4, "zb_h1"), (8, 1, "zb_h1"), (12, 11, "gpipe"
 
 
 def cases(draw: Draw) -> list[Case]:
-    """Each schedule by both conventions, few microbatches, one rank, limits reached exactly."""
+    """Return each schedule by both conventions, few microbatches, one rank, limits reached
+    exactly."""
     rng = draw.rng
     bubbles = [(1, rng.randrange(1, 9), "1f1b", 1, "total"), (1, 3, "zb_h1", 1, "ideal")]
     limits = [(*edge, 1, "total") for edge in EXACT + ROUNDED]

@@ -38,7 +38,7 @@ def all_actions(watch: Any, args: tuple[Any, ...]) -> list[Any]:
 
 
 def converted(action: Any, rank: int) -> Any:
-    """An action as labkit.pipeline has it, where the result of B is called I."""
+    """Return an action as labkit.pipeline has it, where the result of B is called I."""
     from labkit.pipeline import Kind, Op
     from labkit.pipeline.messages import Recv, Send, Together
 
@@ -74,7 +74,7 @@ def problem(y: list[Any], args: tuple[Any, ...]) -> tuple[str, str, str]:
 
 
 def fault(s: g.Observed) -> Finding | None:
-    """A broken rule that is no mistake below."""
+    """Return a broken rule that is no mistake below."""
     if not s.wrong_ranks:
         return None
     rule, reason, picture = problem(s.y, s.args)
@@ -87,7 +87,8 @@ def fault(s: g.Observed) -> Finding | None:
 
 
 def broken(s: g.Observed) -> str:
-    """The broken rule; of a deadlock also the calls that ranks wait in: > a send, < a receive."""
+    """Return the broken rule; of a deadlock also the calls that ranks wait in: > a send, < a
+    receive."""
     rule, reason, _ = problem(s.y, s.args)
     return rule + "".join(sorted(set(re.findall("[<>]", reason)))) * (rule == "deadlock")
 

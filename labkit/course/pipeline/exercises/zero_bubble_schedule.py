@@ -18,7 +18,7 @@ def memory(p: int, m: int) -> list[int]:
 
 
 def puts_off(count: Callable[[int, int], int]) -> Callable[[Observed], bool]:
-    """A predicate: the warmup is that of 1F1B, and rank r is count(r, m) W behind its I."""
+    """Return a predicate: the warmup is that of 1F1B, and rank r is count(r, m) W behind its I."""
 
     def seen(s: Observed) -> bool:
         p, m = s.args

@@ -130,7 +130,7 @@ def share_lost(interval: float, write: float, mtbf: float, restart: float) -> So
     between=("30", "50000"),
 )
 def outage_cost(gpus: int, timeout: float, restart: float, interval: float) -> Solution:
-    """All GPUs times everything that they wait for or repeat."""
+    """Return all GPUs times everything that they wait for or repeat."""
     spans = {"restart_s": restart, "since_checkpoint_s": interval / 2}
     lost = calc.lost_gpu_hours(gpus, until_noticed_s=timeout, **spans)
     minutes = (timeout + restart + interval / 2) / 60

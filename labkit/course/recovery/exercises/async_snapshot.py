@@ -28,7 +28,7 @@ SCRIPTS = (
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Every script."""
+    """Yield every script."""
     for script in SCRIPTS:
         yield g.Case(script, script.split(), draw.same(5, 3))
 

@@ -92,7 +92,7 @@ def worst_end(
 def end_of_the_next_save(
     watch: Any, judge: Judge, root: Path, performed: list[Operation], saved: list[Any]
 ) -> str:
-    """The first power cut in the next run's save, after a kill, that goes wrong.
+    """Return the first power cut in the next run's save, after a kill, that goes wrong.
 
     saved: the newest state whose save had returned, and those that came after it.
     """
@@ -126,7 +126,7 @@ def fill(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The files and their bytes."""
+    """Return the files and their bytes."""
     return {path.name: path.read_bytes() for path in folder.glob("*")}
 
 

@@ -10,7 +10,8 @@ FUNCTIONS = ("mtbf_s", "best_interval_s", "lost_share")
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """The same jobs for each function, with the calculator's answers; intervals near the best."""
+    """Return the same jobs for each function, with the calculator's answers; intervals near the
+    best."""
     rng = draw.rng
     mtbfs, losses, bests = [], [], []
     # Idle seconds of a save, in times of the job's MTBF.

@@ -37,7 +37,7 @@ class Disk:
         return all(len(states[-1]) <= len(states[0]) for states in self.states.values())
 
     def read(self, name: str) -> bytes:
-        """All bytes of a file."""
+        """Return all bytes of a file."""
         return self.states.setdefault(name, [b""])[-1]
 
     def append(self, name: str, data: bytes) -> None:

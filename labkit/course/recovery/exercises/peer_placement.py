@@ -51,7 +51,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> Any:
-    """The probability; of a placement, what is wrong with it."""
+    """Return the probability; of a placement, what is wrong with it."""
     racks, m = args
     placed = watch.function(racks, m)
     if not isinstance(racks[0], int):

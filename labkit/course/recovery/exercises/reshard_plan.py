@@ -17,7 +17,8 @@ LAYOUTS = [
 
 
 def cut(how: str, rows: int, columns: int, n: int) -> list[Part]:
-    """The parts of n ranks: ranges, boxes of whole rows or of whole columns, or copies of all."""
+    """Return the parts of n ranks: ranges, boxes of whole rows or of whole columns, or copies of
+    all."""
     size = {"bands": rows, "stripes": columns}.get(how, rows * columns)
     spans = itertools.pairwise(size * rank // n for rank in range(n + 1))
     parts: dict[str, Any] = {
@@ -30,7 +31,7 @@ def cut(how: str, rows: int, columns: int, n: int) -> list[Part]:
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Each rank of each layout; two tensors in the same files, of other sizes of elements."""
+    """Yield each rank of each layout; two tensors in the same files, of other sizes of elements."""
     for before, num_files, after, num_ranks in LAYOUTS:
         saved: Saved = {}
         ends = [len(HEADER)] * num_files
@@ -51,7 +52,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def content(name: str, saved: Saved, part: Part) -> list[str]:
-    """The bytes of a part, each by its name."""
+    """Return the bytes of a part, each by its name."""
     (_, columns), itemsize, _ = saved[name]
     rows, row = part[1:] if part[0] == "box" else ((0, 1), part[1:])
     numbers = [top * columns + left for top in range(*rows) for left in range(*row)]
@@ -59,7 +60,7 @@ def content(name: str, saved: Saved, part: Part) -> list[str]:
 
 
 def right(saved: Saved, wanted: dict[str, Part]) -> dict[str, list[str]]:
-    """The bytes of the rank's parts."""
+    """Return the bytes of the rank's parts."""
     return {name: content(name, saved, part) for name, part in wanted.items()}
 
 

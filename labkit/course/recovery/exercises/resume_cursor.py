@@ -63,7 +63,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """The order of the epochs; by attempt and step which samples of that order are used."""
+    """Return the order of the epochs; by attempt and step which samples of that order are used."""
     num_samples, seed, attempts = args
     now = 0
 
@@ -157,7 +157,7 @@ def right(num_samples: int, seed: int, attempts: list[Attempt]) -> dict[str, Any
 
 
 def first_wrong(s: g.Observed) -> tuple[int, int, Any, int, int]:
-    """The first wrong step: attempt, number, place, and the right place's begin and end."""
+    """Return the first wrong step: attempt, number, place, and the right place's begin and end."""
     both = zip(*(each["samples by attempt and step"] for each in (s.y, s.right[0])))
     steps = ((i, j, *its) for i, pair in enumerate(both) for j, its in enumerate(zip(*pair)))
     return next((i, j, got, *right) for i, j, got, right in steps if got != right)

@@ -208,7 +208,7 @@ def requests_that_fit(
     between=("0.1 ms", "200 ms"),
 )
 def fastest_token(params: float, itemsize: int, tp: int, bandwidth: float) -> Solution:
-    """The weights' bytes over all GPUs' memory bandwidth."""
+    """Return the weights' bytes over all GPUs' memory bandwidth."""
     weights = calc.Recipe(name="weights", parameter_bytes=itemsize, gradient_bytes=0)
     share = float(calc.model_state_bytes(params, weights, zero=3, dp=tp))
     seconds = share / bandwidth

@@ -74,7 +74,7 @@ def requests_in_pages(slots: int, page_size: int, tokens: int, longest: int) -> 
     between=("5%", "95%"),
 )
 def useful_places(lengths: tuple[int, ...]) -> Solution:
-    """The mean length over the longest."""
+    """Return the mean length over the longest."""
     total, longest, num = sum(lengths), max(lengths), len(lengths)
     return Solution(
         total / (num * longest),
@@ -223,7 +223,7 @@ def speculative_gain(drafts: int, acceptance: float, cost: float) -> Solution:
     where=lambda prefix, page: prefix % page > 0,
 )
 def shared_prompt_tokens(requests: int, prefix: int, own: int, page: int) -> Solution:
-    """All of the first prompt; of each other one, what is behind the full pages."""
+    """Return all of the first prompt; of each other one, what is behind the full pages."""
     shared = prefix // page * page
     each = prefix - shared + own
     computed = prefix + own + (requests - 1) * each

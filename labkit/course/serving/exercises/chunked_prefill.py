@@ -39,7 +39,8 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def plan(running: list[Any], waiting: Sequence[int], budget: int, most: int) -> g.Case:
-    """A question, from (num_tokens, num_cached) of what runs, and num_tokens of what waits."""
+    """Return a question, from (num_tokens, num_cached) of what runs, and num_tokens of what
+    waits."""
     sizes = running + [(num, 0) for num in waiting]
     requests = [Request(id, *each) for id, each in enumerate(sizes, start=5)]
     words = [f"{r.id} ({r.num_cached} of {r.num_tokens} cached)" for r in requests]

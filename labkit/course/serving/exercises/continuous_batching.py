@@ -40,7 +40,7 @@ def in_words(requests: list[Any]) -> str:
 def right(
     waiting: list[Any], running: list[Any], num_free: int, size: int, most: int
 ) -> tuple[list[int], list[int]]:
-    """The fewest preemptions and then the most admissions that there is room for."""
+    """Return the fewest preemptions and then the most admissions that there is room for."""
 
     def fits(*requests: Any) -> bool:
         held = sum(r.num_pages for r in running)

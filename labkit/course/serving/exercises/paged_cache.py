@@ -101,12 +101,12 @@ def same(got: Any, other: Any, case: g.Case) -> bool:
 
 
 def first_wrong(s: g.Observed) -> tuple[Call, dict[str, Any], dict[str, Any]]:
-    """The first call after which the state is wrong, this state, and the right one."""
+    """Return the first call after which the state is wrong, this state, and the right one."""
     return next(its for its in zip(s.args[2], s.y, s.right[0]) if its[1] != its[2])
 
 
 def describe(s: g.Observed) -> str:
-    """The first call that goes wrong."""
+    """Return the first call that goes wrong."""
     (kind, *arguments), got, right = first_wrong(s)
     what = next(each for each in right if got[each] != right[each])
     return f"{kind}({', '.join(map(str, arguments))}): {what}: {got[what]}, expected {right[what]}"

@@ -51,7 +51,7 @@ def a_log(rng: Any, num_requests: int) -> Log:
 
 
 def waits(log: Log) -> dict[int, Timing]:
-    """A Timing for each request that ended."""
+    """Return a Timing for each request that ended."""
     begins = {request: at for at, request, what, _ in log if what == "arrives"}
     found = {request: Timing(begins[request]) for _, request, what, _ in log if what == "ends"}
     for at, request, what, count in log:

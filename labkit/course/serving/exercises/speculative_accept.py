@@ -25,7 +25,7 @@ PLACES = {
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Each kind of place alone, then two of them; tokens numbered at random."""
+    """Yield each kind of place alone, then two of them; tokens numbered at random."""
     all_places = list(PLACES.values())
     drawn = [("no draft", [])] + [(label, [place]) for label, place in PLACES.items()]
     drawn += [("two places", all_places[:2]), ("two places", draw.rng.sample(all_places, 2))]
@@ -49,7 +49,7 @@ def right(draft: Rows, target: Rows) -> dict[Any, float]:
 
 
 def call(watch: Any, args: tuple[Rows, Rows]) -> Any:
-    """All results, each with its probability."""
+    """Return all results, each with its probability."""
     draft, target = args
     found: Counter[tuple[int, ...]] = Counter()
     sizes = [8] * len(draft) + [24]
@@ -65,7 +65,7 @@ def call(watch: Any, args: tuple[Rows, Rows]) -> Any:
 
 
 def describe(s: g.Observed) -> str:
-    """The result whose probability is the most wrong."""
+    """Return the result whose probability is the most wrong."""
     got, expected = s.y, s.right[0]
     worst = max({*got, *expected}, key=lambda each: abs(got.get(each, 0) - expected.get(each, 0)))
     mine, due = got.get(worst, 0), expected.get(worst, 0)

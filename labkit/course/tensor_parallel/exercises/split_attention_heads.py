@@ -18,7 +18,7 @@ HOLDERS = [(4, 2), (16, 8), (12, 3), (4, 1), (2, 4), (4, 4)]
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """The first rank of each layout, the last one, and another."""
+    """Return the first rank of each layout, the last one, and another."""
 
     def weight(heads: int) -> Tensor:
         """Rows whose numbers begin with the number of their head."""
@@ -81,8 +81,8 @@ def same(got: Any, expected: Any, case: g.Case) -> bool:
 
 
 def describe(s: g.Observed) -> str:
-    """The heads of the first weight whose shard is wrong. Of other results it raises: then `got
-    ..., expected ...` will do."""
+    """Return the heads of the first weight whose shard is wrong. Of other results it raises: then
+    `got ..., expected ...` will do."""
     shards = zip(("query", "key", "value", "out"), s.y, s.right[0])
     name, *both = next(each for each in shards if not g.close(*each[1:], steps=0))
     heads = [sorted(set(x.int().flatten().tolist())) for x in both]

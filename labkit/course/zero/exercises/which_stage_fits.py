@@ -27,7 +27,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def setup(draw: g.Draw, spare: Any, remainder: int | None) -> dict[str, Any]:
-    """A setup in which some level leaves spare(setup) bytes; None: a GPU that exists.
+    """Return a setup in which some level leaves spare(setup) bytes; None: a GPU that exists.
 
     remainder: parameters beyond a multiple of dp.
     """

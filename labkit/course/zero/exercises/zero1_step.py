@@ -36,7 +36,7 @@ class Adam:
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """A size that n divides, one less, fewer parameters than ranks, one more."""
+    """Return a size that n divides, one less, fewer parameters than ranks, one more."""
     k, double = draw.rng.randrange(4, 9), torch.float64
     return [
         g.Case(
@@ -49,7 +49,8 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Tensor]:
-    """The steps of one rank: the parameters after each of them, as the model's layers see them."""
+    """Return the steps of one rank: the parameters after each of them, as the model's layers see
+    them."""
     weights, adam, after = args[0].clone(), Adam(), {}
     view_of_layers = weights.view(-1)
     for number, gradients in enumerate(args[1], start=1):

@@ -21,7 +21,8 @@ def loss(layers: Layers, microbatch: Tensor) -> Tensor:
 
 
 def buckets_of(layers: Layers) -> Layers:
-    """A bucket per layer, the last layer first; in every other one the scale stands first."""
+    """Return a bucket per layer, the last layer first; in every other one the scale stands
+    first."""
     return [each[::-1] if i % 2 else each for i, each in enumerate(reversed(layers))]
 
 
@@ -42,7 +43,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """The shards that a rank returns, and what it leaves in the parameters."""
+    """Return the shards that a rank returns, and what it leaves in the parameters."""
     layers = [[nn.Parameter(x) for x in layer] for layer in args[0]]
     shards = watch.function(
         buckets_of(layers), lambda batch: loss(layers, batch), args[1], watch.group

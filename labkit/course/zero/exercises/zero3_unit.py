@@ -35,7 +35,7 @@ class Unit:
         return layer(weights, x)
 
     def backward(self, weights: Tensor, x: Tensor, y_gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of its input and of its weights."""
+        """Return the gradients of its input and of its weights."""
         self.watch.note(f"backward {self.index}")
         x, weights = (each.detach().requires_grad_() for each in (x, weights))
         with torch.enable_grad():
@@ -57,7 +57,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def shards(whole: Sequence[Tensor], n: int) -> g.ByRank:
-    """A list for each rank, with its shard of each tensor."""
+    """Return a list for each rank, with its shard of each tensor."""
     padded = [pad(x, (0, -x.numel() % n)).view(n, -1) for x in whole]
     return g.ByRank([x[rank].clone() for x in padded] for rank in range(n))
 
