@@ -86,8 +86,7 @@ def candidates(world: labkit.Group | None) -> dict[str, Callable[[GPT], Trained]
 
 
 def kept_by_torchs(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the states of the optimizer within ZeroRedundancyOptimizer, which it shows to
-    nobody."""
+    """Return states of the optimizer within ZeroRedundancyOptimizer, which it shows to nobody."""
     within = getattr(optimizer, "optim", None)
     return [] if within is None else [x for s in within.state.values() for x in s.values()]
 

@@ -151,8 +151,7 @@ def predict(strategy: str, num_ranks: int) -> dict[str, float]:
 
 
 def activations(strategy: str, itemsize: int) -> float:
-    """Return the bytes kept from forward to backward: the blocks', the head's inputs,
-    log-softmax."""
+    """Return bytes kept from forward to backward: the blocks', the head's inputs, log-softmax."""
     c = CONFIG
     config = calc.ModelConfig(
         layers=c.num_layers,

@@ -98,8 +98,7 @@ class Batch:
         return int(counted(self.targets_BT).sum())
 
     def share(self, rank: int, size: int) -> "Batch":
-        """Return the sequences of one rank of `size`; the first len(self) % size ranks have one
-        more.
+        """Return sequences of one rank of `size`; the first len(self) % size ranks have one more.
 
         A share is empty if there are more ranks than sequences.
         """

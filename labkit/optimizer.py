@@ -33,8 +33,7 @@ class Optimizer(Protocol):
 
 
 def checked(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return the leaves to train, each once. TypeError for anything else, such as a single
-    tensor."""
+    """Return leaves to train, each once. TypeError for anything else, such as a single tensor."""
     is_many = isinstance(parameters, Iterable) and not isinstance(parameters, Tensor)
     found = list(parameters) if is_many else []
     if not all(isinstance(each, Tensor) and each.is_leaf for each in found) or not found:

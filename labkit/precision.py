@@ -79,8 +79,7 @@ class LossScaler:
         """In gradients that are divided, and wait for their step; None: there are none."""
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return the loss times the scale, for backward; in float32, whose range it does not
-        leave."""
+        """Return loss times the scale, for backward; in float32, whose range it does not leave."""
         return loss.float() * self.value
 
     def unscale(self, gradients: Iterable[Tensor]) -> bool:

@@ -24,8 +24,7 @@ class Kept(NamedTuple):
 
 @cache
 def kept_by(kind: type) -> Kept | None:
-    """Return the states of an optimizer class with its defaults; None if it needs other
-    arguments."""
+    """Return states of an optimizer class with its defaults; None if it needs other arguments."""
     if not issubclass(kind, torch.optim.Optimizer):
         return None
     found = [each for dims in (2, 1) if (each := _after_a_step(kind, dims))]

@@ -130,8 +130,7 @@ def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
 
 
 def _seen_by(name: str, by_rank: Sequence[dict[str, Seen]]) -> dict[str, list[int]]:
-    """Return the ranks that see each file of a checkpoint; {} where a rank cannot read its
-    manifest."""
+    """Return ranks that see each file of a checkpoint; {} where a rank cannot read its manifest."""
     found: dict[str, list[int]] = {}
     for rank, here in enumerate(by_rank):
         files = here.get(name, {})

@@ -94,8 +94,7 @@ def double_tree(rank: int, size: int) -> tuple[Place, Place]:
 
 
 def _in_order(number: int, size: int) -> Place:
-    """Return the neighbours of `number`, 1 to size, where the lowest set bit of a number is its
-    level.
+    """Return neighbours of `number`, 1 to size, where the lowest set bit of a number is its level.
 
     Odd numbers are leaves; above them are 2, 6, 10 and so on, then 4, 12, 20, then 8. For a parent
     that is larger than `size` its own parent stands in, and for such a right child its left one.

@@ -225,8 +225,7 @@ def _optimizer(block: Block) -> AdamW:
 
 
 def _seconds(call: Callable[[], object], device: str) -> float:
-    """Return the seconds of one call: the fastest of some samples, each long enough for the
-    clock."""
+    """Return seconds of one call: the fastest of some samples, each long enough for the clock."""
 
     def sample(calls: int) -> float:
         began_s = time.perf_counter()

@@ -188,8 +188,7 @@ def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
 
 
 def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
-    """Return the times of every operation and message. Raises ScheduleError unless it is a whole
-    step.
+    """Return times of every operation and message. Raises ScheduleError unless it is a whole step.
 
     ValueError, TypeError: costs that cannot be.
     """

@@ -43,8 +43,7 @@ def end_of(timeline: Timeline) -> float:
 
 
 def blocked(timeline: Timeline, until_s: float) -> list[Span]:
-    """Return the spans in which the rank only waited, up to `until_s` if an operation never
-    ended."""
+    """Return spans in which the rank only waited, up to `until_s` if an operation never ended."""
     spans = []
     for operation in timeline.operations:
         if operation.waited_s is not None and not operation.in_background:

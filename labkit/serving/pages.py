@@ -187,8 +187,7 @@ class Pages:
         return self._tables.get(sequence, _Table()).pages
 
     def _found(self, tokens: Sequence[int]) -> dict[bytes, int]:
-        """Return the pages of the first tokens, by prefix key, up to the first that is not
-        there."""
+        """Return pages of the first tokens, by prefix key, up to the first that is not there."""
         found: dict[bytes, int] = {}
         for key in prefix_keys(tokens[:-1], self.page_size):
             if (page := self.pool.find(key)) is None:

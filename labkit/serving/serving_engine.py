@@ -244,8 +244,7 @@ class Engine(EngineClient):
             self._fill(generation)
 
     def _piece(self, chunk: Chunk) -> ScheduledTokens:
-        """Return the tokens of a chunk. Room for all tokens of its generation is reserved at
-        once."""
+        """Return tokens of a chunk. Room for all tokens of its generation is reserved at once."""
         generation, id = chunk.generation, chunk.generation.id
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
             raise RuntimeError(

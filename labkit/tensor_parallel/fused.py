@@ -53,8 +53,7 @@ class Later(Protocol):
 def column_linear(
     x: Tensor, layout: ActivationLayout, *weights: Tensor, later: Later | None = None
 ) -> tuple[Tensor, ...]:
-    """Return the products of `x` with each weight w_fD: this rank's features y (..., f) of all
-    tokens.
+    """Return products of `x` with each weight w_fD: this rank's features y (..., f) of all tokens.
 
     x: in this layout. Gradients of all weights and of x; x gets one sum over the ranks.
     TypeError for anything but tensors and an ActivationLayout; ValueError for weights of another D.

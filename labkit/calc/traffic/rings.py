@@ -156,8 +156,7 @@ class RingAllGather(RingReduceScatter):
     operation = "all_gather"
 
     def _sent_of(self, whole: int, own: int, next_one: int) -> int:
-        """Return the elements of every chunk but that of the right neighbour, who has it
-        already."""
+        """Return elements of every chunk but that of the right neighbour, who has it already."""
         return whole - next_one
 
 

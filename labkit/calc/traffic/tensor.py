@@ -94,8 +94,7 @@ def tensor_parallel_traffic_bytes(
 def _sums_of_features(
     config: ModelConfig, tokens: int, n: int, b: int, sequence_parallel: bool
 ) -> dict[str, tuple[float, str]]:
-    """Return the bytes of sums by halves: an all-reduce is two, a reduce-scatter or all-gather
-    one."""
+    """Return bytes of sums by halves: an all-reduce is two, a reduce-scatter or all-gather one."""
     L, D = config.layers, config.hidden
     rows = -(-tokens // n) * n if sequence_parallel else tokens
     halves = {
@@ -127,8 +126,7 @@ def _of_parameters(
 
 
 def _kv_copies(config: ModelConfig, n: int) -> int:
-    """Return the ranks that hold the same key-value heads. ValueError for an uneven split of
-    heads."""
+    """Return ranks that hold the same key-value heads. ValueError for an uneven split of heads."""
     H, G = config.heads, config.num_kv_heads
     divisors = [each for each in range(1, H + 1) if H % each == 0]
     choices = [each for each in divisors if G % each == 0 or each % G == 0]

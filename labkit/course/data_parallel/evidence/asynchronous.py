@@ -39,8 +39,7 @@ _COMPRESSORS: dict[str, Callable[[], Compressor]] = {
 
 @real_run
 def server_volume(num_workers: int) -> float:
-    """Return the bytes that a synchronous server sends in a step, in multiples of the
-    parameters."""
+    """Return bytes that a synchronous server sends in a step, in multiples of the parameters."""
     result = run(_served, num_workers + 1)
     nbytes = 4 * sum(parameter.numel() for parameter in GPT(_CONFIG).parameters())
     return result.traffic[0].sent_bytes / (_SETTINGS.num_steps * nbytes)

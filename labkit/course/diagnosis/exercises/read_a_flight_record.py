@@ -42,8 +42,7 @@ def entry(
 
 
 def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
-    """Return the dumps of a job, and the right answer. It hangs in the world at each second
-    turn."""
+    """Return dumps of a job, and the right answer. It hangs in the world at each second turn."""
     everyone = list(range((4, 8, 12)[turn % 3]))
     order = rng.sample(everyone, len(everyone))
     pairs = {str(at // 2 + 1): sorted(order[at : at + 2]) for at in everyone[::2]}
