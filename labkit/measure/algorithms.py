@@ -9,7 +9,7 @@ shared_memory      no messages: through memory that all ranks see
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,27 +37,12 @@ class Algorithm:
     called with out=x and works in place, as all of labkit's do. seconds: (nbytes, n, alpha, beta),
     linear in the last two; without one, one latency and every byte once. is_throttled: whether it
     is made of messages, which a labkit.Topology slows down.
-    TypeError for anything else, ValueError for an empty name.
     """
 
     name: str
     all_reduce: Callable[..., torch.Tensor]
     seconds: Formula = one_latency_seconds
     is_throttled: bool = True
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"name={self.name!r:.80}: give text, by which tables name it; 'mine'")
-        if not self.name.strip():
-            raise ValueError(
-                f"name={self.name!r}: tables would have an empty place; give it a name"
-            )
-        for what, form in (("all_reduce", "(x, group)"), ("seconds", "(nbytes, n, alpha, beta)")):
-            if not callable(getattr(self, what)):
-                raise TypeError(
-                    f"{what}={getattr(self, what)!r:.80}: give a function of {form}, such as "
-                    + ("labkit.collectives.ring_all_reduce" if what == "all_reduce" else _FORMULA)
-                )
 
     def reduce(self, x: torch.Tensor, group: Group) -> torch.Tensor:
         """Return the sum of `x` over the ranks, in x itself if the algorithm can do that."""
@@ -105,7 +90,7 @@ def chosen(algorithms: Any) -> list[Algorithm]:
     """
     if isinstance(algorithms, (str, Algorithm)) or callable(algorithms):
         algorithms = [algorithms]
-    found = [_one(each) for each in _listed(algorithms)]
+    found = [_one(each) for each in algorithms]
     names = [one.name for one in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not found or twice:
@@ -114,14 +99,6 @@ def chosen(algorithms: Any) -> list[Algorithm]:
             "measure.Algorithm(name, fn) gives a function of yours another name"
         )
     return found
-
-
-def _listed(algorithms: Any) -> Iterable[Any]:
-    if isinstance(algorithms, Iterable):
-        return algorithms
-    raise TypeError(
-        f"algorithms={algorithms!r}: give a list of names ({', '.join(NAMES)}) and functions"
-    )
 
 
 def _one(algorithm: Any) -> Algorithm:

@@ -106,8 +106,6 @@ def fit_alpha_beta(
     beta, and for a formula that is not linear in the two; TypeError for anything but a list, a
     number, a formula.
     """
-    for name, given in (("nbytes", nbytes), ("seconds", seconds)):
-        _check_list(name, given)
     if len(nbytes) != len(seconds):
         raise ValueError(
             f"{len(nbytes)} sizes and {len(seconds)} times: give one time for each size"
@@ -115,19 +113,9 @@ def fit_alpha_beta(
     return solve(equation(formula, size, n, time) for size, time in zip(nbytes, seconds))
 
 
-def _check_list(name: str, given: object) -> None:
-    if isinstance(given, str) or not hasattr(given, "__len__"):  # an array is a list too
-        raise TypeError(f"{name}={given!r:.80}: give a list, with a number for each point")
-
-
 def equation(formula: Formula, nbytes: float, n: int, seconds: float) -> Equation:
     """Return the equation of one measured time. ValueError: see fit_alpha_beta."""
     arguments.number("seconds", seconds, f"a measured time is above 0, at {nbytes} bytes", above=0)
-    if not callable(formula):
-        raise TypeError(
-            f"formula={formula!r:.80}: give a function of (nbytes, n, alpha, beta), such as "
-            "labkit.measure.alpha_beta_fit.all_reduce_seconds"
-        )
     latencies, sent_bytes = formula(nbytes, n, 1, 0), formula(nbytes, n, 0, 1)
     both = formula(nbytes, n, 0.5, 0.25)
     if not math.isclose(both, 0.5 * latencies + 0.25 * sent_bytes, rel_tol=1e-9):

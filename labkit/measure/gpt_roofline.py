@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from labkit import arguments
 from labkit.calc.units import bytes_text, quantity_text, seconds_text
 from labkit.gpt_config import GPTConfig
 from labkit.measure.measured import aligned
@@ -149,8 +148,6 @@ def roofline(
     if device not in _MODEL:
         raise ValueError(f"device={device!r}: measure 'cpu' or 'cuda'")
     config = config or _MODEL[device]
-    arguments.instance("config", config, GPTConfig, "give a GPTConfig, the sizes of the model")
-    batch = arguments.whole("batch", batch, "a batch has 1 sequence or more")
     dtype = dtype or (torch.bfloat16 if device == "cuda" else torch.float32)
     with torch.no_grad():
         flops_per_s, bytes_per_s = _peaks(device, dtype)

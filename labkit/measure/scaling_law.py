@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
-from labkit import arguments
 from labkit.calc.units import seconds_text
 from labkit.collectives import ring_all_reduce
 from labkit.comm import Group, Link, Timeline, Topology
@@ -207,11 +206,7 @@ def scaling(
     Raises ValueError or TypeError for arguments that cannot be measured, and what labkit.run
     raises.
     """
-    batch = arguments.whole("batch", batch, "a batch has 1 example or more, such as 16")
-    num_steps = arguments.whole("num_steps", num_steps, "steps are counted, from 1; try 3")
-    found = sorted(
-        {arguments.whole("ranks", n, "numbers of ranks, such as 1, 2, 4") for n in ranks}
-    )
+    found = sorted(set(ranks))
     wrong = [n for n in found if batch % n]
     if len(found) < 2 or found[0] != 1 or wrong:
         raise ValueError(

@@ -125,7 +125,6 @@ def pairs(
     raises.
     """
     world_size = arguments.whole("world_size", world_size, "a pair has 2 ranks or more", least=2)
-    repetitions = arguments.whole("repetitions", repetitions, _CALLS)
     (nbytes,) = checked_sizes([nbytes])
     rounds = rounds_of_pairs(world_size, topology)
     args = (rounds, nbytes, repetitions)
@@ -246,15 +245,13 @@ def bisect_uplinks(
     would look the same (look at `pairs` first); uplinks of pods are taken to be healthy.
 
     Raises ValueError for a tree of fewer than 3 leaves: traffic between two of them passes both
-    uplinks, and cannot tell them apart. TypeError for another topology; and what labkit.run raises.
+    uplinks, and cannot tell them apart; and what labkit.run raises.
     """
-    arguments.instance("topology", topology, FatTree, "give a labkit.FatTree, whose leaves it says")
     if topology.num_leaves < 3:
         raise ValueError(
             f"a tree of {topology.num_leaves} leaves: traffic between two passes the uplinks of "
             "both, so bisection needs 3 or more; make hosts_per_leaf smaller"
         )
-    repetitions = arguments.whole("repetitions", repetitions, _CALLS)
     (nbytes,) = checked_sizes([nbytes])
     assert topology.slow is not None  # which hosts of a tree have
     # Ranks that share a host's link wait for each other, and so do hosts that share an uplink.

@@ -72,7 +72,7 @@ def collectives(
 def _check_call(
     algorithms: Sequence[Algorithm], world_size: int, repetitions: int, *, is_throttled: bool
 ) -> None:
-    if isinstance(world_size, int) and world_size < 2:
+    if world_size < 2:
         raise ValueError(f"world_size={world_size}: nothing travels; measure 2 ranks or more")
     arguments.whole("repetitions", repetitions, "calls are counted, from 1; try 11")
     unthrottled = [one.name for one in algorithms if not one.is_throttled]
@@ -88,7 +88,7 @@ def checked_sizes(sizes: Iterable[int | str]) -> list[int]:
 
     Raises ValueError for an invalid size, or part of a float32; TypeError for anything but a list.
     """
-    if isinstance(sizes, (str, int)) or not isinstance(sizes, Iterable):
+    if isinstance(sizes, str):
         raise TypeError(f'sizes={sizes!r}: give a list of them, such as [1024, "64 KiB", "4 MiB"]')
     found = sorted({_size(each) for each in sizes})
     if not found:
@@ -102,8 +102,7 @@ def _size(size: int | str) -> int:
         value, dimension = parse_quantity(size)
         if dimension not in ("", "bytes"):
             raise ValueError(f"{size!r} is no size: give bytes, such as 65536 or '64 KiB'")
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not _ITEMSIZE <= value <= _LARGEST:
+    if not _ITEMSIZE <= value <= _LARGEST:
         raise ValueError(
             f"a tensor of {size!r} bytes cannot be measured: "
             f"from {_ITEMSIZE} B to {size_text(_LARGEST)}"
@@ -173,7 +172,6 @@ def alternate(
     """
     allowed = "a median needs at least 1 call, better 11"
     repetitions = arguments.whole("repetitions", repetitions, allowed)
-    _check_candidates(candidates)
     names = list(candidates)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for repetition in range(repetitions + 1):
@@ -196,20 +194,7 @@ def slowest(by_rank: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[
 
     ValueError where there is no rank.
     """
-    if not by_rank:
-        raise ValueError(f"by_rank={by_rank!r}: give what alternate returned, of 1 rank or more")
     return {
         name: [max(times) for times in zip(*(seconds[name] for seconds in by_rank), strict=True)]
         for name in by_rank[0]
     }
-
-
-def _check_candidates(candidates: object) -> None:
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise TypeError(
-            f"candidates={candidates!r:.80}: give functions by name, "
-            "{'ring': lambda: ring_all_reduce(x, world)}"
-        )
-    for name, call in candidates.items():
-        if not callable(call):
-            raise TypeError(f"candidates[{name!r}]={call!r:.80}: give a function of no arguments")

@@ -15,7 +15,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from labkit import arguments
 from labkit.moe.gpt_moe import ExpertLoad
 from labkit.viz import style
 from labkit.viz.memory import clean
@@ -34,7 +33,6 @@ def load_of_experts(load: ExpertLoad, *, title: str = "who has how much to do") 
     are hatched, at the end of a bar, and not computed. Returns a Picture. TypeError for anything
     but a load; ValueError for more than 12 ranks.
     """
-    arguments.instance("load", load, ExpertLoad, "give what labkit.moe.expert_load returned")
     num_ranks = len(load.held)
     if num_ranks > MAX_RANKS:
         raise ValueError(f"{num_ranks} ranks: a picture that can be read has 1 to {MAX_RANKS}")

@@ -20,7 +20,7 @@ from labkit import arguments
 from labkit.calc.result import Result, number_of
 from labkit.calc.units import bytes_text, seconds_text
 from labkit.viz import style
-from labkit.viz.style import Picture, require_names, text_inches
+from labkit.viz.style import Picture, text_inches
 
 HEADER, MARK_ROW = 0.45, 0.19  # inches: title with some air, a row of names of links
 
@@ -64,9 +64,8 @@ def over_links(
     name without points, a number that a logarithmic axis does not have, predictions for no range of
     bandwidths. TypeError for anything but a number.
     """
-    _require_names(measured, predicted, marks)
     points = {name: _points(name, each) for name, each in measured.items()}
-    lines = {name: _model(name, each) for name, each in (predicted or {}).items()}
+    lines = dict(predicted or {})
     links = {name: _bandwidth(f"marks[{name!r}]", each) for name, each in (marks or {}).items()}
     names = list(dict.fromkeys([*points, *lines]))
     _require_few(names)
@@ -89,12 +88,6 @@ def over_links(
     return picture
 
 
-def _require_names(measured: object, predicted: object, marks: object) -> None:
-    require_names("measured", measured, "{name: {bytes/s: seconds}}")
-    require_names("predicted", predicted or {}, "{name: a function of bytes/s}")
-    require_names("marks", marks or {}, "{name of a link: bytes/s}")
-
-
 def _require_few(names: Sequence[str]) -> None:
     if not 1 <= len(names) <= MAX_SERIES:
         raise ValueError(
@@ -104,12 +97,7 @@ def _require_few(names: Sequence[str]) -> None:
 
 
 def _points(name: str, given: Points) -> list[tuple[float, float]]:
-    try:
-        listed = list(given.items() if isinstance(given, Mapping) else given)
-        pairs = [(bytes_per_s, seconds) for bytes_per_s, seconds in listed]
-    except (TypeError, ValueError):
-        instead = "give {bytes/s: seconds}, or pairs of them"
-        raise TypeError(f"measured[{name!r}]={given!r:.60}: {instead}") from None
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
     if not pairs:
         raise ValueError(f"measured[{name!r}] has no points; give {{bytes/s: seconds}}")
     return sorted(
@@ -119,12 +107,6 @@ def _points(name: str, given: Points) -> list[tuple[float, float]]:
         )
         for bytes_per_s, seconds in pairs
     )
-
-
-def _model(name: str, given: Model) -> Model:
-    if not callable(given):
-        raise TypeError(f"predicted[{name!r}]={given!r:.60}: give a function, seconds of bytes/s")
-    return given
 
 
 def _bandwidth(what: str, value: float | Result) -> float:

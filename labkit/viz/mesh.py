@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from labkit import arguments
 from labkit.mesh import AXES, coordinates_at, ranks_along
 from labkit.viz import style
-from labkit.viz.style import Picture, blank_axes, require_names, text_inches
+from labkit.viz.style import Picture, blank_axes, text_inches
 
 MAX_RANKS, MAX_COORDINATES = 64, 256  # a picture of at most 100 KB
 AXIS_COLOURS = {
@@ -153,7 +153,6 @@ def checked_sizes(sizes: Mapping[str, int], most: int, coordinates: int) -> dict
 
     ValueError, TypeError for others.
     """
-    require_names("sizes", sizes, "{axis: ranks}, slowest first, such as {'dp': 2, 'tp': 4}")
     num_ranks = 1
     for axis, size in sizes.items():
         if axis not in AXES:

@@ -42,9 +42,10 @@ def moves(
 
     Returns a Picture. Raises ValueError if there is nothing to draw, or no column for it.
     """
-    if not isinstance(columns, int) or columns < 1:
-        raise ValueError(f"columns={columns!r}: panels stand in 1 column or more; 2 fits a page")
-    panels = {name: _decoded(pairs) for name, pairs in primitives.items()}
+    panels = {
+        name: [(cells_of(before), cells_of(after)) for before, after in pairs]
+        for name, pairs in primitives.items()
+    }
     if not panels or not all(panels.values()):
         raise ValueError("nothing to draw: pass {name: [(before, after) of rank 0, ...]}")
     columns = min(columns, len(panels))
@@ -62,15 +63,6 @@ def moves(
         bounds = (left / _WIDTH, bottom / height, width / _WIDTH, own_height / height)
         _draw_panel(picture.add_axes(bounds), name, pairs, width)
     return picture
-
-
-def _decoded(pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Cells, Cells]]:
-    try:
-        return [(cells_of(before), cells_of(after)) for before, after in pairs]
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"each rank's entry must be a (before, after) pair of tensors or None: {error}"
-        ) from error
 
 
 def _draw_panel(

@@ -71,7 +71,7 @@ def ring_step(run: Any, step: int, *, title: str | None = None) -> Picture:
     num_ranks, num_steps = len(walk.ranks), len(walk.steps)
     if num_ranks > MAX_RANKS:
         raise ValueError(f"{num_ranks} ranks: a step that can be read has {MAX_RANKS} or fewer")
-    if not isinstance(step, int) or not 0 <= step <= num_steps:
+    if not 0 <= step <= num_steps:
         raise ValueError(f"step={step!r}: this ring starts at step 0 and ends after {num_steps}")
     layout = _Layout(num_ranks)
     picture = Picture(

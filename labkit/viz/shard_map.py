@@ -34,7 +34,7 @@ from labkit import arguments
 from labkit.calc.units import number_text
 from labkit.tensor_parallel.linear import Sharding
 from labkit.viz import style
-from labkit.viz.style import Picture, blank_axes, require_names, text_inches
+from labkit.viz.style import Picture, blank_axes, text_inches
 
 MAX_TENSORS = 8
 MAX_RANKS = 8  # each has a colour of its own
@@ -126,7 +126,6 @@ def shards(
     tensors or more than 8, more than 8 ranks, a sharding that does not fit its tensor.
     TypeError: no (shape, Sharding), or no names.
     """
-    require_names("tensors", tensors, "{name: (shape, Sharding)}")
     arguments.whole("num_ranks", num_ranks, f"1 to {MAX_RANKS}, a colour each", most=MAX_RANKS)
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise ValueError(
@@ -268,10 +267,15 @@ def places_text(held: range, shape: tuple[int, ...], dim: int) -> str:
 def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
     """Return who holds what of `entry`, a (shape, Sharding); `name` is for errors.
 
-    TypeError: no such pair. ValueError: not one or two dims, an empty tensor, or a cut that is of
-    another number of ranks or another tensor, or with shares that overlap without being equal.
+    ValueError: not one or two dims, an empty tensor, or a cut of another number of ranks or another
+    tensor.
     """
-    shape, sharding = _entry(name, entry)
+    shape, sharding = entry
+    if len(shape) not in (1, 2) or min(shape) < 1:
+        raise ValueError(
+            f"{name}: a picture has room for rows and columns, and {shape} is not one or two "
+            "positive lengths; reshape it, or leave it out"
+        )
     if sharding.dim is None:
         everyone = Part(tuple(range(num_ranks)), range(shape[0]))
         return Parts(shape, 0, (everyone,), num_ranks, (everyone.held,) * num_ranks)
@@ -284,12 +288,12 @@ def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
         )
     dim = sharding.dim % len(shape)
     for rank, held in enumerate(sharding.ranges):
-        if held.step != 1 or not 0 <= held.start <= held.start + len(held) <= shape[dim]:
+        if held.stop > shape[dim]:
             raise ValueError(
                 f"{name}: rank {rank} holds {held} of dim {dim}, which has {shape[dim]}; give "
-                "ranges of step 1 within it"
+                "the shape that was cut"
             )
-    parts = _shared(name, sharding.ranges)
+    parts = _shared(sharding.ranges)
     ends = [0, *(part.held.stop for part in parts)]
     starts = [*(part.held.start for part in parts), shape[dim]]
     for nobodys in filter(None, map(range, ends, starts)):
@@ -300,38 +304,13 @@ def parts_of(name: str, entry: Any, num_ranks: int) -> Parts:
     return Parts(shape, dim, parts, num_ranks, sharding.ranges)
 
 
-def _entry(name: str, entry: Any) -> tuple[tuple[int, ...], Sharding]:
-    try:
-        lengths, sharding = entry
-        shape = tuple(map(int, lengths))
-    except (TypeError, ValueError):
-        shape, sharding = (), None
-    if not isinstance(sharding, Sharding):
-        raise TypeError(
-            f"{name}: {entry!r:.80} is no (shape, Sharding), such as ((256, 64), Sharding())"
-        )
-    if len(shape) not in (1, 2) or min(shape) < 1:
-        raise ValueError(
-            f"{name}: a picture has room for rows and columns, and {shape} is not one or two "
-            "positive lengths; reshape it, or leave it out"
-        )
-    return shape, sharding
-
-
-def _shared(name: str, held: Sequence[range]) -> tuple[Part, ...]:
+def _shared(held: Sequence[range]) -> tuple[Part, ...]:
     """Return shares from first to last, with equal ones joined; empty shares are no part."""
     ranks_of: dict[range, list[int]] = {}
     for rank, share in enumerate(held):
         if share:
             ranks_of.setdefault(share, []).append(rank)
-    parts = [Part(tuple(ranks_of[share]), share) for share in sorted(ranks_of, key=_start)]
-    for one, other in zip(parts, parts[1:]):
-        if one.held.stop > other.held.start:
-            raise ValueError(
-                f"{name}: {ranks_text(one.ranks)} and {ranks_text(other.ranks)} hold {one.held} "
-                f"and {other.held}; shares are equal, or apart"
-            )
-    return tuple(parts)
+    return tuple(Part(tuple(ranks_of[share]), share) for share in sorted(ranks_of, key=_start))
 
 
 def _start(share: range) -> int:

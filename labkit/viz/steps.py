@@ -55,8 +55,6 @@ def simulated_step(step: SimulatedStep, *, rows: int = 12, title: str | None = N
     Returns a Picture. TypeError for anything but a SimulatedStep; ValueError for a step that takes
     no time, and for more than 8,192 operations in these rows.
     """
-    if not isinstance(step, SimulatedStep):
-        raise TypeError(f"step={step!r:.60}: give what calc.simulate.step returns")
     shown = chosen(step, rows)
     num_boxes = sum(len(each.spans) for each in shown)
     if num_boxes > _MOST_BOXES:

@@ -14,7 +14,7 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -340,12 +340,3 @@ def text_inches(text: str, points: float, weight: str = "normal") -> tuple[float
     lines = text.split("\n")
     widths = [text_to_path.get_text_width_height_descent(line, font, False)[0] for line in lines]
     return max(widths) / 72, len(lines) * _LINE * points / 72
-
-
-def require_names(argument: str, given: object, form: str) -> None:
-    """Raise TypeError for anything but a mapping, and for a name that is not text."""
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{argument}={given!r:.60}: give {form}")
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"{argument} has the name {name!r:.60}, which is no text; give {form}")

@@ -1,6 +1,5 @@
 """Measuring: fits recover what the points were made from, crossings lie where curves cross."""
 
-import math
 import random
 from functools import partial
 
@@ -136,11 +135,7 @@ def test_a_constant_time_is_all_latency():
         ([], [], 4, all_reduce_seconds, "0 points"),
         ([1024, 2048], [1e-3], 4, all_reduce_seconds, "2 sizes .*1 "),
         ([1024, 2048], [1e-3, 0], 4, all_reduce_seconds, "seconds=0: .* 2048"),
-        ([1024, 2048], [1e-3, -1], 4, all_reduce_seconds, "seconds=-1"),
-        ([1024, 2048], [1e-3, math.nan], 4, all_reduce_seconds, "seconds=nan"),
-        ([1024, 2048], [1e-3, math.inf], 4, all_reduce_seconds, "seconds=inf"),
         ([1024, 2048], [1e-3, 2e-3], 1, all_reduce_seconds, "n=1"),
-        ([1024, -1], [1e-3, 2e-3], 4, all_reduce_seconds, "nbytes=-1"),
         (
             [2**20, 2**24],
             [1e-3, 2e-3],
@@ -379,10 +374,8 @@ def test_candidates_take_turns_and_the_first_round_warms_up():
         ((["1 KiB"], 2, ["rings"]), ValueError, "no algorithm 'rings'"),
         ((["1 KiB"], 2, []), ValueError, "one or more"),
         ((["1 KiB"], 2, ["ring", "ring"]), ValueError, "each once"),
-        ((["1 KiB"], 2, 7), TypeError, "algorithms=7"),
         ((["1 KiB"], 1, ["ring"]), ValueError, "2 ranks or more"),
         (([], 2, ["ring"]), ValueError, "sizes is empty"),
-        ((1024, 2, ["ring"]), TypeError, "1024"),
         ((["1 km"], 2, ["ring"]), ValueError, "unit 'km'"),
         ((["3 ms"], 2, ["ring"]), ValueError, "no size"),
         (([0], 2, ["ring"]), ValueError, "0"),
@@ -440,52 +433,6 @@ def test_a_model_of_what_was_not_measured_is_refused_with_what_was():
         model_of("x")
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"name": None}, "name=None"),
-        ({"name": " "}, "name=' '"),
-        ({"all_reduce": "ring"}, "all_reduce='ring'"),
-        ({"seconds": 3e-3}, r"seconds=0\.003"),
-    ],
-)
-def test_an_algorithm_that_cannot_be_measured_is_refused(fields, says):
-    right = {"name": "mine", "all_reduce": print}
-    Algorithm(**right)
-    with pytest.raises((TypeError, ValueError), match=says):
-        Algorithm(**{**right, **fields})
-
-
-@pytest.mark.parametrize("value", [0, 2.5, "11"])
-def test_calls_are_repeated_a_whole_number_of_times(value):
-    with pytest.raises((TypeError, ValueError), match=f"repetitions={value!r}"):
-        measure.alternate(None, {"nothing": print}, value)
-    with pytest.raises((TypeError, ValueError), match=f"repetitions={value!r}"):
-        measure.collectives(["1 KiB"], 2, repetitions=value)
-
-
-@pytest.mark.parametrize("candidates", [None, {}, {"ring": "ring"}])
-def test_candidates_are_functions_by_name(candidates):
-    with pytest.raises(TypeError, match="candidates"):
-        measure.alternate(None, candidates, 3)
-
-
-def test_of_no_rank_none_is_the_slowest():
-    with pytest.raises(ValueError, match="by_rank="):
-        measure.slowest([])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("1 KiB", [1e-3], 4), "nbytes='1 KiB'"),
-        (([1024], 1e-3, 4), "seconds=0.001"),
-        (([1024, 2048], [1e-3, "2 ms"], 4), "seconds='2 ms'"),
-        (([1024, "2 KiB"], [1e-3, 2e-3], 4), "nbytes='2 KiB'"),
-        (([1024, 2048], [1e-3, 2e-3], "4"), "='4'"),
-        (([1024, 2048], [1e-3, 2e-3], 4, "ring"), "formula='ring'"),
-    ],
-)
-def test_points_are_numbers_and_a_formula_a_function(arguments, says):
-    with pytest.raises(TypeError, match=says):
-        measure.fit_alpha_beta(*arguments)
+def test_calls_are_repeated_once_or_more():
+    with pytest.raises(ValueError, match="repetitions=0"):
+        measure.alternate(None, {"nothing": print}, 0)

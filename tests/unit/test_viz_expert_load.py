@@ -54,8 +54,6 @@ def test_no_tokens_at_all_can_be_drawn():
 
 
 def test_what_is_no_load_is_refused():
-    with pytest.raises(TypeError, match="labkit.moe.expert_load"):
-        viz.load_of_experts([1, 2])
     many = ExpertLoad(((1,) * 17,) * 17, ((0,) * 17,) * 17, held_by_ranks(17, 17))
     with pytest.raises(ValueError, match="17 ranks"):
         viz.load_of_experts(many)

@@ -266,13 +266,6 @@ def test_what_cannot_be_read_is_refused_at_once_with_the_limits(draw, monkeypatc
         draw(plan(gpipe, 33, 1))
 
 
-@pytest.mark.parametrize("draw", [viz.schedule, viz.in_flight])
-@pytest.mark.parametrize("given", [None, [[Op(Kind.F, 0, 0)]]])
-def test_what_is_no_timing_and_no_schedule_is_refused(draw, given):
-    with pytest.raises(TypeError, match="timing="):
-        draw(given)
-
-
 def test_what_is_no_step_is_refused():
     with pytest.raises(ScheduleError, match="B0"):
         viz.schedule(parse("B0 F0"))
@@ -280,8 +273,6 @@ def test_what_is_no_step_is_refused():
 
 def test_a_measurement_of_another_schedule_is_refused_and_the_difference_named():
     timing = simulate(plan(one_f_one_b, 4, 8))
-    with pytest.raises(TypeError, match="measured="):
-        viz.schedule(timing, timing.schedule)
     with pytest.raises(ValueError, match="4 micro.*8 micro"):
         viz.schedule(timing, in_seconds(simulate(plan(one_f_one_b, 4, 4))))
     other = in_seconds(simulate(plan(gpipe, 4, 8)))

@@ -124,7 +124,6 @@ def test_sixteen_ranks_still_have_numbers_that_fit():
         ([[0, 1]], ValueError),
         ([[0, 1], [1, 2, 3]], ValueError),
         ([[0, 1, 2, 3], []], ValueError),
-        ([0, 1, 2, 3], TypeError),
     ],
 )
 def test_hosts_that_do_not_fit_are_refused(result, hosts, error):
