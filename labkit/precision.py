@@ -116,7 +116,7 @@ class LossScaler:
         return not found_inf
 
     def update(self, found_inf: bool) -> None:
-        """The next scale. RuntimeError where it would leave float32's range: none helps then."""
+        """The next scale. RuntimeError if it would leave float32's range: none helps then."""
         if found_inf:
             self.num_skipped += 1
             self._num_good_steps = 0
@@ -189,7 +189,7 @@ class MasterWeights:
 
     def step(self, scaler: LossScaler | None = None) -> bool:
         """Gradients to float32, the optimizer's step on the masters, and the model rounded from
-        them. Whether a step was made: a scaler may skip it. RuntimeError where no parameter has a
+        them. Whether a step was made: a scaler may skip it. RuntimeError if no parameter has a
         gradient, and there is a scaler, which would count a good step.
         """
         gradients = []

@@ -86,7 +86,7 @@ class Trained:
     def largest_difference(self, other: "Trained") -> float:
         """Return the largest absolute difference between two sets of parameters.
 
-        Raises ValueError where their names differ.
+        Raises ValueError if their names differ.
         """
         if self.parameters.keys() != other.parameters.keys():
             names = sorted(self.parameters.keys() ^ other.parameters.keys())

@@ -52,7 +52,7 @@ class BackgroundWriter:
     def copy(self, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]) -> Job:
         """Copy what the plan lets this rank write: the job that writes it to `path`.
 
-        OSError where there is not enough shared memory for it.
+        OSError if there is not enough shared memory for it.
         """
         make_room(self._disk, path)
         tensors = tensors_to_write(plan, rank, shards)

@@ -114,7 +114,7 @@ class Checkpointer:
         the state is copied; `wait()`, or the next save, returns after the checkpoint is durable.
         Checkpoints of this step and later ones are removed: the run was rolled back.
 
-        SaveFailed, on every rank, where a rank cannot write: the checkpoints before are untouched,
+        SaveFailed, on every rank, if a rank cannot write: the checkpoints before are untouched,
         and training can go on. The error may belong to the previous asynchronous save; in that case
         the current save has been made. ValueError, on every rank, for what cannot be saved, and
         where there are later checkpoints and this object has loaded none: they are of another run.
@@ -141,7 +141,7 @@ class Checkpointer:
     def wait(self) -> None:
         """Return when the last save is durable, and the files of those not kept are removed.
 
-        SaveFailed where it is not.
+        SaveFailed if it is not.
         """
         if self._removal is not None:
             self._removal.join()
@@ -154,7 +154,7 @@ class Checkpointer:
 
         Every rank calls it, in any layout: the world size and strategy may be others than those of
         the save. Random states are loaded where the layout is the same; else the program's seeds
-        stay. Errors are every rank's: Damaged where bytes are not those that were saved, or no
+        stay. Errors are every rank's: Damaged if bytes are not those that were saved, or no
         checkpoint is complete; DoesNotFit for another model or optimizer; FileNotFoundError for a
         step without a checkpoint. The model is as before, unless a disk fails between two reads.
         """
@@ -257,7 +257,7 @@ class Checkpointer:
     def _load_random_states(self, found: Found) -> int:
         """This rank's random states, before anything else has changed; returns the bytes read.
 
-        DoesNotFit, on every rank, where one's are none.
+        DoesNotFit, on every rank, if one's are none.
         """
         prefix = f"rng.{self.group.rank}."
         shards = [

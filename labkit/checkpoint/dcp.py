@@ -85,9 +85,9 @@ def load_dcp(
     trust: unpickle `.metadata`, which can run any code: only where you know who wrote the folder.
     Folders need it in which another program than torch has left objects.
 
-    UntrustedMetadata, on every rank, where only unpickling restores `.metadata`. DoesNotFit, on
+    UntrustedMetadata, on every rank, if only unpickling restores `.metadata`. DoesNotFit, on
     every rank, before anything has changed: for another model or optimizer, and for a name that is
-    not in the table above. OSError for a folder without `.metadata`. Damaged where a file cannot be
+    not in the table above. OSError for a folder without `.metadata`. Damaged if a file cannot be
     read, or contradicts its own description.
     """
     group, contents, folder = chosen(group), Contents(model, optimizer), Path(folder)
@@ -271,7 +271,7 @@ class _Chunks(dcp.DefaultLoadPlanner):
                     self.plan.items.append(item)
 
     def require_whole(self, folder: Path, metadata: dcp.Metadata) -> None:
-        """Damaged where the chunks lack an element, or are not where the metadata says."""
+        """Raise Damaged if the chunks lack an element, or are not where the metadata says."""
         runs: dict[str, list[tuple[int, int]]] = {name: [] for name in self._shards}
         for item in self.plan.items:
             index = item.storage_index
@@ -303,7 +303,7 @@ def save_as_dcp(folder: str | Path, out: str | Path, step: int | None = None) ->
     One process does it, with the memory of one tensor. `dcp.load` of torch reads the folder, into
     any number of ranks, and `dcp_to_torch_save` makes one file of it.
 
-    FileNotFoundError where this host has no complete checkpoint; FileExistsError for an `out` that
+    FileNotFoundError if this host has no complete checkpoint; FileExistsError for an `out` that
     exists; ValueError for an optimizer that torch does not have, and for several groups of
     parameters, since a labkit checkpoint does not say which parameter is in which.
     """

@@ -301,7 +301,8 @@ def _place(call: Any) -> _StorageInfo:
 
 
 def require_sizes(folder: Path, metadata: dcp.Metadata) -> None:
-    """Damaged where all tensors together have more bytes than the folder: none is made of them."""
+    """Raise Damaged if all tensors together have more bytes than the folder: none is made of
+    them."""
     rows = metadata.state_dict_metadata.values()
     tensors = [row for row in rows if isinstance(row, TensorStorageMetadata)]
     expected = sum(bytes_of(row, row.size) for row in tensors)
@@ -314,7 +315,7 @@ def require_sizes(folder: Path, metadata: dcp.Metadata) -> None:
 
 
 def require_in_folder(folder: Path, info: Any, least: int) -> None:
-    """Damaged where a value's place is not in a file of the folder itself. least: its bytes."""
+    """Raise Damaged if a value's place is not in a file of the folder itself. least: its bytes."""
     name = info.relative_path
     path = folder / name
     if not _FILE.fullmatch(name) or path.is_symlink() or not path.is_file():
@@ -328,7 +329,8 @@ def require_in_folder(folder: Path, info: Any, least: int) -> None:
 
 
 def require_each_element_once(name: str, runs: list[tuple[int, int]], numel: int) -> None:
-    """Damaged where chunks do not have each of a shard's elements once; runs: begin and length."""
+    """Raise Damaged if chunks do not have each of a shard's elements once; runs: begin and
+    length."""
     end = 0
     for begin, length in sorted(runs):
         if begin != end:

@@ -220,7 +220,7 @@ def _write_checked(disk: Disk, file: OpenFile, data: memoryview) -> int:
 
 
 def read_into(file: int, offset: int, into: memoryview) -> None:
-    """Fill `into` with the bytes from `offset` on. EOFError where the file ends before."""
+    """Fill `into` with the bytes from `offset` on. EOFError if the file ends before."""
     while into:
         count = os.preadv(file, [into], offset)
         if not count:

@@ -147,7 +147,7 @@ def _require_none(
     complete: Sequence[str],
     seen_by: dict[str, dict[str, list[int]]],
 ) -> None:
-    """FileNotFoundError where `step` was asked for; Damaged where there are saves, newest first."""
+    """Raise FileNotFoundError if `step` was asked for; Damaged if there are saves, newest first."""
     if step is not None:
         steps = ", ".join(str(step_of(name)) for name in complete) or "none"
         raise FileNotFoundError(f"{folder} has no complete checkpoint of step {step}: only {steps}")
@@ -207,7 +207,7 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
 def fitting_shards(
     manifest: Manifest, contents: Contents, group: Group
 ) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
-    """`wanted_shards` of this rank; DoesNotFit, on every rank, where one's do not fit.
+    """`wanted_shards` of this rank; DoesNotFit, on every rank, if one's do not fit.
 
     Also where the checkpoint has parameters that no rank has.
     """
@@ -337,7 +337,7 @@ def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
 def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
     """Fill the shards' tensors. Returns how many bytes of files this rank has needed.
 
-    Damaged, on every rank, where a file cannot be read any more, which `verify` could read: some
+    Damaged, on every rank, if a file cannot be read any more, which `verify` could read: some
     tensors have changed by then.
     Wire: nothing with shared storage. Else an all-gather of what is missing, and an all-to-all.
     """

@@ -307,7 +307,7 @@ def _is_pair(pair: Any) -> bool:
 
 
 def require_own_bytes(tensors: Mapping[str, TensorRecord]) -> None:
-    """Damaged where two shards share a byte of a file: many tensors of the same few bytes."""
+    """Raise Damaged if two shards share a byte of a file: many tensors of the same few bytes."""
     ranges = sorted(
         (each.file, each.offset, each.offset + nbytes, name)
         for name, record in tensors.items()
@@ -321,7 +321,7 @@ def require_own_bytes(tensors: Mapping[str, TensorRecord]) -> None:
 
 
 def require_each_element_once(folder: Path, name: str, record: TensorRecord) -> None:
-    """Damaged where an element of a tensor is in no shard of a checkpoint, or in two."""
+    """Raise Damaged if an element of a tensor is in no shard of a checkpoint, or in two."""
     whole = Extent.whole(record.shape)
     end = 0
     for run in sorted(run for each in record.shards for run in whole.overlaps(each.extent)):

@@ -73,7 +73,7 @@ class PreemptionNotice:
     def requeue(self) -> bool:
         """Let Slurm start the job again, which then loads what was saved. Every rank calls it.
 
-        False outside of a Slurm job. RuntimeError, on every rank, where Slurm refuses.
+        False outside of a Slurm job. RuntimeError, on every rank, if Slurm refuses.
         """
         job = os.environ.get("SLURM_JOB_ID")
         command = ["scontrol", "requeue", str(job)]

@@ -79,7 +79,7 @@ class RolloutBank:
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Add rollouts behind the others. They are on the disk when it returns.
 
-        OSError where they cannot be written: then none of them counts, and the log is as before.
+        OSError if they cannot be written: then none of them counts, and the log is as before.
         """
         if not rollouts:
             return
@@ -116,7 +116,7 @@ class RolloutBank:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on behind what these parameters have learned from.
 
-        ValueError where the log has fewer rollouts: it is another one.
+        ValueError if the log has fewer rollouts: it is another one.
         """
         consumed = arguments.whole("consumed", state["consumed"], "0 or more rollouts", least=0)
         if consumed > len(self):

@@ -107,7 +107,7 @@ class SampleLog:
     def __init__(self, folder: str | Path, attempt: int, rank: int) -> None:
         """folder: one for all attempts of one job. attempt: 0, 1, 2, ...
 
-        FileExistsError where this rank has a log of this attempt: each start is an attempt.
+        FileExistsError if this rank has a log of this attempt: each start is an attempt.
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         path = Path(folder) / f"samples-{attempt:04d}-{rank:04d}.txt"

@@ -110,7 +110,7 @@ def make_plan(rows: list[list[ShardSpec]]) -> Plan:
 
     rows: by rank. Replicas may be cut in different ways: what overlaps with shards of lower ranks
     is not written. Buffers may differ between replicas, so the lowest rank writes all of its own.
-    ValueError where elements of a tensor are on no rank.
+    ValueError if elements of a tensor are on no rank.
     """
     holders: dict[ShardSpec, list[tuple[int, int]]] = {}
     for rank, of_rank in enumerate(rows):

@@ -72,7 +72,7 @@ def _completed(kind: Any, group: Settings) -> Settings:
 def _require_no_other(
     where: str, kind: Any, own: Settings, group: Settings, states: Collection[str]
 ) -> None:
-    """DoesNotFit where exactly these settings and states are those of another class."""
+    """Raise DoesNotFit if exactly these settings and states are those of another class."""
     found = group.keys() - KERNEL_SETTINGS
     for other in vars(torch.optim).values():
         if not isinstance(other, type) or other is kind:

@@ -61,7 +61,7 @@ def read_tensors(
     """Return the whole tensors of the newest complete checkpoint, or that of `step`, by name.
 
     prefix: of the names, which is taken away: "model." reads the parameters under their own names.
-    FileNotFoundError where this host has no complete checkpoint; Damaged for other bytes than were
+    FileNotFoundError if this host has no complete checkpoint; Damaged for other bytes than were
     saved.
     """
     path, manifest = complete_here(folder, step)
@@ -74,7 +74,7 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
     """Return the GPT of the newest complete checkpoint, or that of `step`, trained in any layout.
 
     Save it with Checkpointer(..., extra={"config": config}): tensors do not tell the number of
-    heads. DoesNotFit where the sizes were not saved, or are of another kind of model; other errors
+    heads. DoesNotFit if the sizes were not saved, or are of another kind of model; other errors
     as in `read_tensors`.
     """
     path, manifest = complete_here(folder, step)
@@ -96,7 +96,7 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
 
 
 def _require_gpt(path: Path, manifest: Manifest, config: GPTConfig) -> torch.dtype:
-    """Return the dtype of all parameters. DoesNotFit where they are not those of such a GPT.
+    """Return the dtype of all parameters. DoesNotFit if they are not those of such a GPT.
 
     No module is made for it: sizes that a stranger wrote may be of any length.
     """
@@ -167,7 +167,7 @@ def _header_of(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _require_dtypes(path: Path, header: dict[str, Any]) -> None:
-    """DoesNotFit for a dtype that safetensors has and this lab does not."""
+    """Raise DoesNotFit for a dtype that safetensors has and this lab does not."""
     for name, row in header.items():
         dtype = row.get("dtype") if isinstance(row, dict) else None
         if isinstance(dtype, str) and dtype not in TORCH_DTYPES:

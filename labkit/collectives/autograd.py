@@ -66,7 +66,7 @@ def reduce_scatter(x: Tensor, group: Group | None = None) -> Tensor:
     """Return the sum of `x` over the ranks, of which rank r gets the r-th block. Adjoint:
     all_gather.
 
-    x: (n*k, ...), returns (k, ...). ValueError where n does not divide dim 0.
+    x: (n*k, ...), returns (k, ...). ValueError if n does not divide dim 0.
     Wire: that of Group.reduce_scatter forward; n - 1 times the result's bytes backward.
     """
     return _ReduceScatter.apply(x, chosen(group))

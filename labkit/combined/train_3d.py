@@ -189,7 +189,7 @@ def clip_gradients(model: CombinedGPT, optimizer: Zero1Optimizer, max_norm: floa
 
 
 def _require_enough_rows(num_rows: int, num_shares: int, num_microbatches: int) -> None:
-    """ValueError unless each share has a row for each microbatch."""
+    """Raise ValueError unless each share has a row for each microbatch."""
     least = num_rows // num_shares
     if least < num_microbatches:
         raise ValueError(
@@ -230,7 +230,7 @@ def sent_by_axis(
 def within(timeline: Timeline, region: str) -> list[Operation]:
     """Return the operations that a rank began within its first region of this name.
 
-    ValueError where it has none that has ended.
+    ValueError if it has none that has ended.
     """
     for each in timeline.regions:
         if each.name == region and each.end_s is not None:

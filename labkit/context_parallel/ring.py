@@ -184,7 +184,7 @@ def ring_attention(
 
     num_tokens: of the whole sequence; None: all ranks hold as many. Under a causal mask zigzag
     gives all ranks equal work. Backward communicates: call it on all ranks or on none, and let q, k
-    or v need a gradient on all or on none. RuntimeError where it is to be differentiated twice.
+    or v need a gradient on all or on none. RuntimeError if it is to be differentiated twice.
     Errors, before anything is sent: see `checked_cut`; Disagreement where ranks differ in B, G, T,
     K or dtype.
     """

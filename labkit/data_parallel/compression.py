@@ -192,7 +192,7 @@ class PowerSGD(Compressor):
     """
 
     def __init__(self, rank: int = 2, *, error_feedback: bool = True) -> None:
-        """TypeError and ValueError for a rank that is no whole number from 1."""
+        """Raise TypeError and ValueError for a rank that is no whole number from 1."""
         super().__init__(error_feedback=error_feedback)
         allowed = "a product of matrices has a rank from 1; 2 is usual"
         self.rank = arguments.whole("rank", rank, allowed)

@@ -86,7 +86,7 @@ def shaped_like(part: Tensor, parameter: Tensor) -> Tensor:
 
 
 def require_plain_numbers(gradient: Tensor | None, name: str) -> None:
-    """TypeError for a sparse gradient, and for one that has a graph of its own."""
+    """Raise TypeError for a sparse gradient, and for one that has a graph of its own."""
     if gradient is not None and (gradient.is_sparse or gradient.requires_grad):
         raise TypeError(
             f"the gradient of {name} is sparse or has a graph of its own, and buckets hold plain "

@@ -32,7 +32,7 @@ class SymmetricBuckets(Reduction):
     def __init__(self, group: Group | None = None) -> None:
         """group: None for torch.distributed's default one. ValueError for one on GPUs.
 
-        Nothing is sent or mapped before a wrapper asks for its buckets: then OSError where /dev/shm
+        Nothing is sent or mapped before a wrapper asks for its buckets: then OSError if /dev/shm
         has no room for them.
         """
         self._group = chosen(group)

@@ -141,7 +141,7 @@ def rounds_of_pairs(n: int, topology: Topology | None = None) -> tuple[tuple[Pai
         round 0    0 1 2     round 1    0 5 1    one keeps its place, the others move on by one;
                    5 4 3                4 3 2    those above each other are a pair
 
-    ValueError where the topology has other ranks.
+    ValueError if the topology has other ranks.
     """
     if topology is not None:
         topology.check_world_size(n)

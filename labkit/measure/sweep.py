@@ -51,7 +51,7 @@ def collectives(
     Algorithms take turns, after a barrier each, and a call takes as long as its slowest rank. They
     work in place where they can. Each result is compared with the sum before the first is timed.
 
-    Raises ValueError or TypeError for arguments that cannot be measured, RankError where an
+    Raises ValueError or TypeError for arguments that cannot be measured, RankError if an
     algorithm raises or returns something else than the sum, and what labkit.run raises.
     """
     found, nbytes = chosen(algorithms), checked_sizes(sizes)
@@ -120,7 +120,7 @@ def times_on_ranks(
 ) -> dict[int, dict[str, list[float]]]:
     """Return on every rank its seconds of every call, by size and algorithm.
 
-    Raises ValueError where an algorithm returns something else than the sum: it may be quick.
+    Raises ValueError if an algorithm returns something else than the sum: it may be quick.
     """
     seconds = {}
     for nbytes in sizes:
@@ -192,7 +192,7 @@ def alternate(
 def slowest(by_rank: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Join what `alternate` returned on each rank: a call takes as long as its slowest rank.
 
-    ValueError where there is no rank.
+    ValueError if there is no rank.
     """
     return {
         name: [max(times) for times in zip(*(seconds[name] for seconds in by_rank), strict=True)]

@@ -150,7 +150,7 @@ def check_choices(num_experts: int, top_k: int) -> None:
 
 
 def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
-    """Raise ValueError where a token's weight is always 1: the router gets no gradient."""
+    """Raise ValueError if a token's weight is always 1: the router gets no gradient."""
     if weights == "of_chosen" and top_k == 1 < num_experts:
         raise ValueError(
             "top_k=1 with weights='of_chosen': the only weight is 1, whatever the router says, "

@@ -123,8 +123,8 @@ def train(
 
     ep: None takes the ranks that dp leaves. max_norm: as there. Every rank returns the losses over
     the global batch and the whole parameters, experts of other ranks too.
-    ValueError where dp * ep is not the number of ranks, and for ranks with other sizes, routing or
-    settings; RuntimeError where copies of parameters differ in the end.
+    ValueError if dp * ep is not the number of ranks, and for ranks with other sizes, routing or
+    settings; RuntimeError if copies of parameters differ in the end.
     """
     world = chosen(world)
     require_same(world, config, moe, settings, max_norm)
@@ -287,7 +287,8 @@ def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:
 
 
 def require_sharded_over_ep(module: nn.Module, mesh: Mesh) -> None:
-    """ValueError for a layer whose experts are on other ranks: those of two would be added up."""
+    """Raise ValueError for a layer whose experts are on other ranks: those of two would be added
+    up."""
     for name, layer in module.named_modules():
         if isinstance(layer, MoE):
             ranks: tuple[int, ...] = (mesh.world.ranks[mesh.world.rank],)

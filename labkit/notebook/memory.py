@@ -149,7 +149,7 @@ def device_menu(device: str) -> Any:
 
 
 def setup_of(knobs: Mapping[str, Any]) -> TrainingSetup:
-    """Return the setup of these knobs. ValueError where there is no such setup."""
+    """Return the setup of these knobs. ValueError if there is no such setup."""
     values = {name: knob.value for name, knob in knobs.items()}
     return TrainingSetup(**values | {"sequence": values["sequence"] or None})
 

@@ -179,7 +179,7 @@ class expect_error:
         with expect_error(RankError, match="rank 2"):
             run(broken, world_size=4)
 
-    The error stays at hand as `.error` of the `as` name. Raises AssertionError where nothing was
+    The error stays at hand as `.error` of the `as` name. Raises AssertionError if nothing was
     raised, where the error is of another type, and where its message does not contain `match` (a
     regular expression): a demonstration that no longer breaks is a mistake in the notebook. Stop
     (KeyboardInterrupt) passes through.

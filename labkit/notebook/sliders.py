@@ -86,7 +86,7 @@ def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
     """Show sliders for `fn`'s arguments, as the last line of a cell.
 
     fn: takes the sliders' values by name and returns (name, text) rows. choices: a Knob per
-    argument. Raises TypeError where the two do not fit, and what `fn` raises at the start.
+    argument. Raises TypeError if the two do not fit, and what `fn` raises at the start.
     """
     for name, knob in choices.items():
         if not isinstance(knob, Knob):

@@ -117,7 +117,7 @@ def messages_of(action: Action) -> tuple[Send | Recv, ...]:
 
 
 def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
-    """Raise MessageError where rows do not carry out the schedule, on any wire.
+    """Raise MessageError if rows do not carry out the schedule, on any wire.
 
     rule "stranger": a message that is not the schedule's, or goes elsewhere; looked for first.
     "order": another order of operations. "need": one begins before its message arrived. "early": a
@@ -255,7 +255,7 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
 
 
 def require_end(rows: Sequence[Row]) -> None:
-    """Raise MessageError where the rows do not come to their end: see order_of_completion."""
+    """Raise MessageError if the rows do not come to their end: see order_of_completion."""
     for _ in order_of_completion(rows):
         pass
 

@@ -28,7 +28,7 @@ class ScheduleError(ValueError):
 
 
 def validate(schedule: Schedule) -> None:
-    """Raises ScheduleError for a list that is no training step; it marks the first such cell.
+    """Raise ScheduleError for a list that is no training step; it marks the first such cell.
 
     TypeError, ValueError: what is no list of operations at all: counts that are no whole numbers of
     1 or more, no rows, cells that are no Op.

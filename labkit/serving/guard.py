@@ -114,7 +114,7 @@ def _too_long() -> ApiError:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Return the whole body. ApiError where it is too long, after it has ended."""
+    """Return the whole body. ApiError if it is too long, after it has ended."""
     parts, nbytes, goes_on = list[bytes](), 0, True
     while goes_on and nbytes <= _MOST_DROPPED_BYTES:
         message = await receive()

@@ -40,7 +40,7 @@ from labkit.tensor_parallel.linear import ShardedWeight, even_sharding, head_sha
 class ParallelAttention(nn.Module):
     """Causal self-attention. Each rank holds a share of the heads.
 
-    ValueError where the ranks cannot share the heads evenly: it names the numbers that can. With
+    ValueError if the ranks cannot share the heads evenly: it names the numbers that can. With
     more ranks than key-value heads, ranks hold copies, whose gradients are added up in backward.
     """
 

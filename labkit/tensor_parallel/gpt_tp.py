@@ -55,7 +55,7 @@ def parallelize(
     device and what is frozen stay. backend: LIBRARY, RING or SHARED_MEMORY;
     None: see chosen_backend.
     Make the optimizer afterwards, of the result's parameters.
-    ValueError where the ranks cannot share the heads evenly (it names the numbers that can), or the
+    ValueError if the ranks cannot share the heads evenly (it names the numbers that can), or the
     weights differ; TypeError for another module.
     """
     if type(model) is not GPT:  # other forms of it compute something else

@@ -174,7 +174,7 @@ class RowLinear(nn.Module):
 
 
 def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
-    """ValueError unless the last dims are equal."""
+    """Raise ValueError unless the last dims are equal."""
     if not x.dim() or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"{name} of shape {tuple(x.shape)} does not fit a weight of {tuple(weight.shape)}: "

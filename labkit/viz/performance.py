@@ -51,7 +51,7 @@ def roofline(
     """Draw operations under the roof, numbered: memory bounds squares, computing circles.
 
     operations: by name, FLOP per byte and FLOP/s. Both axes are logarithmic. Returns a Picture.
-    ValueError where there is no operation.
+    ValueError if there is no operation.
     """
     if not operations:
         raise ValueError("there is no operation to draw: give {'MLP': (100.0, 2e11), ...}")
@@ -115,7 +115,7 @@ def scaling_curves(
 
     strong, weak: by number of ranks, from 1: seconds of a step, and those of communication that
     nothing hides. law: seconds of a strong step on any number of ranks. Returns a Picture.
-    ValueError where 1 rank is missing, or every other number.
+    ValueError if 1 rank is missing, or every other number.
     """
     if 1 not in strong or len(strong) < 2:
         raise ValueError(f"steps on {sorted(strong)} ranks: give 1 and at least one more")

@@ -242,7 +242,7 @@ def passes(
 
     schedules: by name, the pieces of each pass, as `measure.RecordedDecoder` notes them. Columns
     are equally wide in all panels. The last token of a prompt that is alone in a chunk looks like a
-    new token. Returns a Picture. ValueError where there is no pass.
+    new token. Returns a Picture. ValueError if there is no pass.
     """
     if not schedules or not all(schedules.values()):
         raise ValueError("there is no pass to draw: give {'continuous': recorded.passes, ...}")
@@ -375,7 +375,7 @@ def latency_throughput(
 
     predicted: curves of the same names, in the same colours. target_s: a latency that requests
     should have, drawn as a level line. The latency's axis is logarithmic. Returns a Picture.
-    ValueError where nothing was measured.
+    ValueError if nothing was measured.
     """
     if not measured or not all(measured.values()):
         raise ValueError("nothing was measured: give {'TTFT': [(tokens per s, seconds), ...]}")

@@ -117,7 +117,7 @@ class Flat:
         return row
 
     def require_in_place(self) -> None:
-        """RuntimeError where a parameter is no longer a view, as after `.to()` or `.data = `."""
+        """Raise RuntimeError if a parameter is no longer a view, as after `.to()` or `.data = `."""
         size = self.weights.element_size()
         for index, (offset, parameter) in enumerate(
             zip(self.layout.offsets, self.parameters, strict=True)

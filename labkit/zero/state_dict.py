@@ -36,7 +36,7 @@ def is_sharded(state: Mapping[str, Any]) -> bool:
 def merged(shards: Sequence[Mapping[str, Any]]) -> State:
     """Merge the states of all ranks, in any order, into the whole state.
 
-    ValueError where a rank's part is not there, or where parts are of different runs.
+    ValueError if a rank's part is not there, or where parts are of different runs.
     """
     shards = [shard for shard in shards if is_sharded(shard)]
     by_rank = {shard["rank"]: shard for shard in shards}

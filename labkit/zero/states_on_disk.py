@@ -34,7 +34,7 @@ def on_disk(optimizer_class: Any, folder: str | Path) -> OnDisk:
 
     optimizer = Zero1Optimizer(params, on_disk(torch.optim.AdamW, "/fast/disk"), world, lr=3e-4)
     folder: of this host, not on a network; it is made if need be. Files are removed with the
-    optimizer. OSError where it cannot be written to.
+    optimizer. OSError if it cannot be written to.
     """
     return OnDisk(optimizer_class, Path(folder))
 
@@ -55,7 +55,7 @@ class MappedFile:
     """Some tensors in one file. They are in memory only as long as what `read` returns."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Write them. OSError where the disk has no room."""
+        """Write them. OSError if the disk has no room."""
         self._path = path
         self._places: dict[str, tuple[int, Tensor]] = {}
         self.states_nbytes = sum(x.nbytes for x in tensors.values())

@@ -305,7 +305,7 @@ class FlatParameter:
         return {n: v.clone() for n, v in zip(self.names, self._flat.views(flat), strict=True)}
 
     def require_shapes(self, whole: Mapping[str, Tensor]) -> None:
-        """ValueError for a parameter that has another shape in `whole`."""
+        """Raise ValueError for a parameter that has another shape in `whole`."""
         for name, form in zip(self.names, self._flat.forms, strict=True):
             if whole[name].shape != form.shape:
                 raise ValueError(

@@ -339,7 +339,8 @@ def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
 
 
 def require_replicas(replicas: Group, group: Group) -> None:
-    """ValueError unless these ranks hold the same shard, and no others of `group` are among them.
+    """Raise ValueError unless these ranks hold the same shard, and no others of `group` are among
+    them.
 
     Wire: two numbers in an all-gather.
     """
@@ -370,7 +371,7 @@ def across(replicas: Group, backend: CollectiveBackend) -> CollectiveBackend:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """RuntimeError for parameters that nobody trains any more; TypeError for shards that the
+    """Raise RuntimeError for parameters that nobody trains any more; TypeError for shards that the
     optimizer would take for whole parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     require_in_use(parameters)
