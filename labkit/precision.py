@@ -79,7 +79,7 @@ class LossScaler:
         """In gradients that are divided, and wait for their step; None: there are none."""
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return loss times the scale, for backward; in float32, whose range it does not leave."""
+        """Return the scaled loss for backward, in float32, whose range it does not leave."""
         return loss.float() * self.value
 
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
