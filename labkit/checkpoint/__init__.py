@@ -1,4 +1,4 @@
-"""Save checkpoints that are complete or not there, and load them into any layout.
+"""Save checkpoints that are complete or absent, and load them into any layout.
 
 Read in this order, and start here:
 
@@ -8,10 +8,10 @@ then:
 
     checkpointer.py    Checkpointer: save and load, seen from a training loop
     manifest.py        what a complete checkpoint is, on the disk
-    contents.py        what each strategy has to save: shards of whole, named tensors
-    extent.py          which elements a shard has, and which ones two shards share
+    contents.py        each strategy's tensors to save: shards of whole, named tensors
+    extent.py          elements of a shard, and those that two shards share
     plain_data.py      plain data and errors between ranks
-    saving.py          who writes what, and the moment at which a save counts
+    saving.py          the files of each rank, and the moment at which a save counts
     disk.py            durable file operations; one rank's file
     loading.py         the newest complete one, by the bytes that each rank needs
     async_save.py      saving while training continues
@@ -24,9 +24,9 @@ Beside these:
 
     preemption_notice.py   SIGTERM and Slurm's signal: save in time
     sample_cursor.py       each sample once per epoch, and the proof of it
-    loss_guard.py          NaN: return to a good step, and skip the batches that led there
+    loss_guard.py          on NaN return to a good step, and skip the batches since then
     rollout_bank.py        rollouts that are used exactly once
-    power_cut.py           what a power cut leaves of recorded operations
+    power_cut.py           files that a power cut leaves of recorded operations
 """
 
 from labkit.checkpoint.checkpointer import Checkpointer

@@ -36,7 +36,7 @@ Finish = Callable[[Written | Exception, Group], list[Path]]
 
 
 class BackgroundWriter:
-    """A rank's copy, its writing process, and the thread that speaks with the other ranks.
+    """A rank's copy, its writing process, and the thread that communicates with other ranks.
 
     Every rank makes one. Memory: what the rank writes, once more.
     """

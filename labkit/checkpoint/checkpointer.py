@@ -6,7 +6,7 @@
         train(...)
         checkpointer.save(step + 1)                    durable on every host when it returns
 
-`save(step, wait=False)` copies the state and writes while training goes on: see async_save.py.
+`save(step, wait=False)` copies the state and writes while training continues: see async_save.py.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class Checkpointer:
         """folder: made by the first save; on shared storage, or one on each host.
 
         model, optimizer: of any strategy. group: all ranks of the job; None for torch.distributed's
-        default one. extra: by name, whatever else has a state_dict of plain data, equal on all
-        ranks. keep_last: this many checkpoints stay, and those of steps that keep_every divides.
+        default one. extra: other objects by name, with a state_dict of plain data that is equal on
+        all ranks. keep_last: this many checkpoints stay, and those of steps that keep_every
+        divides.
         disk: performs the operations on files; asynchronous saves keep a RecordedDisk's log.
         """
         self.folder, self.group = Path(folder), chosen(group)
@@ -115,9 +116,10 @@ class Checkpointer:
         Checkpoints of this step and later ones are removed: the run was rolled back.
 
         SaveFailed, on every rank, if a rank cannot write: the checkpoints before are untouched,
-        and training can go on. The error may belong to the previous asynchronous save; in that case
-        the current save has been made. ValueError, on every rank, for what cannot be saved, and
-        where there are later checkpoints and this object has loaded none: they are of another run.
+        and training can continue. The error may belong to the previous asynchronous save; in that
+        case the current save has been made. ValueError, on every rank, for what cannot be saved,
+        and where there are later checkpoints and this object has loaded none: they are of another
+        run.
         """
         arguments.whole("step", step, "the number of steps made, 0 or more", least=0)
         failed = result_or_error(self.wait)
@@ -213,7 +215,7 @@ class Checkpointer:
         return commit, shards
 
     def _state(self, step: int) -> tuple[list[TensorShard], list[ShardSpec], dict[str, Any]]:
-        """This rank's shards, their specs, and plain values. Errors are raised on every rank."""
+        """Return this rank's shards, their specs, and plain values. Errors are on every rank."""
         later = [name for name in finished_saves(self.folder) if step_of(name) >= step]
         if later and not self._owns_later_steps:
             raise ValueError(
@@ -231,7 +233,7 @@ class Checkpointer:
         return shards, [spec_of(shard) for shard in shards], values
 
     def _is_same_layout(self, manifest: Manifest) -> bool:
-        """Return whether each rank holds what it held in the save."""
+        """Return whether each rank holds the same elements as in the save."""
         rows = [spec_of(shard) for shard in self.contents.tensors()]
         return gather_plain(layout_of(rows), self.group) == manifest.values["layout"]
 

@@ -42,12 +42,12 @@ from labkit.zero.states import MASTER, ShardedStates
 
 Values = dict[str, Any]
 Kind = Literal["elements", "whole", "int", "float"]
-"""Elements that a layout cuts; a tensor that no layout cuts; a number of Python's."""
+"""Kind of a value: elements that layouts shard, a tensor that none shards, or a Python number."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorShard:
-    """Some elements of a whole tensor, and where this rank has them."""
+    """Some elements of a whole tensor, and this rank's memory of them."""
 
     name: str
     extent: Extent
@@ -141,7 +141,7 @@ class Contents:
 
     @property
     def optimizer_name(self) -> str | None:
-        """The class of the optimizer that makes the states, with its module; None without one."""
+        """Class of the optimizer that makes the states, with its module; None without one."""
         inner = self.optimizer
         if isinstance(inner, ShardedStates):
             return inner.optimizer_name
@@ -151,7 +151,7 @@ class Contents:
 
     @property
     def required_states(self) -> frozenset[str]:
-        """The states without which the optimizer could not make its next step, where that is known.
+        """States that the optimizer needs for its next step, if they are known.
 
         A parameter has all of them after its first step, or none before it.
         """
@@ -250,7 +250,8 @@ def _buffers_of(model: nn.Module) -> Iterator[TensorShard]:
 
 
 def _require_rows(name: str, parameter: Tensor) -> None:
-    """ZeRO counts elements in the order of memory, and a checkpoint counts them row by row."""
+    """Check that memory is row by row, since ZeRO counts in memory order and a checkpoint by
+    rows."""
     if not parameter.is_contiguous():
         raise ValueError(
             f"{name} has the strides {parameter.stride()}, and its shards are cut in the order of "
@@ -265,7 +266,7 @@ def _extent_of(parameter: Tensor, sharding: Sharding, rank: int) -> Extent:
 
 
 def _shard_of_state(state: StateOf, key: str, value: Any) -> TensorShard:
-    """One of the states of a parameter. TypeError for what cannot be put together from ranks."""
+    """Return the shard of a parameter's state. TypeError if ranks' parts cannot be joined."""
     name, target = f"optimizer.{state.parameter}.{key}", state.target
     if isinstance(value, Tensor):
         is_count = key == "step" and not value.dim()

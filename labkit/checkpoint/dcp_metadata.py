@@ -1,14 +1,14 @@
 """The table of contents of a DCP folder, read without running anything from it.
 
-`.metadata` is a pickle, and unpickling runs what the pickle says: whoever wrote the folder can run
-any program on the reader's machine. A pickle is a list of operations for a machine with a stack:
+`.metadata` is a pickle, and unpickling runs code in it: the writer of the folder can run any
+program on the reader's machine. A pickle is a list of operations for a machine with a stack:
 
     STACK_GLOBAL  torch Size     find a class or a function by its name
     TUPLE         (5, 4)
     REDUCE                       call it with these arguments
 
-This reader has such a stack, and it finds nothing and calls nothing. A name stays a name, and a
-call stays a note of what was to be called. The names are a short list, those that torch itself
+This reader has such a stack, but imports nothing and calls nothing. A name stays a name, and a call
+is only noted. The names are a short list, those that torch itself
 writes into this file. Any other name or operation is UntrustedMetadata. What was noted is then
 checked field by field, and torch's objects are made of it here.
 
@@ -149,7 +149,7 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def perform(self, name: str, argument: Any) -> None:
-        """One operation. UntrustedMetadata for one that torch does not write."""
+        """Perform one operation. UntrustedMetadata for one that torch does not write."""
         stack = self.stack
         if name in _ARGUMENTS:
             stack.append(argument)
@@ -176,7 +176,7 @@ class _Machine:
             self._gather(name)
 
     def _gather(self, name: str) -> None:
-        """Put what lies on the stack into a tuple, a list or a dict."""
+        """Put the values on the stack into a tuple, a list or a dict."""
         if name in ("TUPLE1", "TUPLE2", "TUPLE3"):
             self.stack.append(tuple(self._taken(int(name[-1]))))
         elif name == "TUPLE":
@@ -230,7 +230,7 @@ class _Metadata:
         self._lists: set[int] = set()
 
     def made(self) -> dcp.Metadata:
-        """Return all that a load looks at. Damaged, or the error of an item that is not there."""
+        """Return all data that a load reads. Damaged, or the error of a missing item."""
         rows = _of_kind(self._state["state_dict_metadata"], dict)
         files = _of_kind(self._state["storage_data"], dict)
         return dcp.Metadata(

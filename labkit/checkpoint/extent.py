@@ -10,7 +10,7 @@ ranges of boxes:
     . . . . . .           . . 3 4 5 .                     . . 3 4 . .
 
 In the memory of the whole tensor that is a list of runs of neighbouring elements: here elements 9
-and 10, then 14 and 15. Two extents overlap where their runs do, whatever cut them.
+and 10, then 14 and 15. Two extents overlap if their runs do, for any two layouts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Extent:
         return Extent(self.shape, self.box, self.start + start, self.start + stop)
 
     def runs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Runs of neighbouring elements: where each begins in the whole, where here, its length.
+        """Return runs of neighbouring elements: begin in the whole tensor, begin here, length.
 
         int64, (runs,) each, in ascending order.
         """
@@ -134,5 +134,5 @@ class Extent:
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Strides, in elements, of a contiguous tensor of this shape."""
+    """Return the strides, in elements, of a contiguous tensor of this shape."""
     return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]

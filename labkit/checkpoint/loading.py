@@ -9,7 +9,7 @@
 3. Each rank reads what its tensors overlap with, straight into their memory. Files that are on
    another host only are read there, and sent.
 
-Nothing of the model is changed before 3. A flipped byte is found in 2.
+The model is unchanged until 3. A flipped byte is found in 2.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ Seen = dict[str, bool] | str
 
 
 def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
-    """Return the manifests that this rank can read, and what it sees of each finished save."""
+    """Return the manifests that this rank can read, and the files that it sees of each save."""
     manifests: dict[str, Manifest] = {}
     here: dict[str, Seen] = {}
     for name in finished_saves(folder):
@@ -207,7 +207,7 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
 def fitting_shards(
     manifest: Manifest, contents: Contents, group: Group
 ) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
-    """`wanted_shards` of this rank; DoesNotFit, on every rank, if one's do not fit.
+    """Return this rank's `wanted_shards`; DoesNotFit, on every rank, if one's do not fit.
 
     Also where the checkpoint has parameters that no rank has.
     """
@@ -225,7 +225,7 @@ def fitting_shards(
 def wanted_shards(
     manifest: Manifest, contents: Contents
 ) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
-    """This rank's shards, to be filled; those among them of the optimizer, by tensor and state.
+    """Return this rank's shards to fill, and those of the optimizer by tensor and state.
 
     DoesNotFit for names, shapes or dtypes of another model, and for another kind of optimizer.
     """

@@ -21,7 +21,7 @@ a batch and a state together. So every batch since the checkpoint is skipped, no
 
 Ask before `optimizer.step()`, and ask for the norm of the gradients too: a loss can be finite while
 a gradient is not, and one step later all parameters are NaN. A save in between would be a
-checkpoint that nobody can go on from. So `guard.save` looks at every parameter, buffer and
+checkpoint from which no job can continue. So `guard.save` looks at every parameter, buffer and
 optimizer state first. Finite parameters are not enough: a gradient of 1e30 makes Adam's exp_avg_sq
 infinite in float32, and that parameter never moves again.
 
@@ -47,7 +47,7 @@ from labkit.checkpoint.saving import SaveFailed
 
 
 class Diverged(RuntimeError):
-    """A job that cannot go on by itself: it has no good state, or does not get past a place."""
+    """A job cannot continue by itself: it has no good state, or fails again at the same place."""
 
 
 class LossGuard:
@@ -97,7 +97,7 @@ class LossGuard:
         return step
 
     def roll_back(self) -> int:
-        """Load the newest checkpoint, but stay behind all batches drawn so far: its step.
+        """Load the newest checkpoint, skip all batches drawn so far, and return its step.
 
         Every rank calls it. Diverged, on every rank, at the limit, and where there is no checkpoint
         of finite numbers.

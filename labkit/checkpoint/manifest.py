@@ -1,11 +1,11 @@
-"""The manifest: what a complete checkpoint is, and which ones a folder has.
+"""The manifest: the content of a complete checkpoint, and the checkpoints of a folder.
 
     checkpoints/
         step-00000040-9f2c11d0/        complete: it has this name since all of it was on the disk
             rank-0000.safetensors      the shards that rank 0 wrote
             rank-0001.safetensors
             manifest.json              every tensor, its shards, their checksums; every file's size
-        step-00000050-51b07e66.partial/        never finished: nobody loads it
+        step-00000050-51b07e66.partial/        never finished, and never loaded
 
 No pointer says which is the newest, since a pointer can be wrong: `find` in loading.py looks.
 Each save has an id of its own, so the halves of two saves of one step are never taken for one. On
@@ -84,7 +84,7 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard in a file: which elements of the tensor, and where."""
+    """A shard in a file: the elements of the tensor, and their place."""
 
     file: str
     extent: Extent
@@ -94,7 +94,7 @@ class StoredShard:
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """A whole tensor: dtype as safetensors names it, kind, shape, and where its shards are."""
+    """A whole tensor: dtype by safetensors' name, kind, shape, and its shards."""
 
     dtype: str
     kind: Kind
@@ -230,7 +230,7 @@ def _manifest_of(plain: Any) -> Manifest:
 
 
 def _by_length(item: tuple[str, int]) -> tuple[int, str]:
-    """Return an order of names in which rank-10000 comes after rank-9999."""
+    """Return a sort key of names by which rank-10000 comes after rank-9999."""
     return len(item[0]), item[0]
 
 

@@ -69,7 +69,7 @@ class TextStream:
 
 
 class _Search:
-    """Looks for one stop string in a text that comes letter by letter.
+    """A search for one stop string in a text that comes letter by letter.
 
     num_matched: how many letters at the end of the text are the beginning of the stop string. The
     next letter makes it one longer, or it falls back to a shorter beginning, by the borders:
@@ -101,7 +101,7 @@ def _extended(stop: str, borders: Sequence[int], matched: int, letter: str) -> i
 
 @lru_cache(maxsize=64)
 def borders(stop: str) -> tuple[int, ...]:
-    """For each beginning of a stop string: the longest shorter one that it ends with.
+    """Return, for each beginning of a stop string, the longest shorter one that it ends with.
 
     All answers to one request share them.
     """

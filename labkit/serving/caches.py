@@ -58,7 +58,7 @@ class SlotUse:
 
 
 class KVCache:
-    """N slots of keys and values in each layer, and which sequence uses which."""
+    """N slots of keys and values in each layer, each used by a sequence or free."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class KVCache:
         raise NotImplementedError
 
     def share_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        """Give a new sequence the cached pages that hold its first tokens: how many tokens.
+        """Give a new sequence the cached pages of its first tokens, and return how many tokens.
 
         At most len(tokens) - 1, for the last token is computed: its logits give the next one.
         The sequence then holds pages, so `free` it if `reserve` fails. Rungs 1 and 2: 0.
@@ -126,7 +126,7 @@ class KVCache:
         return self._num_cached.get(sequence, 0)
 
     def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
-        """For each piece, the slots of its sequence's tokens 0 to end - 1, on the CPU.
+        """Return the slots of tokens 0 to end - 1 of each piece's sequence, on the CPU.
 
         ValueError: a piece does not start where the cached tokens end, or has no room.
         """
@@ -152,7 +152,7 @@ class KVCache:
         self.values_LNGK[layer].index_copy_(0, slots_n, v_nGK)
 
     def read(self, layer: int, slots_n: Tensor) -> tuple[Tensor, Tensor]:
-        """k_nGK and v_nGK in these slots, as copies."""
+        """Return copies of k_nGK and v_nGK in these slots."""
         # On a CPU, keys_LNGK[layer, slots_n] takes more than twice as long.
         return (
             self.keys_LNGK[layer].index_select(0, slots_n),
@@ -174,7 +174,7 @@ class KVCache:
             self._num_cached[sequence] = num_tokens
 
     def unpublish(self, sequence: int) -> None:
-        """Let no other sequence find the tokens of this one: its keys or values are not numbers."""
+        """Hide this sequence's tokens from others, because its keys or values are not numbers."""
 
     def free(self, sequence: int) -> None:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
@@ -189,7 +189,7 @@ class KVCache:
     def copy_in(
         self, sequence: int, tokens: list[int], longest: int, copies: Sequence[Tensor]
     ) -> bool:
-        """Reserve room for a new sequence and fill it with what `copy_out` gave for its tokens.
+        """Reserve room for a new sequence and fill it with `copy_out`'s copies of its tokens.
 
         False: there is no room, and nothing has changed.
         """
@@ -272,7 +272,7 @@ class NoCache(KVCache):
         return list(places_n.split([piece.end for piece in pieces]))
 
     def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
-        """The keys and values of this layer and pass are all that there are."""
+        """Keep the keys and values of this layer and pass, the only ones there are."""
         self._of_layer = k_nGK, v_nGK
 
     def read(self, layer: int, slots_n: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,7 +288,8 @@ class ContiguousCache(KVCache):
     """Rung 2: a region of neighbouring slots per sequence, in the first hole that is long enough.
 
     A sequence reserves its longest length when it comes, since the region cannot grow. Most
-    sequences end earlier: the rest of their region is wasted, and so are holes that fit nobody.
+    sequences end earlier, and waste the rest of their region. Holes that fit no sequence are wasted
+    too.
     In the terms of KVCache, a page is one slot.
     """
 

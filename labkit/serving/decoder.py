@@ -5,7 +5,7 @@
                -> embedding -> norm, query, key, value -> attention -> out -> norm, MLP -> ...
     logits_SV  a row for each piece, of the token that follows its last
 
-All but attention works token by token and does not care whose token it is. Attention of a piece
+Everything but attention works token by token, for tokens of any sequence. Attention of a piece
 reads the keys and values of its whole sequence from the cache, after the piece's own were written:
 
     q_SHtK     pieces of equally many tokens t, together: one call for all single tokens
@@ -55,9 +55,9 @@ class Decoder:
 
     @torch.no_grad()
     def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
-        """logits_SV, or more rows: num_logits of each piece.
+        """Return logits_SV, or more rows: num_logits of each piece.
 
-        Reserve room before. The pieces are then cached; each is of another sequence. ValueError: a
+        Reserve room before. The pieces, each of another sequence, are cached then. ValueError: a
         piece without room or with a wrong start, or more tokens than positions.
         """
         layout = self.layout(pieces, cache)
@@ -78,18 +78,18 @@ class Decoder:
         return _layout(pieces, cache)
 
     def embedded(self, layout: Layout) -> Tensor:
-        """x_nD before the first block."""
+        """Return x_nD before the first block."""
         x_nD: Tensor = self.model.embedding.at(layout.tokens_n, layout.positions_n)
         return x_nD
 
     def through_blocks(self, x_nD: Tensor, layout: Layout, cache: KVCache) -> Tensor:
-        """x_nD after the last block; their keys and values are in the cache."""
+        """Return x_nD after the last block, with keys and values in the cache."""
         for layer, block in enumerate(self.model.blocks.children()):
             x_nD = self._through(block, x_nD, partial(_attention, block, layer, layout, cache))
         return x_nD
 
     def logits(self, x_nD: Tensor) -> Tensor:
-        """logits_nV of the token after each."""
+        """Return logits_nV of the token after each."""
         logits_nV: Tensor = self.model.head(self.model.norm(x_nD))
         return logits_nV
 
@@ -178,7 +178,7 @@ def _attention(
     k_nF: Tensor,
     v_nF: Tensor,
 ) -> Tensor:
-    """Write the tokens' keys and values, and attend over all that their sequences have: y_nF."""
+    """Write the tokens' keys and values, attend over their whole sequences, and return y_nF."""
     of = block.attention
     q_nHK, k_nGK, v_nGK = (x.unflatten(1, (-1, of.head_dim)) for x in (q_nF, k_nF, v_nF))
     if of.rotary:

@@ -8,7 +8,7 @@
 
 A prompt takes long, since its tokens keep the arithmetic units busy. A single token reads all
 weights for little arithmetic. In one pass the single tokens wait for the prompt; chunked prefill
-makes that wait shorter, and a rank of its own takes it away. The number of ranks, their kind and
+makes that wait shorter, and a separate rank removes it. The number of ranks, their kind and
 their parallelism can then be chosen for each of the two: here there is one of each.
 
 Rank 1 caches all tokens of a prompt but the last and sends keys and values. Rank 0 copies them into
@@ -60,7 +60,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         *,
         max_waiting: int | None = None,
     ) -> None:
-        """group: of two ranks, which nobody else uses until this is closed."""
+        """group: of two ranks, for this engine alone until it is closed."""
         super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
         self._group = group
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="prefill")
@@ -114,7 +114,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
             )
 
     def _ask(self, tokens: Sequence[int]) -> list[Tensor]:
-        """Keys and values of these tokens, from rank 1. On the thread."""
+        """Return the keys and values of these tokens from rank 1. Runs on the thread."""
         device = self._group.device
         self._group.send(torch.tensor([len(tokens)], device=device), 1)
         self._group.send(torch.tensor(tokens, device=device), 1)
@@ -128,7 +128,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
 
 @torch.no_grad()
 def prefill(decoder: Decoder, cache: KVCache, group: Group) -> None:
-    """Rank 1: send keys and values of the prompts that rank 0 asks for, until it closes.
+    """Send keys and values of prompts from rank 1 to rank 0, until rank 0 closes.
 
     cache: for as many tokens as rank 0's. It keeps pages for prompts that begin alike.
     RuntimeError: rank 0 is gone.

@@ -1,4 +1,4 @@
-"""An engine in a thread of its own, asked by many tasks of an event loop, and its measures.
+"""An engine in its own thread for many tasks of an event loop, and its metrics.
 
     event loop                                       engine thread
     async for part in ask(requests)  -- calls -->    add, cancel       between two passes
@@ -58,7 +58,8 @@ class EngineEnded(RuntimeError):
 class Part(NamedTuple):
     """One more token of an answer: the text that it completes, perhaps none.
 
-    choice: of which request, among those asked together. finish_reason: with the last token.
+    choice: the number of its request among those asked together. finish_reason: with the last
+    token.
     """
 
     choice: int
@@ -110,7 +111,7 @@ class EngineThread:
             self._calls.put(partial(self._cancel, answers))
 
     def end(self, why: str) -> None:
-        """End all answers with EngineEnded, also those that are asked for from now on."""
+        """End all answers with EngineEnded, later ones included."""
         self._calls.put(partial(self._end, why))
 
     def close(self) -> None:
@@ -131,7 +132,7 @@ class EngineThread:
                 self.end(f"the engine failed with {type(error).__name__}: {error}")
 
     def _make_calls(self) -> None:
-        """Make all calls that have come. Without answers to compute, wait for one a while.
+        """Make all waiting calls. Without answers to compute, wait for a call for a while.
 
         The engine makes a step afterwards, also without work: it finds ranks that have died.
         """
@@ -223,7 +224,7 @@ class EngineThread:
 
 @dataclass(eq=False)
 class _Answer:
-    """A request that is being served, and where its parts go."""
+    """A request that is being served, and the receiver of its parts."""
 
     choice: int
     request: Request
@@ -249,7 +250,7 @@ class Histogram:
         self.sum += value
 
     def lines(self, name: str) -> Iterator[str]:
-        """One line per bucket, each with all values of the buckets before it; then the sums."""
+        """Yield a line per bucket, each with all values of the buckets before it; then the sums."""
         total = 0
         for bound, count in zip(BOUNDS_S, self.counts, strict=True):
             total += count
@@ -269,7 +270,7 @@ class ServerMetrics:
         self.look_at(engine)
 
     def count_token(self, timing: Timing, now_s: float) -> None:
-        """A request has one more token."""
+        """Count one more token of a request."""
         timing.token_s.append(now_s)
         self.num_answer_tokens += 1
         if len(timing.token_s) == 1:

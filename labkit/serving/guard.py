@@ -7,8 +7,8 @@ page read this server's answers ("DNS rebinding"). The Host header still says ev
 this server's own names are served.
 
 Body. A body is memory and time for all clients: parsing JSON keeps the event loop. It is counted
-while it arrives, whatever its Content-Length says. What is too long is read to its end and dropped,
-so that the client is not cut off and can read the answer; what never ends is cut off. Lists and
+while it arrives, whatever its Content-Length says. A body that is too long is read to its end and
+dropped, so that the client can read the answer. A body that never ends is cut off. Lists and
 objects are counted before they are made. Python's garbage collector looks at all that there are
 again and again while new ones come, and 250,000 empty lists took two seconds.
 
@@ -84,7 +84,7 @@ class Guard:
 
 
 def _without_port(host: str) -> str:
-    """127.0.0.1 of 127.0.0.1:8000, ::1 of [::1]:8000."""
+    """Return 127.0.0.1 of 127.0.0.1:8000, and ::1 of [::1]:8000."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
@@ -99,7 +99,7 @@ def _is_address(name: str) -> bool:
 
 
 def _require_length(headers: dict[bytes, str]) -> None:
-    """413 at once for a body that says it is too long to be dropped."""
+    """Raise 413 at once for a body whose length says that it is too long to be read and dropped."""
     length = headers.get(b"content-length", "0")
     if length.isdecimal() and int(length[:20]) > _MOST_DROPPED_BYTES:
         raise _too_long()

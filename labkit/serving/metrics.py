@@ -113,7 +113,7 @@ def replay(
     now: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Timing]:
-    """Serve a trace to its end; a Timing per request, in the trace's order, from its beginning.
+    """Serve a trace to its end, and return a Timing per request, in the trace's order.
 
     A request arrives at the trace's time, though the engine may be in a pass, and takes it a little
     later. Confusion: to count from when the engine takes it, which hides the wait behind a long

@@ -7,7 +7,7 @@
 Every rank has the same Engine, of a decoder from parallel_decoders.py and a cache of its own. A
 scheduler is a pure function, a request draws from a seed of its own, and the decoder gives every
 rank the same bits. So all ranks plan the same passes and sample the same tokens, and nothing of it
-is sent. Only what comes from outside is: new requests, and those that were cancelled.
+is sent. Only outside events are sent: new and cancelled requests.
 
     def serve(world, model, requests):
         decoder = TensorParallelDecoder(parallelize(model, world))
@@ -21,7 +21,8 @@ is sent. Only what comes from outside is: new requests, and those that were canc
 Wire of a step, besides the decoder's: a broadcast of 8 bytes, and one of the events if there are
 any. vLLM sends the scheduler's output instead, from its engine to all workers.
 
-Whatever an engine decides by must be equal on all ranks. The number of pages is: agreed_num_pages.
+All inputs of an engine's decisions must be equal on all ranks. The number of pages is:
+agreed_num_pages.
 max_host_bytes of a SwappingEngine is not, where ranks have unequal numbers of layers.
 
 Failure. If a rank dies, ranks that exchange data with it get a RuntimeError, and when those end,
@@ -140,7 +141,8 @@ def follow(engine: Engine, group: Group) -> None:
 
 
 def _on_every_rank(events: list[_Event] | None, group: Group) -> list[_Event] | None:
-    """Rank 0's events, or None for the end. Wire: a broadcast of 8 bytes, and one of the events."""
+    """Return rank 0's events on every rank; None: the end. Wire: broadcasts of 8 bytes and the
+    events."""
     data = pickle.dumps(events) if group.rank == 0 and events != [] else b""
     with group.label("requests"):
         num_bytes = int(group.broadcast(torch.tensor([len(data)], device=group.device)))

@@ -16,7 +16,7 @@ stream has started:
     429  too many requests wait: Retry-After
 
 Every field is bounded, and a list is checked up to its first wrong item: a body of 1 MiB can have
-300,000 of them. What an error repeats of a body is short.
+300,000 of them. An error quotes only a short part of a body.
 
 A client that goes away cancels its requests. Reference:
 https://platform.openai.com/docs/api-reference
