@@ -85,7 +85,7 @@ def _halve_and_double(
     group: Group,
     block_bytes: int,
 ) -> None:
-    """From `part` on every worker to the sum in `total`: swap halves, sum the kept one, swap back.
+    """Sum every worker's `part` into `total`: swap halves, sum the kept one, swap back.
 
     part, total: (numel,), the same memory or none in common. Pairs fewer than `distance` apart have
     swapped before: this is the half that was kept then.

@@ -78,7 +78,7 @@ def hierarchical_all_reduce(
 
 
 def two_tiers(world: Group, ranks_per_host: int) -> tuple[Group, Group]:
-    """(fast, slow): this rank's host, and the ranks that have its place on the other hosts.
+    """Return (fast, slow): groups of this rank's host, and of equal places on all hosts.
 
     Neighbouring numbers are on one host, as torchrun and Slurm number ranks: with 8 ranks, 4 per
     host, rank 5 gets fast = ranks 4 to 7 and slow = ranks 1 and 5. Every rank calls it, once.

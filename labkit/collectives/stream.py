@@ -83,7 +83,7 @@ def stream(moves: Iterable[Move], group: Group) -> None:
         pass_on(move)
 
     def send(served: Collection[int] = ()) -> list[int]:
-        """One block to each target but those; whom it went to."""
+        """Send one block to each target except those in `served`; return its receivers."""
         targets = [target for target in outbox if outbox[target] and target not in served]
         sending.extend(group.isend(outbox[target].popleft(), target) for target in targets)
         return targets

@@ -142,7 +142,7 @@ def train(
     order: Sequence[str] = ORDER,
     layers: Sequence[range] | None = None,
 ) -> Trained:
-    """`labkit.train.train_serial` on dp * tp * pp ranks: losses and parameters equal the serial
+    """Run `labkit.train.train_serial` on dp * tp * pp ranks: losses and parameters equal the serial
     ones up to rounding, on every rank.
 
     run(partial(train, dp=2, tp=2, pp=2), 8, (config, settings)). order: of the axes, slowest first.

@@ -122,7 +122,8 @@ def train(
     attention: Attend = ring_attention,
     placement: Placement = zigzag,
 ) -> Trained:
-    """`labkit.train.train_serial` on the ranks of `world`: run(train, 4, args=(config, settings)).
+    """Run `labkit.train.train_serial` on the ranks of `world`: run(train, 4, args=(config,
+    settings)).
 
     Every rank returns the losses over the global batch and the parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.

@@ -213,7 +213,8 @@ class _Ring(NamedTuple):
     causal: bool
 
     def around(self, x_2BGtK: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(source, tensor) of every rank, own first; the next travels while the caller computes."""
+        """Yield (source, tensor) of every rank, own first; the next travels while the caller
+        computes."""
         for step in range(self.group.size):
             source = (self.group.rank - step) % self.group.size
             is_last = step == self.group.size - 1

@@ -127,7 +127,7 @@ _THREADS: WeakKeyDictionary[Group, CommunicationThread] = WeakKeyDictionary()
 
 
 def _on_the_same_stream(collective: Callable[[Group], T], group: Group) -> Callable[[], T]:
-    """On a GPU in the order of the caller's stream: a thread has another one, the default."""
+    """Run the collective on the caller's GPU stream, since a thread has the default one."""
     if group.device.type != "cuda":
         return lambda: collective(group)
     stream = torch.cuda.current_stream(group.device)

@@ -81,7 +81,7 @@ class Compressor(Reduction):
         self.error_feedback = error_feedback
 
     def of(self, bucket: Bucket) -> "Exchange":
-        """The all-reduce of one bucket, with a memory of its own for what is owed."""
+        """Return the all-reduce of one bucket, with its own memory of the residual."""
         return Exchange(self, bucket, torch.zeros_like(bucket.flat))
 
     def start(self, x: Tensor, group: Group) -> Handle:

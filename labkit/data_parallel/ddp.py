@@ -139,7 +139,7 @@ class DDP(OverlappedDDP):
         return [p for p, used in zip(parameters, is_used, strict=True) if not used]
 
     def _rebuild(self) -> None:
-        """Once, at the end of the first pass on all ranks."""
+        """Rebuild the buckets once, at the end of the first pass on all ranks."""
         self._will_rebuild = False
         order = agreed_order(self._arrived, self.buckets, self.group)
         buckets = cut_by(order, self.buckets, self._bucket_bytes)
@@ -198,7 +198,8 @@ def train(
     all_reduce: AllReduce = library_all_reduce,
     strategy: Callable[..., Replica] = NaiveDDP,
 ) -> Trained:
-    """`labkit.train.train_serial` on the ranks of `world`: run(train, 4, args=(config, settings)).
+    """Run `labkit.train.train_serial` on the ranks of `world`: run(train, 4, args=(config,
+    settings)).
 
     Every rank returns the losses over the global batch and the parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
@@ -211,7 +212,7 @@ def train(
 
 
 def train_step(model: Replica, optimizer: Optimizer, batch: Batch) -> float:
-    """One step on this rank's share of a global batch; its part of the global loss.
+    """Make a step on this rank's share of a global batch; return its part of the global loss.
 
     The parts of all ranks add up to the loss. The timeline names the phases.
     """

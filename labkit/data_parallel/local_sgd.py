@@ -54,11 +54,11 @@ class LocalSGD(Replica):
         self._velocity = torch.zeros_like(self._common)
 
     def reduce_gradients(self) -> None:
-        """Nothing: every rank follows its own gradients."""
+        """Do nothing: every rank follows its own gradients."""
 
     @torch.no_grad()
     def average(self) -> None:
-        """The outer step: afterwards all ranks have the same parameters again.
+        """Make the outer step, after which all ranks have the same parameters again.
 
         Wire: one all-reduce of all parameters.
         """
@@ -80,7 +80,7 @@ def train(
     inner_steps: int = 4,
     outer: Outer = Outer(),
 ) -> Trained:
-    """`labkit.train.train_serial`'s batches, with one average per `inner_steps` steps.
+    """Train on `labkit.train.train_serial`'s batches, with one average per `inner_steps` steps.
 
     losses: of the global batch, before each step, each rank's share under its own parameters.
     ValueError unless the number of steps is a multiple of inner_steps.

@@ -60,7 +60,7 @@ class OverlappedDDP(BucketedDDP):
         average_in_backward(self, module, self._on_gradient)
 
     def reduce_gradients(self) -> None:
-        """Nothing: `backward()` has done it."""
+        """Do nothing: `backward()` has reduced the gradients."""
 
     def _on_gradient(self, parameter: Tensor) -> None:
         """Move a finished gradient into its bucket, and start the buckets that are full."""
@@ -77,7 +77,7 @@ class OverlappedDDP(BucketedDDP):
         self._start_full_buckets()
 
     def _begin_pass(self, number: int) -> None:
-        """The first gradient of a backward pass is there."""
+        """Begin a backward pass at its first gradient."""
         self._stop()
         require_as_wrapped(self.module, self._as_wrapped, may_be_frozen=self._may_leave_out)
         self._pass, self._num_started, self._arrived = number, 0, []
@@ -130,7 +130,7 @@ class OverlappedDDP(BucketedDDP):
 
 
 def places_of(buckets: Sequence[Bucket]) -> dict[Tensor, tuple[Bucket, int]]:
-    """By parameter: its bucket, and its number in there."""
+    """Return the bucket of each parameter, and its number in the bucket."""
     return {
         parameter: (bucket, index)
         for bucket in buckets

@@ -116,7 +116,7 @@ def flattened(parameters: Iterable[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def put(flat: Tensor, parameters: Iterable[Tensor]) -> None:
-    """`flattened` run backwards: set each parameter from its part of `flat`, (numel of all,)."""
+    """Set each parameter from its part of `flat`, (numel of all,): the inverse of `flattened`."""
     for parameter, part in parts_of(flat, parameters):
         parameter.copy_(part)
 

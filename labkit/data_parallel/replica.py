@@ -80,7 +80,7 @@ def _order(x: Tensor) -> list[int]:
 
 
 def shaped_like(part: Tensor, parameter: Tensor) -> Tensor:
-    """`part`, (numel,), in the layout of a parameter; without the gaps, where that has some."""
+    """Return `part`, (numel,), in the layout of a parameter, without gaps if that has some."""
     layout = torch.empty_like(parameter, device="meta")
     return part.as_strided(layout.shape, layout.stride())
 

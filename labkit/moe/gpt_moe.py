@@ -109,7 +109,7 @@ class MoEGPT(GPT):
             yield block.mlp
 
     def rebalance(self, chosen_LE: Tensor) -> None:
-        """After a step: move the biases by the load of the whole batch, where routers have any."""
+        """Move the routers' biases, if any, by the load of the whole batch after a step."""
         for layer, chosen_E in zip(self.layers(), chosen_LE, strict=True):
             if isinstance(layer.router, BiasBalancedRouter):
                 layer.router.rebalance(chosen_E)
@@ -161,7 +161,7 @@ def gather_parameters(model: ExpertParallelGPT, world: Group | None = None) -> d
 
 
 def _experts_of(layer: ExpertParallelMoE, model: ExpertParallelGPT) -> dict[str, Tensor]:
-    """Each expert is as large as the others, so it travels as a row of numbers."""
+    """Return a layer's experts as rows of numbers, since all experts are equally large."""
     one = Experts(model.moe.of_expert(model.config), [0])["0"]
     shapes = {name: parameter.shape for name, parameter in one.named_parameters()}
     numel = sum(shape.numel() for shape in shapes.values())

@@ -77,7 +77,8 @@ class MoE(nn.Module):
     def forward(
         self, x_BTD: Tensor, group_tokens: Sequence[int] | None = None
     ) -> tuple[Tensor, Routing]:
-        """group_tokens: how many tokens are routed together, in order; None: all are."""
+        """Return the layer's output. group_tokens: tokens that are routed together, in order; None:
+        all."""
         x_ND = x_BTD.flatten(0, 1)
         routing: Routing = self.router(x_ND, group_tokens)
         y_ND = x_ND.new_zeros(x_ND.shape)

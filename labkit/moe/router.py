@@ -97,7 +97,8 @@ class Router(nn.Module):
         return self.gate.out_features
 
     def scores(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """logits_NE and their softmax over E, in float32 or wider. ValueError for another shape."""
+        """Return logits_NE and their softmax over E, in float32 or wider. ValueError for another
+        shape."""
         if x_ND.dim() != 2 or x_ND.shape[1] != self.gate.in_features:
             raise ValueError(
                 f"x_ND of shape {tuple(x_ND.shape)}: give (tokens, {self.gate.in_features}); "
@@ -242,7 +243,7 @@ class BiasBalancedRouter(TopKRouter):
         return self
 
     def preference(self, probs_NE: Tensor) -> Tensor:
-        """p + b."""
+        """Return p + b, the scores plus the biases."""
         return probs_NE.detach() + self.bias_E
 
     @torch.no_grad()

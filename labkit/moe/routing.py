@@ -186,7 +186,7 @@ def within_capacity(experts_Nk: Tensor, num_experts: int, capacity: int) -> Tens
 def within_group_capacities(
     experts_Nk: Tensor, num_experts: int, factor: float | None, group_tokens: Sequence[int] | None
 ) -> Tensor:
-    """kept_Nk of several groups of tokens that follow each other, each with a capacity of its own.
+    """Return kept_Nk of consecutive groups of tokens, each with its own capacity.
 
     group_tokens: how many tokens each has; None: all are one group. factor: None keeps all.
     ValueError for groups that are not N tokens together.

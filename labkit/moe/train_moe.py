@@ -119,7 +119,7 @@ def train(
     ep: int | None = None,
     max_norm: float | None = None,
 ) -> MoETrained:
-    """`train_serial` with as many groups as ranks: run(train, 4, (config, moe, settings)).
+    """Run `train_serial` with as many groups as ranks: run(train, 4, (config, moe, settings)).
 
     ep: None takes the ranks that dp leaves. max_norm: as there. Every rank returns the losses over
     the global batch and the whole parameters, experts of other ranks too.
@@ -212,7 +212,7 @@ def _detached(terms: dict[str, Tensor]) -> dict[str, Tensor]:
 def _trained(
     steps: list[Step], parameters: dict[str, Tensor], moe: MoEConfig, world: Group | None = None
 ) -> MoETrained:
-    """world: the ranks whose terms add up; None: these are all."""
+    """Return the training's result. world: ranks whose terms are summed; None: this rank alone."""
     sums = [[terms[name].item() for name in TERMS] for terms, _ in steps]
     if world is not None:
         sums = summed_losses(sums, world)

@@ -72,7 +72,7 @@ class DeferredWeights(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def put(self, x: Tensor, weight: Tensor, grad_y: Tensor) -> None:
-        """A product of y = x W^T, without a bias, whose second half W computes."""
+        """Keep a product y = x W^T, without a bias, whose weight gradient W computes later."""
         self.products.append(_Product(x.detach(), weight, None, grad_y))
 
     def backward(self, root: Tensor | GradientEdge, grad: Tensor | None = None) -> None:

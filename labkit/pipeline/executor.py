@@ -66,7 +66,7 @@ class WeightedLoss:
     weight: Callable[[Tensor], float]
 
     def __call__(self, output: Tensor, targets: Tensor) -> Tensor:
-        """The mean over a microbatch."""
+        """Return the mean loss over a microbatch."""
         return self.mean(output, targets)
 
 
@@ -222,7 +222,7 @@ class Work:
         return self._compute[op.kind](op, taken)
 
     def losses(self) -> tuple[float, ...]:
-        """By microbatch, where the last stage is; () elsewhere."""
+        """Return the losses by microbatch on the rank of the last stage; () elsewhere."""
         if not self._losses:
             return ()
         return tuple(torch.stack([self._losses[each] for each in sorted(self._losses)]).tolist())

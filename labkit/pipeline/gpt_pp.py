@@ -82,7 +82,7 @@ class GPTStage(nn.Module):
         return weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """tokens_BT or x_BTD -> x_BTD or logits_BTV."""
+        """Turn tokens_BT or x_BTD into x_BTD or logits_BTV."""
         if self.embedding is not None:
             x = self.embedding(x)
         for block in self.blocks.values():
@@ -190,7 +190,8 @@ def train(
     corpus: Corpus | None = None,
     layers: Sequence[range] | None = None,
 ) -> Trained:
-    """`labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config, settings)).
+    """Run `labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config,
+    settings)).
 
     row: a schedule, such as gpipe or partial(interleaved, virtual=2). layers: by stage, as for
     PipelineGPT. Every rank returns the losses and the whole parameters; both equal the serial ones

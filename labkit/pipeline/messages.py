@@ -210,7 +210,7 @@ class _PostedMessages:
         self.received: dict[Link, list[Product]] = defaultdict(list)
 
     def post(self, rank: int, message: Send | Recv) -> tuple[Link, int]:
-        """One end of a message; its link, and its number there."""
+        """Post one end of a message; return its link, and its number there."""
         is_send = isinstance(message, Send)
         link = (rank, message.peer) if is_send else (message.peer, rank)
         end = (self.sent if is_send else self.received)[link]

@@ -34,7 +34,7 @@ _Version = dict[str, Tensor]
 
 
 def weight_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """(stage, microbatch) -> how often the stage was updated before this forward.
+    """Return (stage, microbatch) -> number of updates of the stage before this forward.
 
     An update follows each backward, so this is a count of backwards in the stage's order.
     """
@@ -126,7 +126,7 @@ def _copy(stage: nn.Module) -> _Version:
 
 
 def stale_weights(schedule: Schedule) -> dict[int, int]:
-    """stage -> by how many updates its weights are behind when a microbatch's backward comes.
+    """Return stage -> updates by which its weights are stale at a microbatch's backward.
 
     The largest over the microbatches: p - 1 - s in the steady state of 1F1B.
     """

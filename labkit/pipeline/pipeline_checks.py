@@ -15,7 +15,8 @@ from labkit.pipeline.op import Op, Schedule
 
 
 def same_plan(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
-    """All ranks have planned the same, and both ends of the model tie a weight, or none.
+    """Check that all ranks have the same plan, and that both ends of the model tie a weight, or
+    none.
 
     Wire: an all-gather of two numbers.
     """
@@ -74,7 +75,7 @@ def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
 
 
 def rows_count_alike(targets: Sequence[Tensor]) -> None:
-    """No microbatch has more of its targets IGNORED than others, or a mean of means is no mean."""
+    """Check that all microbatches count equally many targets, since losses average their means."""
     if targets[0].dtype not in (torch.int64, torch.int32):
         return
     rows = [len(part) for part in targets]
@@ -112,7 +113,7 @@ def output(y: Any, x: Tensor, op: Op, stage: nn.Module) -> None:
 
 
 def loss(value: Any) -> None:
-    """One number."""
+    """Check that a loss is one number."""
     if not isinstance(value, Tensor) or value.dim():
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(

@@ -161,7 +161,8 @@ def zero_bubble_h2(rank: int, num_ranks: int, num_microbatches: int) -> Iterator
 
 
 def _split_backward(rank: int, num_microbatches: int, warmup: int, behind: int) -> Iterator[Op]:
-    """`warmup` forwards; turns of F, I and a W that is `behind` by so many; the W that are left."""
+    """Yield `warmup` forwards, turns of F, I and a W that is `behind` by that many, and the last
+    W."""
     warmup = min(warmup, num_microbatches)
     num_weights = 0
     for microbatch in range(warmup):

@@ -96,7 +96,7 @@ class Timing:
         return (total - busy) / whole if whole else 0.0
 
     def spans(self) -> Iterator[tuple[int, Span]]:
-        """(rank, span) of all operations."""
+        """Yield (rank, span) of all operations."""
         for rank, row in enumerate(self.rows):
             for span in row:
                 yield rank, span
@@ -167,7 +167,8 @@ class Costs:
             object.__setattr__(self, each.name, plain(getattr(self, each.name)))
 
     def of(self, kind: Kind, num_stages: int) -> list[float]:
-        """By stage, of one kind of operation. Raises ValueError for a wrong number of costs."""
+        """Return the costs of a kind of operation by stage. ValueError for a wrong number of
+        costs."""
         if kind is Kind.B:
             halves = (self.of(Kind.I, num_stages), self.of(Kind.W, num_stages))
             return [i + w for i, w in zip(*halves)]
@@ -175,7 +176,7 @@ class Costs:
         return _per_stage(name, getattr(self, name), num_stages)
 
     def of_sends(self, num_stages: int) -> list[float]:
-        """By boundary: entry s is between the stages s and s + 1."""
+        """Return the costs of messages by boundary: entry s is between the stages s and s + 1."""
         return _per_stage("send", self.send, num_stages - 1)
 
 

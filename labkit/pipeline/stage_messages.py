@@ -150,7 +150,7 @@ class StageMessages:
         return self._layouts[boundary]
 
     def _let_go(self, peer: int, made: int) -> None:
-        """The peer is past place `made` of its row: what it used until there has arrived."""
+        """Release messages that the peer has used, since it is past place `made` of its row."""
         sent = self._sent[peer]
         while sent and sent[0][0] <= made:
             sent.popleft()[1].wait()

@@ -30,15 +30,15 @@ class ScheduleError(ValueError):
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError for a list that is no training step; it marks the first such cell.
 
-    TypeError, ValueError: what is no list of operations at all: counts that are no whole numbers of
-    1 or more, no rows, cells that are no Op.
+    TypeError, ValueError for anything but lists of operations: counts below 1, missing rows, cells
+    that are not an Op.
     """
     for _ in executable_order(schedule):
         pass
 
 
 def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
-    """(rank, operation), every rank in its order and nothing before what it needs.
+    """Yield (rank, operation): every rank in its order, and dependencies first.
 
     Raises ScheduleError: for a wrong cell at once, for a deadlock when no rank can go on; and what
     `validate` says. Time: linear in the number of operations.

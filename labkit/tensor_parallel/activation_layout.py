@@ -57,7 +57,7 @@ class Replicated:
         self._backend = chosen_backend(backend, self.group)
 
     def whole(self, x: Tensor) -> Finish:
-        """x itself."""
+        """Return x itself."""
         return lambda: x
 
     def summed(self, partial: Tensor) -> Finish:
@@ -104,7 +104,7 @@ class SequenceSharded:
         return range(min(first, total), min(first + self.num_rows, total))
 
     def whole(self, x: Tensor) -> Finish:
-        """x_nD -> x_BTD, by an all-gather. ValueError for another number of rows than k."""
+        """Gather x_nD to x_BTD by an all-gather. ValueError for another number of rows than k."""
         if x.dim() != 2 or len(x) != self.num_rows:
             raise ValueError(
                 f"sequence-sharded features of shape {tuple(x.shape)}, but {self._tokens} on "

@@ -47,7 +47,7 @@ class Later(Protocol):
     is_deferring: bool
 
     def put(self, x: Tensor, weight: Tensor, grad_y: Tensor) -> None:
-        """To be added to the leaf `weight`'s gradient: grad_y^T x, over all rows."""
+        """Keep grad_y^T x, over all rows, to be added to the leaf `weight`'s gradient."""
 
 
 def column_linear(
@@ -149,7 +149,7 @@ class _Leaves:
 
 
 def _as_autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """In the dtype that torch.autocast asks for: it cannot look into these functions' backward."""
+    """Cast to the dtype of torch.autocast, which cannot look into these functions' backward."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors

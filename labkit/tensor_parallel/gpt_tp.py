@@ -84,7 +84,7 @@ class TensorParallelGPT(nn.Module):
         self.head = self.embedding.token
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """logits_BTv. Every rank passes the same tokens (not checked). Errors as in GPT."""
+        """Return logits_BTv. Every rank passes the same tokens (not checked). Errors as in GPT."""
         require_tokens(tokens_BT, self.config.vocab, self.config.longest)
         layout: ActivationLayout = Replicated(self.group, self.backend)
         replicated = self._replicated()
@@ -140,7 +140,8 @@ class ParallelEmbedding(nn.Module):
     def forward(
         self, tokens_BT: Tensor, position_TD: Tensor | None, layout: ActivationLayout
     ) -> Tensor:
-        """position_TD: None with rotary positions. Wire: one sum of B*T*D numbers."""
+        """Return the embedding. position_TD: None with rotary positions. Wire: a sum of B*T*D
+        numbers."""
         x = vocab_embedding(tokens_BT, self.token.weight, self.vocab, layout)
         if position_TD is None:
             return x
@@ -191,7 +192,7 @@ def _parallel_blocks(model: GPT, group: Group) -> Iterator[ParallelBlock]:
 
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
-    """x through a norm whose scale is `weight`; as torch.nn.LayerNorm without a bias."""
+    """Return x through a norm with scale `weight`, like torch.nn.LayerNorm without a bias."""
     return F.layer_norm(x, weight.shape, weight)
 
 
@@ -218,7 +219,8 @@ def train(
     sequence_parallel: bool = False,
     backend: CollectiveBackend | None = None,
 ) -> Trained:
-    """`labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config, settings)).
+    """Run `labkit.train.train_serial` on the ranks of `group`: run(train, 4, args=(config,
+    settings)).
 
     Every rank sees every batch, returns the losses and the whole parameters; both equal the serial
     ones up to rounding. None: Python's standard library is the corpus.
@@ -233,7 +235,7 @@ def train(
 
 
 def train_step(model: TensorParallelGPT, optimizer: Optimizer, batch: Batch) -> float:
-    """One step on a batch, the same on every rank; the loss before it.
+    """Make a step on a batch, the same on every rank; return the loss before it.
 
     The timeline names the phases.
     """

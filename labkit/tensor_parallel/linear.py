@@ -183,7 +183,7 @@ def require_fitting(name: str, x: Tensor, weight: Tensor, instead: str) -> None:
 
 
 def share_features(x: Tensor, group: Group | None = None) -> Tensor:
-    """x (..., D), whole on every rank -> this rank's features (..., d), as tensor_split cuts.
+    """Return this rank's features (..., d) of x (..., D), by torch.tensor_split's rule.
 
     Wire: nothing; backward an all-gather of the gradient's shares.
     """
@@ -192,7 +192,7 @@ def share_features(x: Tensor, group: Group | None = None) -> Tensor:
 
 
 def gather_features(y: Tensor, num_features: int, group: Group | None = None) -> Tensor:
-    """y (..., d), this rank's features -> all of them (..., num_features), on every rank.
+    """Gather all features (..., num_features) from each rank's own, y (..., d), on every rank.
 
     ValueError for shares other than tensor_split's. Wire: an all-gather; backward nothing.
     """

@@ -128,7 +128,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        """softmax, and 1 less at the target: on the rank that has it."""
+        """Return the softmax, minus 1 at the target on the rank that has it."""
         softmax_Nv, column_N, is_mine, counts_N = ctx.saved_tensors
         grad_Nv = softmax_Nv * (grad * counts_N)[:, None]
         if grad_Nv.shape[1]:
@@ -137,7 +137,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
 
 
 def _largest(logits_Nv: Tensor, dtype: torch.dtype) -> Tensor:
-    """By row; -inf where there is no column."""
+    """Return the largest logit of each row; -inf without columns."""
     if not logits_Nv.shape[1]:
         return logits_Nv.new_full(logits_Nv.shape[:1], -torch.inf, dtype=dtype)
     return logits_Nv.amax(1).to(dtype)

@@ -109,7 +109,8 @@ class Flat:
         return row
 
     def row(self, x: Tensor, fragment: Fragment) -> Tensor:
-        """`shaped` run backwards: the elements of x in the order of the parameter's memory."""
+        """Return the elements of x in the order of the parameter's memory: the inverse of
+        `shaped`."""
         if not self.layout.keeps_whole:
             return x
         row = x.new_empty(x.numel())

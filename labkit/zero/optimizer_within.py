@@ -162,7 +162,7 @@ class Inner:
             )
 
     def step(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """One step, with the settings of `groups` as they are now: schedulers change them."""
+        """Make a step with the present settings of `groups`, which schedulers change."""
         if self._optimizer is None:
             return
         if hasattr(self._optimizer, "param_groups"):

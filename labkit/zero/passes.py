@@ -111,7 +111,7 @@ class Passes:
             self._called[place - 1].start_gather()
 
     def _end_of(self, unit: Unit) -> None:
-        """One call of `unit` has no more gradients to bring."""
+        """Note that one call of `unit` has returned all its gradients."""
         unit.num_passes -= 1
         if unit.num_passes > 0:
             unit.in_backward = False

@@ -61,7 +61,7 @@ def merged(shards: Sequence[Mapping[str, Any]]) -> State:
 
 
 def _joined(fragments: Sequence[Mapping[str, Any]]) -> State:
-    """One parameter's state, from its fragments, in order."""
+    """Return one parameter's state from its fragments, in order."""
     first = fragments[0]
     if first["is_whole"]:
         return dict(first["values"])
@@ -149,7 +149,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _row(value: Tensor, fragment: Mapping[str, Any]) -> Tensor:
-    """Its elements in the order of the parameter's memory, as fragments are cut."""
+    """Return the value's elements in the order of the parameter's memory, as in fragments."""
     row = value.new_empty(value.numel())
     row.as_strided(fragment["shape"], fragment["stride"]).copy_(value)
     return row

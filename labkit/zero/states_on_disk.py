@@ -30,7 +30,7 @@ _ALIGNMENT = 64  # bytes: a multiple of every dtype's size
 
 
 def on_disk(optimizer_class: Any, folder: str | Path) -> OnDisk:
-    """`optimizer_class`, whose states are files in `folder`: for Zero1Optimizer, or by itself.
+    """Return `optimizer_class` with its states in files of `folder`, for Zero1Optimizer or alone.
 
     optimizer = Zero1Optimizer(params, on_disk(torch.optim.AdamW, "/fast/disk"), world, lr=3e-4)
     folder: of this host, not on a network; it is made if need be. Files are removed with the
@@ -47,7 +47,7 @@ class OnDisk:
         self.within, self._folder = within, folder
 
     def __call__(self, params: Iterable[Any], **defaults: Any) -> OffloadedOptimizer:
-        """An optimizer over `params`."""
+        """Return an optimizer over `params`."""
         return OffloadedOptimizer(params, self.within, self._folder, defaults)
 
 
@@ -134,7 +134,7 @@ class OffloadedOptimizer:
         return [part.read() for part in self._parts]
 
     def write_states(self, states: Iterable[Mapping[str, Any]]) -> None:
-        """`read_states` run backwards."""
+        """Write states to the files: the inverse of `read_states`."""
         for part, state in zip(self._parts, states, strict=True):
             part.write(state)
 

@@ -97,7 +97,7 @@ class Unit:
         self._gathering = self._how.thread.start(gather)
 
     def gather(self) -> None:
-        """The parameters are there when this returns."""
+        """Gather the parameters, and return when they are there."""
         self.start_gather()
         if self._gathering is not None:
             self._gathering.wait()

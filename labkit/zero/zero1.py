@@ -98,7 +98,7 @@ class Zero1Optimizer(ShardedStates):
         return self._reduced
 
     def named_gradients(self) -> list[tuple[str, Tensor]]:
-        """The means of `reduce_gradients`, each with the name of the parameter it is a fragment of.
+        """Yield the means of `reduce_gradients`, each with the name of its parameter.
 
         A parameter that lies in several shards has a fragment on several ranks.
         """
@@ -173,7 +173,7 @@ class Zero1Optimizer(ShardedStates):
         return sums
 
     def _unused(self) -> list[set[int]]:
-        """By shard: the numbers of the parameters that no rank has used."""
+        """Return the numbers of parameters that no rank has used, by shard."""
         missing = [gradients.missing() for gradients in self._gradients]
         return self._missing_everywhere(missing) if self.find_unused_parameters else missing
 
@@ -203,7 +203,7 @@ class Zero1Optimizer(ShardedStates):
             )
 
     def _missing_everywhere(self, missing: Sequence[set[int]]) -> list[set[int]]:
-        """By shard: the numbers of the parameters that have a gradient on no rank.
+        """Return the numbers of parameters without a gradient on any rank, by shard.
 
         missing: those without one on this rank. Wire: one byte per parameter in an all-reduce.
         """

@@ -211,7 +211,7 @@ class FullyShardedModule(nn.Module):
         return found
 
     def load_full_parameters(self, parameters: Mapping[str, Tensor]) -> None:
-        """`full_parameters` run backwards; nothing is sent.
+        """Load full parameters, the inverse of `full_parameters`; nothing is sent.
 
         ValueError for names or shapes of another model; then nothing is loaded.
         """
@@ -313,7 +313,7 @@ def resharded_names(
 def parameters_by_unit(
     module: nn.Module, modules: Mapping[str, nn.Module]
 ) -> dict[str, dict[str, nn.Parameter]]:
-    """By unit and by name: what belongs to each of `modules`, of which the first is the root unit.
+    """Return the parameters of each of `modules`, by unit and name; the first is the root unit.
 
     A parameter that is tied between units belongs to the root unit, which is there all the time.
     """
