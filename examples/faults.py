@@ -3,9 +3,10 @@
     python examples/faults.py                    all of them, on 3 ranks
     python examples/faults.py another_shape -n 4
 
-Twenty-two faults, and a straggler, which is none. Each program below is wrong on rank 1 only. The
-lines marked `# <-` are those that the verdict must name (tests/faults/test_fault_table.py). What
-plain torch does with the same program was measured with torch 2.13 and gloo.
+Twenty-two faults, and a straggler, which is not a fault. Each program below is wrong on rank 1
+only. The lines marked `# <-` are those that the verdict must name
+(tests/faults/test_fault_table.py). What plain torch does with the same program was measured with
+torch 2.13 and gloo.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python -m scripts.fuzz traces --count 200 FILE ...  # other traces
     python -m scripts.fuzz manifests --count 2000       # checkpoints: fuzz_manifests.py
 
-A mutation is small: a field that is missing or of another type, a number that is none, bytes that
+A mutation is small: a field that is missing or of another type, an invalid number, bytes that
 are cut off or changed. The same seed makes the same files. The exit status is 1 if a file led to
 anything else than a report or a ValueError of one line that names the file, or took too long.
 """

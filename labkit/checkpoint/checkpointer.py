@@ -259,7 +259,7 @@ class Checkpointer:
     def _load_random_states(self, found: Found) -> int:
         """This rank's random states, before anything else has changed; returns the bytes read.
 
-        DoesNotFit, on every rank, if one's are none.
+        DoesNotFit, on every rank, if one's are invalid.
         """
         prefix = f"rng.{self.group.rank}."
         shards = [

@@ -357,6 +357,6 @@ def load_random_states(states: Mapping[str, Tensor], device: torch.device) -> No
     except (KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
         # RecursionError is a RuntimeError, and torch's messages are of several lines.
         text = str(error).partition("\n")[0]
-        raise ValueError(f"the random states are none ({text:.200})") from None
+        raise ValueError(f"the random states are invalid ({text:.200})") from None
     torch.set_rng_state(states["torch"])
     random.setstate(of_python)

@@ -164,7 +164,7 @@ class Disk:
 class RecordedDisk(Disk):
     """Appends each operation, with its time and its bytes, to a log: see power_cut.py.
 
-    kill_after: end the process with SIGKILL after so many operations; None: never.
+    kill_after: end the process with SIGKILL after this many operations; None: never.
     """
 
     def __init__(self, log: Path, kill_after: int | None = None) -> None:

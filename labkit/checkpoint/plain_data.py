@@ -46,7 +46,7 @@ def agreed(
 ) -> T:
     """Return the result; or `kind`, on every rank, where one has an error. Every rank calls it.
 
-    others: kinds of errors that stay what they are on the lowest rank that has one.
+    others: kinds of errors that keep their type on the lowest rank that has one.
 
     An error of one rank alone would leave the others waiting in the next collective.
     Wire: `gather_plain`.

@@ -151,7 +151,7 @@ def audit(
     The lines of an attempt are void from the step on with which a later attempt began. A rank that
     goes back within an attempt, as LossGuard does, begins a new attempt in this sense. What counts
     is compared with as many batches of a new cursor, each id by how often it was used. num_skipped:
-    batches that a LossGuard has skipped; so many more are expected, and these are found lost.
+    batches that a LossGuard has skipped, and that count as expected, and so as lost.
 
     The job has ended: the last step of a killed attempt may lack the lines of some ranks. Its batch
     was the same in all steps. A last line without a newline was torn by a kill, and is not read.

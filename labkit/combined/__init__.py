@@ -8,7 +8,7 @@
                 |        |              |        |
     dp 1     rank 4 -- rank 5  ==>   rank 6 -- rank 7          rows 2 3
 
-    --   tp    rank 0 and 1     add up what they have computed, several times in each layer
+    --   tp    rank 0 and 1     sum their results, several times in each layer
     ==>  pp    rank 0 and 2     outputs there, their gradients back, for each microbatch
     |    dp    rank 0 and 4     gradients and parameters, once
 

@@ -76,7 +76,7 @@ class CombinedGPT(PipelineGPT):
 
     As GPT(config, seed, dtype), whose names parameters keep. The mesh has axes pp and tp; what
     others it has hold copies. schedule: of mesh.pp.size ranks. layers: by stage; None: by FLOPs.
-    ValueError if tp does not share the heads evenly, and as of PipelineGPT.
+    ValueError if tp does not share the heads evenly, and as in PipelineGPT.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 rows        each dp coordinate takes its share of the batch                     own_rows
 pipeline    microbatches go through the stages along pp; within a stage         gpt_3d.py
-            tp ranks add up what they have computed
+            tp ranks sum their results
 reduce      gradients of a rank's parameters, averaged over dp: its fragments   labkit.zero
 clip        by the norm over all axes                                           clip_gradients
 step        on the fragments; then each rank gathers its parameters over dp     labkit.zero
@@ -146,7 +146,7 @@ def train(
     ones up to rounding, on every rank.
 
     run(partial(train, dp=2, tp=2, pp=2), 8, (config, settings)). order: of the axes, slowest first.
-    The rest as of CombinedTraining.
+    Other arguments as in CombinedTraining.
     ValueError: sizes that do not multiply to the group's, an order without all three axes.
     """
     sizes = {"dp": dp, "tp": tp, "pp": pp}

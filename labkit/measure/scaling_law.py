@@ -196,7 +196,7 @@ def scaling(
     """Time a training step on ever more ranks, of the same batch and of the same batch per rank.
 
     make_step(world, rows) -> step: the model on this rank, and a function that trains it on `rows`
-    examples. ranks: from 1 up; each divides `batch`. num_steps: the fastest of so many counts.
+    examples. ranks: from 1 up; each divides `batch`. num_steps: steps of which the fastest counts.
     link: of each rank (labkit.collectives are throttled to it, the backend's collectives are not);
     None: as the machine is.
 

@@ -30,7 +30,7 @@ expert 0; rank 1 has d e and expert 1. Each token has two choices, of which b an
 1. Each rank sorts its assignments by expert, so that all rows for one rank lie together.
 2. The ranks tell each other how many rows they will send: an all-to-all of counts. It has to be
    waited for before the rows can be received, and on a GPU the host waits for the device there,
-   once in a layer; a router with a capacity makes it wait once more, for what it has dropped.
+   once in a layer; a router with a capacity makes it wait again, for its dropped choices.
 3. `dispatch`: the rows, an all-to-all with uneven blocks. They come by source, then by expert, and
    are put in order by expert: segments.
 4. `combine`: the same backwards, and the rows of a token are added up.

@@ -15,7 +15,7 @@ Capacity: how many choices an expert takes.
 
     capacity = ceil(factor * k * N / E)       N tokens of a group, of which balance gives k N/E
 
-Static shapes want it: a buffer of so many rows for each expert, whatever the router chooses. The
+Static shapes need it: a buffer of this many rows for each expert, whatever the router chooses. The
 price is choices dropped where the router is uneven, and rows of padding where it is too.
 
 The group: each rank counts its own tokens and enforces the capacity before anything is sent, so

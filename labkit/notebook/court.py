@@ -81,7 +81,7 @@ def vote(key: str) -> Vote:
 
     Tab and Enter reach every button. A vote is kept, on disk, from session to session; who votes
     again has changed their mind. Once the court has judged it, it counts as practice, and when the
-    claim is due again, it is open again. KeyError names the claims that there are.
+    claim is due again, it is open again. KeyError lists the claims.
     """
     return Vote(claim_of(key))
 
@@ -175,7 +175,7 @@ _HEADING = ("exhibit", "claimed", "calculated", "measured", "borne out")
 
 
 def judge(key: str, *, measure: bool = True, anew: bool = False) -> Shown:
-    """Show the trial of a claim. KeyError names the claims that there are.
+    """Show the trial of a claim. KeyError lists the claims.
 
     measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
     marked with ~, and come from the court's record. `anew=True` measures them on this machine.

@@ -3,7 +3,7 @@
     %load_ext labkit
 
     %%ranks 4                    start four ranks and run the cell on them
-    %%ranks                      run the cell on the ranks that there are
+    %%ranks                      run the cell on the running ranks
     %%ranks --on 0,2             on two of them; the others stay idle
     %%ranks --timeout 300        a cell may take 120 s, unless it says otherwise
     %%ranks 2 --device cuda      as for labkit.run

@@ -86,7 +86,7 @@ def table(rows: Iterable[Row | tuple]) -> Shown:
             ("time", 4.9e-3, seconds, "s"),
         ])
 
-    Each row is a Row, or its fields in order. None for a number that there isn't. Counts and bytes
+    Each row is a Row, or its fields in order. None for a missing number. Counts and bytes
     are shown exactly. Raises ValueError for an unknown unit, TypeError for a row of the wrong form.
     """
     parsed = [row if isinstance(row, Row) else Row(*row) for row in rows]

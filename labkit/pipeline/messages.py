@@ -227,7 +227,7 @@ def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
 
     Raises MessageError when no rank can go on. rule "deadlock": ranks wait for each other in a
     cycle. "ended": a rank waits for one that has come to its end. "pair": the two ends of a
-    message mean different products. ValueError: a message to a rank that there is not.
+    message mean different products. ValueError for a message to an unknown rank.
     """
     _require_ranks(rows)
     messages, position = _PostedMessages(), [0] * len(rows)

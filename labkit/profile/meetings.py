@@ -23,7 +23,7 @@ _ALL_WAIT = (
 )
 _UNNAMED = (*MESSAGES, "send_recv")
 _TOGETHER_S, _TOGETHER = 2e-5, 0.1
-"""Kernels end together within so many seconds, or this share of the shorter one."""
+"""Kernels end together within this many seconds, or this share of the shorter one."""
 _MOST = 0.9
 _WORTH_A_NOTE = 0.01
 

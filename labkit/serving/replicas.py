@@ -98,7 +98,7 @@ class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
     config: the model's sizes. used_pages: of the cache of each replica that serves now, as last
-    reported. counts: as of EngineClient, of all together. errors: of those that are not started
+    reported. counts: as in EngineClient, for all together. errors: of those that are not started
     again.
     """
 
@@ -117,9 +117,10 @@ class Replicas:
     ) -> None:
         """Start them, and wait until all are ready. The error of one that cannot start is raised.
 
-        num_ranks: of each replica. restarts: so many failures of a replica are followed by another
-        start. A start that served for more than a minute sets this count to 0, so that failures far
-        apart do not add up. The longest time of a run, a week, ends a start, but is no failure.
+        num_ranks: of each replica. restarts: this many failures of a replica are followed by
+        another start. A start that served for more than a minute sets this count to 0, so that
+        failures far apart do not add up. The longest time of a run, a week, ends a start, but is no
+        failure.
         patience_s: a longer silence ends a replica. start_patience_s: it may take so long to make
         its engine, on all its ranks.
         """

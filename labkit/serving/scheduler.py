@@ -11,7 +11,7 @@ without a model. The engine (serving_engine.py) carries out the plan.
     rung 1  static_batches     a batch starts together; the next one starts when all have ended
     rung 2  continuous         the next generation starts in the pass after another one ended
     rung 3  preempting         nothing is reserved for later; when pages run out, the last one waits
-    rung 4  chunked_prefill    a pass has at most so many tokens; long prompts take several passes
+    rung 4  chunked_prefill    a pass has a limit of tokens; long prompts take several passes
     rung 5  priorities         in the order of priority, also against those that run already
 
     pass     1    2    3    4    5    6         P: a prompt; t: a token; .: an idle place

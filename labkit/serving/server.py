@@ -289,7 +289,7 @@ def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]
     """Make an engine in num_replicas * tp processes, until the `with` block ends; for one, here.
 
     tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
-    ValueError: so many ranks cannot share the heads evenly.
+    ValueError if the ranks cannot share the heads evenly.
     """
     HeadShares(model.config.num_heads, model.config.kv_heads, tp)  # before any process starts
     if num_replicas * tp == 1:

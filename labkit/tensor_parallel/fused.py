@@ -74,7 +74,7 @@ def row_linear(
 ) -> Tensor:
     """Return the ranks' parts y_BTf w_Df^T, added up, in this layout.
 
-    TypeError and ValueError as of column_linear.
+    TypeError and ValueError as in column_linear.
     Wire: forward one sum of the output; backward its gradient made whole.
     """
     if has_torch_function((y, weight)):

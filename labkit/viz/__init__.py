@@ -4,7 +4,7 @@
     viz.timeline(result)                             # computing, waiting and operations in flight
     viz.moves({"all_reduce": result.values})         # movement of data, from the tensors themselves
     viz.ring_steps(result)                           # a ring, step by step; viz.ring_step: one
-    viz.traffic_matrix(result)                       # who sent how much to whom
+    viz.traffic_matrix(result)                       # bytes from each rank to each other
     viz.latency_bandwidth(curves, world_size)        # time and bandwidth over size
     viz.memory_timeline(usage)                       # live bytes by kind, and the peak
     viz.memory_bar(footprints, capacity)             # use of each GPU's memory, by part
@@ -12,7 +12,7 @@
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
     viz.in_flight(timing)                            # microbatches that each rank holds meanwhile
-    viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and whom one talks to
+    viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and the groups of one
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
     viz.scaling_curves(strong, weak, law)            # speedup over ranks, and the parts of steps

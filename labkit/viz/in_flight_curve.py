@@ -20,7 +20,7 @@ from labkit.viz.style import Picture
 
 _HEADER, _AXIS = 0.42, 0.46  # inches
 _COLOUR = style.memory_colour("activations")
-_FEW_LEVELS = 8  # so many lines can still be counted
+_FEW_LEVELS = 8  # more lines cannot be counted at a glance
 
 
 def in_flight(timing: Any, *, title: str | None = None) -> Picture:

@@ -68,7 +68,7 @@ class RingWalk:
 def ring_walk(run: Any) -> RingWalk:
     """Follow every chunk of the one ring all-reduce in a run.
 
-    run: a Run of a ring all-reduce, labkit's or one's own, or its Timelines by rank. Chunk s is
+    run: a Run of a ring all-reduce, labkit's or your own, or its Timelines by rank. Chunk s is
     the one that is complete on the s-th rank of the ring after n - 1 steps; in labkit's ring that
     is the s-th of torch.tensor_split. Other operations than send and recv may be in the run.
 

@@ -49,7 +49,7 @@ _AFTER = {
 def simulated_step(step: SimulatedStep, *, rows: int = 12, title: str | None = None) -> Picture:
     """Draw the operations of each class of ranks over time, and the longest path.
 
-    rows: at most so many classes of ranks; of more, those on the longest path and unlike the
+    rows: most classes of ranks that are drawn; those on the longest path and unlike the
     others come first. The longest path is a line below the boxes of its row; parts of all
     replicas are in the row of its last stage.
     Returns a Picture. TypeError for anything but a SimulatedStep; ValueError for a step that takes

@@ -17,7 +17,7 @@ N/(t p) on every GPU. That is a convention: embeddings make the first and the la
 norms are not sharded. Parts that are largest at different moments are added. Not in it: CUDA's own
 memory, the communication library's buffers, workspaces, and what fragmentation leaves unusable.
 
-ZeRO holds shards, and a unit whole only for a moment. The most that one rank has of whole units,
+ZeRO holds shards, and whole units only for a moment. The most that one rank has of whole units,
 with K_p bytes of a parameter in computing and K_g of a gradient, by recipe:
 
     zero 2    K_g max(layer, table)                      a gradient, before it is reduced

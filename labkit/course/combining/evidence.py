@@ -1,4 +1,4 @@
-"""Three axes at once on real ranks: who talks to whom, and how many bytes each axis takes."""
+"""Three axes at once on real ranks: the groups of each rank, and the bytes of each axis."""
 
 import torch
 

@@ -123,7 +123,7 @@ def largest(dtype: str) -> float:
 def gradients_lost(dtype: str, scale_power: int) -> float:
     """The share of gradients that are 0 in 16 bits and not in float64, by the loss's scale.
 
-    Of a GPT that has trained for 50 steps; its loss counts a 1,024th, as one of so many
+    It is a GPT that has trained for 50 steps; its loss counts a 1,024th, as one of so many
     microbatches. The scale is 2 ** scale_power.
     """
     return run(_lost, 1, args=(_trained(3e-3)[0], _DTYPES[dtype], scale_power)).values[0]
