@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit import arguments
 from labkit.checkpoint.disk import Disk, read_into
 
 _HEAD = struct.Struct("<III")
@@ -96,7 +95,6 @@ class RolloutBank:
     def take(self, count: int) -> list[Rollout]:
         """Return the next rollouts, oldest first, fewer where fewer are left; they count as
         consumed."""
-        arguments.whole("count", count, "how many rollouts, 0 or more", least=0)
         payloads = self._payloads[self.consumed : self.consumed + count]
         self.consumed += len(payloads)
         file = os.open(self.path, os.O_RDONLY)
@@ -118,7 +116,7 @@ class RolloutBank:
 
         ValueError if the log has fewer rollouts: it is another one.
         """
-        consumed = arguments.whole("consumed", state["consumed"], "0 or more rollouts", least=0)
+        consumed = state["consumed"]
         if consumed > len(self):
             raise ValueError(
                 f"the checkpoint has consumed {consumed} rollouts, and {self.path} has "

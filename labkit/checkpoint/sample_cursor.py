@@ -53,7 +53,7 @@ class SampleCursor:
         """num_samples: of the data set. batch: samples of all ranks in a step."""
         self.num_samples = arguments.whole("num_samples", num_samples, "1 or more samples")
         self.batch = arguments.whole("batch", batch, "1 or more samples of the global batch")
-        self.seed = arguments.whole("seed", seed, "0 or more", least=0)
+        self.seed = seed
         self.taken = 0
         """Samples of all epochs that the job has taken."""
         self._epoch, self._order_N = -1, torch.empty(0, dtype=torch.int64, device="cpu")
@@ -86,7 +86,7 @@ class SampleCursor:
                     f"{key}={getattr(self, key)}: its position is in another order of samples. "
                     f"Give {key}={state[key]}"
                 )
-        self.taken = arguments.whole("taken", state["taken"], "0 or more samples", least=0)
+        self.taken = state["taken"]
 
     def _order(self, epoch: int) -> Tensor:
         """Return the permutation of an epoch. The one before is forgotten."""

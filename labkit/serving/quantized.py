@@ -155,7 +155,6 @@ def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
     group: inputs with one scale; None: all inputs of an output. ValueError: bits other than 8 and
     4, or a group that does not divide a layer's inputs.
     """
-    arguments.instance("model", model, GPT, "give a GPT")
     if bits not in (8, 4):
         raise ValueError(f"bits={bits!r}: give 8, or 4, of which two fit in a byte")
     quantized = copy.deepcopy(model)
