@@ -50,10 +50,6 @@ def test_it_says_what_it_is():
         (("gossip", "ring", 4), {}, "operation='gossip'.*all_reduce, reduce_scatter"),
         (("all_reduce", "star", 4), {}, "algorithm='star'.*ring"),
         (("reduce_scatter", "tree", 4), {}, "algorithm='tree'"),
-        (("all_reduce", "ring", 0), {}, "world_size=0"),
-        (("all_reduce", "ring", 2.5), {}, "world_size=2.5"),
-        (("all_reduce", "ring", 2, -1), {}, "nbytes=-1"),
-        (("all_reduce", "ring", 2, float("nan")), {}, "nbytes=nan"),
         (("all_reduce", "ring", 2, 8), {"itemsize": 0}, "itemsize=0"),
         (("all_reduce", "ring", 2, 6), {"rank": 0}, "nbytes=6: .*itemsize=4"),
         (("all_reduce", "ring", 2, 8), {"rank": 2}, "rank=2"),
@@ -71,7 +67,6 @@ def test_it_says_what_it_is():
         (("all_to_all", "pairwise", 3), {"splits": [[1, 2], [3]]}, r"splits=.*each of 3 ranks"),
         (("all_to_all", "pairwise", 2), {"splits": [[1, 2], [3]]}, r"splits\[1\]=\[3\]"),
         (("all_to_all", "pairwise", 2), {"splits": [[1, -2], [3, 4]]}, "numel=-2"),
-        (("all_to_all", "pairwise", 2), {"splits": [[1, 2.5], [3, 4]]}, "numel=2.5"),
     ],
 )
 def test_a_bad_input_is_named(arguments, options, says):
@@ -83,8 +78,6 @@ def test_a_bad_input_is_named(arguments, options, says):
     ("arguments", "options", "says"),
     [
         (("all_reduce", "ring", "four"), {}, "world_size='four'"),
-        (("all_reduce", "ring", 4, "1 GB"), {}, "nbytes='1 GB'"),
-        (("all_reduce", "ring", 4, 8), {"rank": True}, "rank=True"),
         (("all_reduce", "hierarchical", 4), {}, "ranks_per_host=None"),
         (("all_to_all", "pairwise", 2), {"splits": 5}, "splits=5"),
     ],

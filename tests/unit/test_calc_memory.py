@@ -185,16 +185,11 @@ def test_sequence_parallelism_cuts_the_inputs_of_the_head_and_tensor_parallelism
             "^tp=4 .* 6 tokens .*sequence=4",
         ),
         (lambda: calc.activation_bytes("llama3-8b", 1, tp=16), "8 key-value heads.* 1, 2, 4 or 8$"),
-        (lambda: calc.activation_bytes("gpt2", 1, tp=0), "tp=0"),
         (lambda: calc.activation_bytes("gpt2", 1, cp=1.5), "cp=1.5"),
         (lambda: calc.logits_bytes("gpt2", 1, loss_itemsize=0), "^loss_itemsize=0"),
-        (lambda: calc.loss_gradient_bytes("gpt2", 1, loss_itemsize=0), "^loss_itemsize=0"),
-        (lambda: calc.step_traffic_bytes("ddp", 1, 2, gradient_itemsize=0), "^gradient_itemsize=0"),
-        (lambda: calc.step_traffic_bytes("ddp", 1, float("nan")), "world_size=nan"),
         (lambda: calc.activation_bytes("mixtral-8x7b", 1), "routing"),
         (lambda: calc.num_parameters("gpt5"), "gpt5.* gpt2, "),
         (lambda: calc.kv_cache_bytes_per_token("gpt2", 0), "itemsize=0"),
-        (lambda: calc.logits_bytes("gpt2", 1, loss_itemsize=0), "itemsize=0"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, said):
@@ -208,7 +203,6 @@ def test_what_cannot_be_is_refused_by_name(call, said):
         ({"layers": 0}, "layers=0"),
         ({"heads": 5}, "heads=5 .*hidden=768.*heads=1"),
         ({"kv_heads": 5}, "kv_heads=5 .*heads=12"),
-        ({"kv_heads": 0}, "kv_heads=0"),
         ({"num_experts": 8}, "top_k=0 of num_experts=8"),
         ({"num_experts": 8, "top_k": 9}, "top_k=9 of num_experts=8"),
         ({"top_k": 2}, "need num_experts"),
@@ -217,17 +211,10 @@ def test_what_cannot_be_is_refused_by_name(call, said):
         ({"kv_lora_rank": 64, "rope_head_dim": 8, "value_head_dim": 8}, "biases=False"),
         ({"num_experts": 8, "top_k": 2, "dense_layers": 13}, "dense_layers=13 exceed layers=12"),
         ({"kv_lora_rank": 64}, "rope_head_dim"),
-        ({"hidden": -768}, "hidden=-768"),
     ],
 )
 def test_a_configuration_that_no_model_has_is_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
-        dataclasses.replace(GPT2, **wrong)
-
-
-@pytest.mark.parametrize("wrong", [{"layers": 1.5}, {"layers": True}, {"ffn": "4h"}])
-def test_a_size_of_another_type_is_refused(wrong):
-    with pytest.raises(TypeError, match=next(iter(wrong))):
         dataclasses.replace(GPT2, **wrong)
 
 
