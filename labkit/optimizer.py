@@ -13,7 +13,8 @@ Papers: Kingma and Ba, arXiv:1412.6980; Loshchilov and Hutter, arXiv:1711.05101.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -87,6 +88,36 @@ def states_of(optimizer: Any) -> list[dict[str, Any]]:
     if isinstance(optimizer, AdamW):
         return [{} if state is None else dict(vars(state)) for state in optimizer.state]
     return [{} if v is None else {"velocity": v} for v in optimizer.velocity]
+
+
+class OwnedFragment(NamedTuple):
+    """Elements `start` to `stop` of a parameter, which this rank's optimizer updates."""
+
+    parameter: Tensor
+    start: int
+    stop: int
+    target: Tensor
+    """What is updated: the parameter, a view of these elements, or a master of either."""
+    values: dict[str, Any]
+    """The optimizer's states of them, and their master under `MASTER` where there is one."""
+
+
+MASTER = "master"
+
+
+def fragments_of(optimizer: Any) -> list[OwnedFragment]:
+    """Return what an optimizer updates on this rank, in its order: all its parameters, or fragments."""
+    if hasattr(optimizer, "fragments"):
+        return list(optimizer.fragments())
+    groups = getattr(optimizer, "param_groups", None) or [{"params": optimizer.parameters}]
+    parameters = [p for group in groups for p in group["params"]]
+    pairs = zip(parameters, states_of(optimizer), strict=True)
+    return [OwnedFragment(p, 0, p.numel(), p, values) for p, values in pairs]
+
+
+def load_fragments(optimizer: Any, states: Sequence[dict[str, Any]]) -> None:
+    """Give an optimizer the states of `fragments_of`, in that order. It keeps them, no copies."""
+    getattr(optimizer, "load_fragments", partial(load_states, optimizer))(states)
 
 
 def state_tensors(optimizer: Any) -> list[Tensor]:

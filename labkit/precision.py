@@ -32,7 +32,7 @@ of BFLOAT16 for deep learning training", arXiv:1905.12322.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ from torch import Tensor
 
 from labkit import arguments
 from labkit.comm import Group
-from labkit.optimizer import Optimizer
+from labkit.optimizer import MASTER, Optimizer, OwnedFragment, load_states, states_of
 
 __all__ = ["LossScaler", "MasterWeights", "all_finite"]
 
@@ -211,6 +211,21 @@ class MasterWeights:
         for master in self.masters:
             master.grad = None
         return is_made
+
+    def fragments(self) -> list[OwnedFragment]:
+        """Return the masters, which the optimizer updates, and its states, for a checkpoint."""
+        pairs = zip(self.parameters, self.masters, states_of(self.optimizer), strict=True)
+        return [
+            OwnedFragment(parameter, 0, master.numel(), master, {**values, MASTER: master})
+            for parameter, master, values in pairs
+        ]
+
+    @torch.no_grad()
+    def load_fragments(self, states: Sequence[dict[str, Any]]) -> None:
+        """Take the states of `fragments`; a master that they lack is made of the parameter."""
+        for master, parameter, values in zip(self.masters, self.parameters, states, strict=True):
+            master.copy_(values.pop(MASTER, parameter))
+        load_states(self.optimizer, states)
 
     @torch.no_grad()
     def _round(self) -> None:

@@ -8,8 +8,8 @@ then:
 
     checkpointer.py    Checkpointer: save and load, seen from a training loop
     manifest.py        what a complete checkpoint is, on the disk
-    contents.py        each strategy's tensors to save: shards of whole, named tensors
-    extent.py          elements of a shard, and those that two shards share
+    contents.py        what there is to save: shards of whole, named tensors (labkit/shards.py),
+                       and the states of an optimizer
     plain_data.py      plain data and errors between ranks
     saving.py          the files of each rank, and the moment at which a save counts
     disk.py            durable file operations; one rank's file

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from labkit.checkpoint import disk
-from labkit.checkpoint.contents import TensorShard
 from labkit.checkpoint.disk import Disk, RecordedDisk, Written
 from labkit.checkpoint.saving import Plan, make_room, remove_folders, tensors_to_write
 from labkit.comm import Group
 from labkit.data_parallel.background import CommunicationThread, OnThread
+from labkit.shards import NamedShard
 
 ALIGNMENT = 64
 SHARED = Path("/dev/shm")
@@ -49,7 +49,7 @@ class BackgroundWriter:
         self._memory: _SharedMemory | None = None
         self._process: subprocess.Popen[str] | None = None
 
-    def copy(self, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]) -> Job:
+    def copy(self, path: Path, plan: Plan, rank: int, shards: Sequence[NamedShard]) -> Job:
         """Copy what the plan lets this rank write: the job that writes it to `path`.
 
         OSError if there is not enough shared memory for it.

@@ -24,15 +24,8 @@ from torch import nn
 
 from labkit import arguments
 from labkit.checkpoint.async_save import BackgroundWriter
-from labkit.checkpoint.contents import (
-    Contents,
-    Kind,
-    TensorShard,
-    load_random_states,
-    random_states,
-)
+from labkit.checkpoint.contents import Contents, load_random_states, random_states
 from labkit.checkpoint.disk import Disk
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
     Found,
     Loaded,
@@ -57,6 +50,7 @@ from labkit.checkpoint.saving import (
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data_parallel.background import OnThread
+from labkit.shards import Extent, Kind, NamedShard
 
 
 class Stateful(Protocol):
@@ -187,7 +181,7 @@ class Checkpointer:
         """
         self._owns_later_steps = True
 
-    def _prepare(self, step: int) -> tuple[Commit, list[TensorShard]]:
+    def _prepare(self, step: int) -> tuple[Commit, list[NamedShard]]:
         """Agree on the save's id and on who writes what.
 
         Wire: an all-reduce of one number; an all-gather of all rows where a rank's have changed.
@@ -214,7 +208,7 @@ class Checkpointer:
         commit = Commit(folder, disk, self._plan, step, save_id, values, self._is_kept)
         return commit, shards
 
-    def _state(self, step: int) -> tuple[list[TensorShard], list[ShardSpec], dict[str, Any]]:
+    def _state(self, step: int) -> tuple[list[NamedShard], list[ShardSpec], dict[str, Any]]:
         """Return this rank's shards, their specs, and plain values. Errors are on every rank."""
         later = [name for name in finished_saves(self.folder) if step_of(name) >= step]
         if later and not self._owns_later_steps:
@@ -293,6 +287,6 @@ def _spec(name: str, dtype: str, kind: Kind, extent: list[Any]) -> ShardSpec:
     return ShardSpec(name, dtype, kind, Extent.from_plain(extent))
 
 
-def _value(shard: TensorShard) -> Any:
+def _value(shard: NamedShard) -> Any:
     """Return a state as the optimizer keeps it."""
     return shard.tensor if shard.kind in ("elements", "whole") else shard.tensor.item()

@@ -19,41 +19,20 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.kept_by_torch import KERNEL_SETTINGS as KERNEL_SETTINGS
 from labkit.checkpoint.kept_by_torch import kept_by
 from labkit.checkpoint.plain_data import memory_of
-from labkit.combined import CombinedGPT
-from labkit.data_parallel.replica import Replica
-from labkit.optimizer import AdamState, AdamW, load_states, states_of
-from labkit.pipeline import PipelineGPT
-from labkit.precision import MasterWeights
-from labkit.tensor_parallel import REPLICATED, Sharding
-from labkit.tensor_parallel.gradients import parameters_with_shardings
-from labkit.zero import FullyShardedModule
-from labkit.zero.states import MASTER, ShardedStates
+from labkit.optimizer import AdamState, AdamW, OwnedFragment, fragments_of, load_fragments
+from labkit.shards import Extent, Kind, NamedShard, named_shards, require_rows
 
 Values = dict[str, Any]
-Kind = Literal["elements", "whole", "int", "float"]
-"""Kind of a value: elements that layouts shard, a tensor that none shards, or a Python number."""
-
-
-@dataclass(frozen=True, eq=False)
-class TensorShard:
-    """Some elements of a whole tensor, and this rank's memory of them."""
-
-    name: str
-    extent: Extent
-    tensor: Tensor
-    """Elements of the extent, row by row."""
-    kind: Kind = "elements"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +55,14 @@ class Contents:
         TypeError for an optimizer whose parameters are not the model's.
         """
         self._model, self.optimizer = model, optimizer
+        self._inner = getattr(optimizer, "optimizer", optimizer)  # of masters, as MasterWeights has
         self.states()
 
-    def tensors(self) -> list[TensorShard]:
+    def tensors(self) -> list[NamedShard]:
         """This rank's shards of the model's parameters and buffers, as they are now."""
-        return [replace(each, name=f"model.{each.name}") for each in shards_of(self._model)]
+        return [replace(each, name=f"model.{each.name}") for each in named_shards(self._model)]
 
-    def shards(self) -> list[TensorShard]:
+    def shards(self) -> list[NamedShard]:
         """Return all that this rank has to save now: an optimizer has no states before its first
         step."""
         of_states = [
@@ -95,38 +75,31 @@ class Contents:
 
     def states(self) -> list[StateOf]:
         """Return the optimizer's states, one for each tensor that it updates, in its order."""
-        by_id = {id(shard.tensor): shard for shard in shards_of(self._model)}
-        return [] if self.optimizer is None else list(_states(self.optimizer, by_id))
+        by_id = {id(shard.tensor): shard for shard in named_shards(self._model)}
+        owned = [] if self.optimizer is None else fragments_of(self.optimizer)
+        return [_state_of(fragment, by_id) for fragment in owned]
 
     def load_states(self, states: Sequence[Values]) -> None:
         """Give the optimizer these states, in the order of `states`. It keeps them, no copies."""
-        optimizer = self.optimizer
-        if isinstance(optimizer, ShardedStates):
-            optimizer.load_fragments(states)
-        elif isinstance(optimizer, MasterWeights):
-            pairs = zip(optimizer.masters, optimizer.parameters, strict=True)
-            for (master, parameter), values in zip(pairs, states, strict=True):
-                master.detach().copy_(values.pop(MASTER, parameter))
-            load_states(optimizer.optimizer, states)
-        elif optimizer is not None:
-            load_states(optimizer, states)
+        if self.optimizer is not None:
+            load_fragments(self.optimizer, states)
 
     def settings(self) -> list[Values]:
         """Return the optimizer's settings by group, such as the learning rate that a schedule has
         set."""
         return [
             {key: value for key, value in group.items() if key in _keys_of_settings(group)}
-            for group in _groups_of(self.optimizer)
+            for group in _groups_of(self._inner)
         ]
 
     def takes_settings(self, settings: Sequence[Values]) -> bool:
         """Return whether they have as many parameter groups, or one side has no optimizer."""
-        groups = _groups_of(self.optimizer)
+        groups = _groups_of(self._inner)
         return not groups or not settings or len(groups) == len(settings)
 
     def setting_of_another_kind(self, settings: Sequence[Values]) -> str:
         """Return a saved setting that this optimizer cannot have, with both values; "" for none."""
-        for group, saved in zip(_groups_of(self.optimizer), settings):
+        for group, saved in zip(_groups_of(self._inner), settings):
             for key in sorted(_keys_of_settings(group) & saved.keys()):
                 if not _is_of_kind(group[key], saved[key]):
                     return f"{key}={saved[key]!r:.80}, and this optimizer has {key}={group[key]!r}"
@@ -134,20 +107,17 @@ class Contents:
 
     def load_settings(self, settings: Sequence[Values]) -> None:
         """Give the optimizer these settings, group by group."""
-        for group, saved in zip(_groups_of(self.optimizer), settings):
+        for group, saved in zip(_groups_of(self._inner), settings):
             for key in _keys_of_settings(group) & saved.keys():
                 is_tuple = isinstance(group[key], tuple)
                 group[key] = tuple(saved[key]) if is_tuple else saved[key]
 
     @property
     def optimizer_name(self) -> str | None:
-        """Class of the optimizer that makes the states, with its module; None without one."""
-        inner = self.optimizer
-        if isinstance(inner, ShardedStates):
-            return inner.optimizer_name
-        if isinstance(inner, MasterWeights):
-            inner = inner.optimizer
-        return None if inner is None else f"{type(inner).__module__}.{type(inner).__qualname__}"
+        """The class of the optimizer that makes the states, with its module; None without one."""
+        inner, kind = self._inner, type(self._inner)
+        own = None if inner is None else f"{kind.__module__}.{kind.__qualname__}"
+        return getattr(inner, "optimizer_name", own)
 
     @property
     def required_states(self) -> frozenset[str]:
@@ -155,10 +125,7 @@ class Contents:
 
         A parameter has all of them after its first step, or none before it.
         """
-        inner = self.optimizer
-        if isinstance(inner, MasterWeights):
-            inner = inner.optimizer
-        if isinstance(inner, AdamW):
+        if isinstance(self._inner, AdamW):
             return frozenset(field.name for field in fields(AdamState))
         name = self.optimizer_name or ""
         kind = vars(torch.optim).get(name.rpartition(".")[2])
@@ -168,115 +135,35 @@ class Contents:
     @property
     def has_steps_on_device(self) -> bool:
         """Return whether torch's optimizer keeps its number of steps where the parameters are."""
-        groups = _groups_of(self.optimizer)
+        groups = _groups_of(self._inner)
         return any(group.get("fused") or group.get("capturable") for group in groups)
 
 
-def _states(optimizer: Any, by_id: Mapping[int, TensorShard]) -> Iterator[StateOf]:
-    if isinstance(optimizer, ShardedStates):
-        for fragment in optimizer.fragments():
-            shard = _shard_of(fragment.parameter, by_id)
-            _require_rows(shard.name, fragment.parameter)
-            extent = shard.extent.within(fragment.start, fragment.stop)
-            yield StateOf(shard.name, extent, fragment.target, fragment.values)
-    elif isinstance(optimizer, MasterWeights):
-        states = states_of(optimizer.optimizer)
-        pairs = zip(optimizer.parameters, optimizer.masters, strict=True)
-        for (parameter, master), values in zip(pairs, states, strict=True):
-            shard = _shard_of(parameter, by_id)
-            yield StateOf(shard.name, shard.extent, master, {**values, MASTER: master})
-    else:
-        for parameter, values in zip(_parameters_of(optimizer), states_of(optimizer), strict=True):
-            shard = _shard_of(parameter, by_id)
-            yield StateOf(shard.name, shard.extent, parameter, values)
-
-
-def _shard_of(parameter: Tensor, by_id: Mapping[int, TensorShard]) -> TensorShard:
-    if id(parameter) not in by_id:
+def _state_of(fragment: OwnedFragment, by_id: Mapping[int, NamedShard]) -> StateOf:
+    parameter, start, stop, target, values = fragment
+    shard = by_id.get(id(parameter))
+    if shard is None:
         raise TypeError(
             f"the optimizer updates a tensor of shape {tuple(parameter.shape)} that is no "
             "parameter of this model: give the model and the optimizer that belong together"
         )
-    return by_id[id(parameter)]
+    if target.shape != parameter.shape:
+        require_rows(shard.name, parameter)
+    return StateOf(shard.name, shard.extent.within(start, stop), target, values)
 
 
-def shards_of(model: nn.Module) -> Iterator[TensorShard]:
-    """Yield a model's parameters and saved buffers as shards of the serial model's, by its names.
-
-    Where replicas have buffers of their own, such as the averages of BatchNorm, a checkpoint has
-    those of the lowest rank, which torch's DDP broadcasts, too.
-    TypeError for a module that is cut by tensor parallelism within FullyShardedModule.
-    """
-    if isinstance(model, FullyShardedModule):
-        if any(
-            sharding.dim is not None for _, _, sharding in parameters_with_shardings(model.module)
-        ):
-            raise TypeError(
-                "a FullyShardedModule of a tensor-parallel model: its shards are ranges of a "
-                "rank's own rows, which no other layout has. Save from CombinedGPT, or shard the "
-                "optimizer's states with Zero1Optimizer instead"
-            )
-        for name, shard, form, start in model.named_shards():
-            _require_rows(name, form)
-            extent = Extent.whole(tuple(form.shape)).within(start, start + shard.numel())
-            yield TensorShard(name, extent, shard)
-        yield from _buffers_of(model.module)
-    elif isinstance(model, PipelineGPT):  # CombinedGPT is one
-        shardings = model.shardings() if isinstance(model, CombinedGPT) else {}
-        rank = model.mesh.tp.rank if isinstance(model, CombinedGPT) else 0
-        for name, parameter in model.gpt_parameters().items():
-            extent = _extent_of(parameter, shardings.get(name, REPLICATED), rank)
-            yield TensorShard(name, extent, parameter)
-        for stage in model.stages.values():
-            yield from _buffers_of(stage)
-    elif isinstance(model, Replica | nn.parallel.DistributedDataParallel):
-        yield from shards_of(model.module)
-    else:
-        rank = getattr(getattr(model, "group", None), "rank", 0)
-        found: dict[int, TensorShard] = {}  # a tied parameter under its first name only
-        for name, tensor, sharding in parameters_with_shardings(model):
-            found.setdefault(
-                id(tensor), TensorShard(name, _extent_of(tensor, sharding, rank), tensor)
-            )
-        yield from found.values()
-        yield from _buffers_of(model)
-
-
-def _buffers_of(model: nn.Module) -> Iterator[TensorShard]:
-    saved = model.state_dict(keep_vars=True)
-    for name, buffer in model.named_buffers():
-        if name in saved:
-            yield TensorShard(name, Extent.whole(tuple(buffer.shape)), buffer, "whole")
-
-
-def _require_rows(name: str, parameter: Tensor) -> None:
-    """Check that memory is row by row, since ZeRO counts in memory order and a checkpoint by
-    rows."""
-    if not parameter.is_contiguous():
-        raise ValueError(
-            f"{name} has the strides {parameter.stride()}, and its shards are cut in the order of "
-            "memory: make the parameter contiguous before the model is sharded"
-        )
-
-
-def _extent_of(parameter: Tensor, sharding: Sharding, rank: int) -> Extent:
-    if sharding.dim is None:
-        return Extent.whole(tuple(parameter.shape))
-    return Extent.of_dim(tuple(sharding.full_shape(parameter)), sharding.dim, sharding.ranges[rank])
-
-
-def _shard_of_state(state: StateOf, key: str, value: Any) -> TensorShard:
+def _shard_of_state(state: StateOf, key: str, value: Any) -> NamedShard:
     """Return the shard of a parameter's state. TypeError if ranks' parts cannot be joined."""
     name, target = f"optimizer.{state.parameter}.{key}", state.target
     if isinstance(value, Tensor):
         is_count = key == "step" and not value.dim()
         if value.shape == target.shape and not is_count:
-            return TensorShard(name, state.extent, value)
+            return NamedShard(name, state.extent, value)
         if not value.dim() or state.extent == Extent.whole(state.extent.shape):
-            return TensorShard(name, Extent.whole(tuple(value.shape)), value, "whole")
+            return NamedShard(name, Extent.whole(tuple(value.shape)), value, "whole")
     elif isinstance(value, int | float):
         kind: Kind = "float" if isinstance(value, float) else "int"
-        return TensorShard(name, Extent.whole(()), torch.tensor(value, dtype=_OF_KIND[kind]), kind)
+        return NamedShard(name, Extent.whole(()), torch.tensor(value, dtype=_OF_KIND[kind]), kind)
     raise TypeError(
         f"{name}: {value!r:.60} is neither a number nor a tensor of the parameter's shape, and "
         "this rank has a part of the parameter only: ranks' parts of it cannot be put together"
@@ -286,16 +173,8 @@ def _shard_of_state(state: StateOf, key: str, value: Any) -> TensorShard:
 _OF_KIND = {"int": torch.int64, "float": torch.float64}
 
 
-def _parameters_of(optimizer: Any) -> list[Tensor]:
-    if hasattr(optimizer, "param_groups"):
-        return [p for group in optimizer.param_groups for p in group["params"]]
-    return list(optimizer.parameters)
-
-
 def _groups_of(optimizer: Any) -> list[Values]:
     """Return the dicts in which an optimizer has its settings."""
-    if isinstance(optimizer, MasterWeights):
-        return _groups_of(optimizer.optimizer)
     if optimizer is None:
         return []
     return optimizer.param_groups if hasattr(optimizer, "param_groups") else [vars(optimizer)]
@@ -329,7 +208,7 @@ _PYTHON_BYTES = 8192
 """Longer than Python's random state as text, so that it has the same length in each save."""
 
 
-def random_states(rank: int, device: torch.device) -> list[TensorShard]:
+def random_states(rank: int, device: torch.device) -> list[NamedShard]:
     """Return the random states of this rank: of torch's generators and of Python's."""
     found = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
@@ -337,7 +216,7 @@ def random_states(rank: int, device: torch.device) -> list[TensorShard]:
     text = json.dumps(random.getstate()).encode().ljust(_PYTHON_BYTES)
     found["python"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     return [
-        TensorShard(f"rng.{rank}.{name}", Extent.whole(tuple(state.shape)), state, "whole")
+        NamedShard(f"rng.{rank}.{name}", Extent.whole(tuple(state.shape)), state, "whole")
         for name, state in found.items()
     ]
 

@@ -47,9 +47,8 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMe
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
 from labkit.checkpoint import dcp_metadata, torch_optimizers
-from labkit.checkpoint.contents import KERNEL_SETTINGS, Contents, Kind, TensorShard
+from labkit.checkpoint.contents import KERNEL_SETTINGS, Contents
 from labkit.checkpoint.dcp_metadata import UntrustedMetadata as UntrustedMetadata
-from labkit.checkpoint.extent import Extent, Overlap
 from labkit.checkpoint.loading import copy_back, fitting_shards, flat_on_cpu
 from labkit.checkpoint.manifest import (
     DTYPES,
@@ -63,7 +62,8 @@ from labkit.checkpoint.plain_data import agreed, result_or_error
 from labkit.checkpoint.whole_tensors import complete_here, whole_tensors
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.zero.states import MASTER
+from labkit.optimizer import MASTER
+from labkit.shards import Extent, Kind, NamedShard, Overlap
 
 _SETTING = re.compile(r"optim\.param_groups\.\d+\.\w+")
 
@@ -250,7 +250,7 @@ class _Chunks(dcp.DefaultLoadPlanner):
     FileSystemReader asks for memory for one chunk after the other, and gives it back filled.
     """
 
-    def __init__(self, shards: Mapping[str, TensorShard], metadata: dcp.Metadata) -> None:
+    def __init__(self, shards: Mapping[str, NamedShard], metadata: dcp.Metadata) -> None:
         """shards: this rank's, by the names that DCP has."""
         super().__init__()
         self.buffers = {name: flat_on_cpu(shard.tensor) for name, shard in shards.items()}

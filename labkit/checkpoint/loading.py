@@ -24,9 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.checkpoint.contents import Contents, StateOf, TensorShard
+from labkit.checkpoint.contents import Contents, StateOf
 from labkit.checkpoint.disk import checksum_of, read_into
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
     TORCH_DTYPES,
     Damaged,
@@ -40,7 +39,8 @@ from labkit.checkpoint.manifest import (
 )
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
 from labkit.comm import Group
-from labkit.zero.states import MASTER
+from labkit.optimizer import MASTER
+from labkit.shards import Extent, NamedShard
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
 
 def fitting_shards(
     manifest: Manifest, contents: Contents, group: Group
-) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
+) -> tuple[list[NamedShard], list[dict[str, NamedShard]]]:
     """Return this rank's `wanted_shards`; DoesNotFit, on every rank, if one's do not fit.
 
     Also where the checkpoint has parameters that no rank has.
@@ -224,7 +224,7 @@ def fitting_shards(
 
 def wanted_shards(
     manifest: Manifest, contents: Contents
-) -> tuple[list[TensorShard], list[dict[str, TensorShard]]]:
+) -> tuple[list[NamedShard], list[dict[str, NamedShard]]]:
     """Return this rank's shards to fill, and those of the optimizer by tensor and state.
 
     DoesNotFit for names, shapes or dtypes of another model, and for another kind of optimizer.
@@ -268,10 +268,10 @@ def wanted_shards(
     return shards, states
 
 
-def empty_shard(name: str, record: TensorRecord) -> TensorShard:
+def empty_shard(name: str, record: TensorRecord) -> NamedShard:
     """Return a new tensor for all of a saved one."""
     tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="cpu")
-    return TensorShard(name, Extent.whole(record.shape), tensor, record.kind)
+    return NamedShard(name, Extent.whole(record.shape), tensor, record.kind)
 
 
 def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, TensorRecord]]:
@@ -284,7 +284,7 @@ def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, TensorRecord
     return found
 
 
-def _empty_state(state: StateOf, key: str, record: TensorRecord, contents: Contents) -> TensorShard:
+def _empty_state(state: StateOf, key: str, record: TensorRecord, contents: Contents) -> NamedShard:
     name, dtype = f"optimizer.{state.parameter}.{key}", TORCH_DTYPES[record.dtype]
     is_count = key == "step" and not record.shape
     device = "cpu" if is_count and not contents.has_steps_on_device else state.target.device
@@ -292,7 +292,7 @@ def _empty_state(state: StateOf, key: str, record: TensorRecord, contents: Conte
     if record.kind == "elements":
         shape, extent = tuple(state.target.shape), state.extent
     tensor = torch.empty(shape, dtype=dtype, device=device)
-    shard = TensorShard(name, extent, tensor, record.kind)
+    shard = NamedShard(name, extent, tensor, record.kind)
     _require_fits(shard, record)
     if (
         key in contents.required_states
@@ -304,7 +304,7 @@ def _empty_state(state: StateOf, key: str, record: TensorRecord, contents: Conte
     return shard
 
 
-def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
+def _require_fits(shard: NamedShard, record: TensorRecord | None) -> None:
     if record is None:
         raise DoesNotFit(f"{shard.name} is not in the checkpoint, which is of another model")
     if record.shape != shard.extent.shape:
@@ -320,7 +320,7 @@ def _require_fits(shard: TensorShard, record: TensorRecord | None) -> None:
         )
 
 
-def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
+def plan_reads(manifest: Manifest, shards: Sequence[NamedShard]) -> list[Read]:
     """Return the reads for these shards: each element once, and nothing else."""
     reads = []
     for number, shard in enumerate(shards):
@@ -334,7 +334,7 @@ def plan_reads(manifest: Manifest, shards: Sequence[TensorShard]) -> list[Read]:
     return reads
 
 
-def fill(found: Found, shards: Sequence[TensorShard], group: Group) -> int:
+def fill(found: Found, shards: Sequence[NamedShard], group: Group) -> int:
     """Fill the shards' tensors. Returns how many bytes of files this rank has needed.
 
     Damaged, on every rank, if a file cannot be read any more, which `verify` could read: some
@@ -366,7 +366,7 @@ def flat_on_cpu(x: Tensor) -> Tensor:
     return torch.empty(x.numel(), dtype=x.dtype, device="cpu")
 
 
-def copy_back(shards: Sequence[TensorShard], buffers: Sequence[Tensor]) -> None:
+def copy_back(shards: Sequence[NamedShard], buffers: Sequence[Tensor]) -> None:
     """Copy each buffer of `flat_on_cpu` into its shard's tensor, where it is not the tensor."""
     with torch.no_grad():
         for shard, buffer in zip(shards, buffers, strict=True):

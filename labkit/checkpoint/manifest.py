@@ -34,8 +34,7 @@ from typing import Any, get_args
 
 import torch
 
-from labkit.checkpoint.contents import Kind
-from labkit.checkpoint.extent import Extent
+from labkit.shards import Extent, Kind
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"

@@ -31,9 +31,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from labkit.checkpoint.contents import Kind, TensorShard
 from labkit.checkpoint.disk import Disk, Entry, Written, write_rank_file
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.manifest import (
     DTYPES,
     MANIFEST,
@@ -51,6 +49,7 @@ from labkit.checkpoint.manifest import (
 )
 from labkit.checkpoint.plain_data import agreed, gather_plain, memory_of, result_or_error
 from labkit.comm import Group
+from labkit.shards import Extent, Kind, NamedShard
 
 SPLIT_BYTES = 1 << 20
 """Replicas share the writing of tensors from this size on; smaller ones are one rank's."""
@@ -98,7 +97,7 @@ class Plan:
         return self.rows[rank][share.shard].extent.within(share.start, share.stop)
 
 
-def spec_of(shard: TensorShard) -> ShardSpec:
+def spec_of(shard: NamedShard) -> ShardSpec:
     """Return a shard without its tensor. TypeError for a dtype that safetensors does not have."""
     if shard.tensor.dtype not in DTYPES:
         raise TypeError(f"{shard.name} is {shard.tensor.dtype}, which safetensors does not have")
@@ -161,7 +160,7 @@ def _each_element_once(holders: Mapping[ShardSpec, list[tuple[int, int]]]) -> li
 
 
 def tensors_to_write(
-    plan: Plan, rank: int, shards: Sequence[TensorShard]
+    plan: Plan, rank: int, shards: Sequence[NamedShard]
 ) -> list[tuple[Header, Tensor]]:
     """Return the tensors that a rank writes: flat, and views of its shards if these are contiguous.
 
@@ -187,7 +186,7 @@ def make_room(disk: Disk, path: Path) -> None:
 
 
 def write_own(
-    disk: Disk, path: Path, plan: Plan, rank: int, shards: Sequence[TensorShard]
+    disk: Disk, path: Path, plan: Plan, rank: int, shards: Sequence[NamedShard]
 ) -> Written:
     """Write a rank's file from the tensors' own memory. OSError."""
     make_room(disk, path)

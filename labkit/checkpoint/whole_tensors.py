@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from labkit.checkpoint.contents import Contents
 from labkit.checkpoint.disk import read_into
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.loading import (
     Found,
     OpenFiles,
@@ -50,6 +49,7 @@ from labkit.checkpoint.plain_data import agreed, memory_of, result_or_error
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.model import GPT, GPTConfig, parameter_shapes
+from labkit.shards import Extent
 
 MOST_CONTEXT = 1 << 24
 """Tokens: with rotary positions no parameter bounds a context."""

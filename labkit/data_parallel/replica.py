@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.comm.operation import verb
+from labkit.shards import NamedShard, named_shards
 
 _SHARDED = "_is_sharded_by_labkit"
 
@@ -201,6 +202,10 @@ class Replica(nn.Module):
     def trainable_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that are not frozen, by name; a tied one once."""
         return trainable_parameters(self.module)
+
+    def named_shards(self) -> Iterator[NamedShard]:
+        """Yield the shards of the module, for a checkpoint."""
+        return named_shards(self.module)
 
     def label_of(self, what: str) -> str:
         """Return a message's label, which differs between modules that are wrapped side by side."""

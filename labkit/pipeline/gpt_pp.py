@@ -21,7 +21,8 @@ Exact, by dynamic programming over the number of layers and of stages:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from math import inf
@@ -41,6 +42,7 @@ from labkit.pipeline.executor import Pipeline, WeightedLoss
 from labkit.pipeline.op import Row, Schedule, plan
 from labkit.pipeline.schedules import one_f_one_b
 from labkit.pipeline.simulation import plain
+from labkit.shards import NamedShard, named_shards
 from labkit.train import TrainConfig, Trained, fit
 
 TIED = "embedding.token.weight"
@@ -147,6 +149,12 @@ class PipelineGPT(nn.Module):
             for name, parameter in stage.named_parameters():
                 found[TIED if name == "head.weight" else name] = parameter
         return found
+
+    def named_shards(self) -> Iterator[NamedShard]:
+        """Yield this rank's parameters and buffers by their names in GPT, for a checkpoint."""
+        of_stages = (shard for stage in self.stages.values() for shard in named_shards(stage))
+        found = {TIED if x.name == "head.weight" else x.name: x for x in of_stages}
+        return (replace(shard, name=name) for name, shard in found.items())
 
     def whole_parameters(self) -> list[tuple[str, Tensor]]:
         """Return GPT's parameters by name, on the meta device, in the same order on all ranks."""

@@ -40,6 +40,7 @@ from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.global_norm import as_part
+from labkit.shards import Extent
 from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
 
 
@@ -77,6 +78,13 @@ class Sharding:
         if self.dim is not None:
             shape[self.dim] = max(part.stop for part in self.ranges)
         return torch.Size(shape)
+
+    def extent(self, share: Tensor, rank: int) -> Extent:
+        """Return which elements of the full tensor a rank's share is."""
+        shape = tuple(self.full_shape(share))
+        if self.dim is None:
+            return Extent.whole(shape)
+        return Extent.of_dim(shape, self.dim, self.ranges[rank])
 
     def gather(self, share: Tensor, group: Group) -> Tensor:
         """Return the whole tensor, on every rank, from all ranks' shares.

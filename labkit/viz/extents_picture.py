@@ -21,7 +21,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from labkit.checkpoint.extent import Extent
+from labkit.shards import Extent
 from labkit.viz import style
 from labkit.viz.style import Picture
 

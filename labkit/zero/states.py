@@ -23,11 +23,11 @@ from labkit.collectives.backend import own_part
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.global_norm import PartOfGradient
+from labkit.optimizer import MASTER, OwnedFragment
 from labkit.zero.flat import Flat, Fragment, by_elements, by_parameters, flattened
 from labkit.zero.optimizer_within import Groups, Inner, Member, by_kind, takes_fragments
 from labkit.zero.state_dict import State, copied, gathered, is_sharded, merged, part_of
 
-MASTER = "master"
 _NOT_SETTINGS = ("params", "param_names")
 
 
@@ -123,18 +123,6 @@ class Shard:
             "stop": fragment.within.stop,
             "is_whole": self.flat.layout.keeps_whole,
         }
-
-
-class OwnedFragment(NamedTuple):
-    """Elements `start` to `stop` of a parameter, which this rank's optimizer updates."""
-
-    parameter: Tensor
-    start: int
-    stop: int
-    target: Tensor
-    """The tensor that is updated: a view of these elements, or their master."""
-    values: State
-    """The optimizer's states of them, and their master under `MASTER` where there is one."""
 
 
 class ShardedStates(Groups):

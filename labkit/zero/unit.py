@@ -33,6 +33,7 @@ from labkit.data_parallel.replica import mark_sharded, require_plain_numbers
 from labkit.global_norm import PartOfGradient
 from labkit.memory import announce
 from labkit.optimizer import mark_replaced
+from labkit.shards import Extent, NamedShard, require_rows
 from labkit.zero.flat import by_elements, flattened, is_divided_before
 
 NONE = -0.0
@@ -288,13 +289,16 @@ class FlatParameter:
         for parameter, is_trainable in zip(self.parameters, now, strict=True):
             parameter.requires_grad_(is_trainable)
 
-    def places(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
-        """Yield each parameter's name, this rank's part, its form, and where the part begins."""
+    def named_shards(self) -> Iterator[NamedShard]:
+        """Yield this rank's part of each parameter. ValueError for one that is not cut row by row."""
         starts = {f.number: f.within.start for f in self._flat.fragments(self._how.group.rank)}
         for number, (name, shard, form) in enumerate(
             zip(self.names, self.shards, self._flat.forms, strict=True)
         ):
-            yield name, shard, form, starts.get(number, 0)
+            require_rows(name, form)
+            start = starts.get(number, 0)
+            whole = Extent.whole(tuple(form.shape))
+            yield NamedShard(name, whole.within(start, start + shard.numel()), shard)
 
     def whole(self) -> dict[str, Tensor]:
         """Return all parameters by name, in the dtype of the shards; copies."""

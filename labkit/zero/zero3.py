@@ -61,6 +61,7 @@ from labkit.data_parallel.replica import (
 )
 from labkit.global_norm import clip
 from labkit.optimizer import require_in_use
+from labkit.shards import NamedShard, saved_buffers
 from labkit.zero.flat import require_floating
 from labkit.zero.optimizer_within import takes_fragments
 from labkit.zero.passes import Passes
@@ -226,15 +227,21 @@ class FullyShardedModule(nn.Module):
         for flat in self._flats:
             flat.load(parameters)
 
-    def named_shards(self) -> Iterator[tuple[str, nn.Parameter, Tensor, int]]:
-        """Yield each parameter's name, this rank's part, the whole's form, and where the part
-        begins.
+    def named_shards(self) -> Iterator[NamedShard]:
+        """Yield this rank's part of each parameter, and the module's buffers, for a checkpoint.
 
-        The form is an empty tensor on the device "meta", of the parameter's shape and strides.
-        Elements are counted in the order of its memory. Frozen parameters are there, too.
+        Frozen parameters are there, too. TypeError for a module that is cut by tensor parallelism.
         """
+        layers = [getattr(each, "shardings", {}) for each in self.module.modules()]
+        if any(sharding.dim is not None for each in layers for sharding in each.values()):
+            raise TypeError(
+                "a FullyShardedModule of a tensor-parallel model: its shards are ranges of a "
+                "rank's own rows, which no other layout has. Save from CombinedGPT, or shard the "
+                "optimizer's states with Zero1Optimizer instead"
+            )
         for flat in self._flats:
-            yield from flat.places()
+            yield from flat.named_shards()
+        yield from saved_buffers(self.module)
 
     @property
     def shards(self) -> list[Tensor]:

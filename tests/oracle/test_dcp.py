@@ -18,11 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit import run
 from labkit.checkpoint import Checkpointer, Damaged, DoesNotFit, read_tensors
-from labkit.checkpoint.contents import TensorShard
 from labkit.checkpoint.dcp import UntrustedMetadata, _Chunks, load_dcp, save_as_dcp
-from labkit.checkpoint.extent import Extent
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import AdamW
+from labkit.shards import Extent, NamedShard
 from labkit.tensor_parallel import parallelize
 from labkit.zero import FullyShardedModule, Zero1Optimizer
 
@@ -195,10 +194,10 @@ def test_labkit_loads_what_fsdp2_saved_into_any_layout(torchs, tmp_path):
 def test_a_rank_reads_the_chunks_that_it_needs_and_no_others(torchs):
     """Of ZeRO-3 on 2 ranks, whose shards are cut elsewhere than the rows of FSDP2."""
     reader = dcp.FileSystemReader(torchs[0] / "1")
-    shard = TensorShard("0", Extent.whole((5, 7)).within(18, 35), torch.empty(17))
+    shard = NamedShard("0", Extent.whole((5, 7)).within(18, 35), torch.empty(17))
     chunks = _Chunks({"model.0.weight": shard}, reader.read_metadata())
     assert [list(item.lengths) for item in chunks.plan.items] == [[3, 7], [2, 7]]
-    shard = TensorShard("0", Extent.whole((5, 7)).within(21, 35), torch.empty(14))
+    shard = NamedShard("0", Extent.whole((5, 7)).within(21, 35), torch.empty(14))
     chunks = _Chunks({"model.0.weight": shard}, reader.read_metadata())
     assert [list(item.storage_index.offset) for item in chunks.plan.items] == [[3, 0]]
 

@@ -15,7 +15,9 @@ from labkit.checkpoint.plain import load_shard, save_shards
 from labkit.checkpoint.whole_tensors import read_tensors
 from labkit.data_parallel import DDP
 from labkit.mesh import Mesh
+from labkit.optimizer import OwnedFragment
 from labkit.precision import MasterWeights
+from labkit.shards import Extent, NamedShard
 from labkit.tensor_parallel import parallelize
 from labkit.zero import FullyShardedModule, Zero1Optimizer, Zero2Optimizer
 from tests.an_example import load_example
@@ -235,6 +237,59 @@ def test_a_rank_reads_the_bytes_that_it_needs_and_no_others(resharded):
     for of_rank, _ in resharded:
         for (saved, other), (num_read, num_told, num_needed) in of_rank.items():
             assert num_read == num_told == num_needed, (saved, other)
+
+
+class Columns(nn.Module):
+    """A strategy that labkit does not have: a rank holds every n-th column of a matrix, as rows."""
+
+    def __init__(self, whole, group):
+        super().__init__()
+        self.rank, self.columns = group.rank, range(group.rank, whole.shape[1], group.size)
+        self.rows = nn.ParameterList(whole[:, [c]].T.clone() for c in self.columns)
+        self.shape = tuple(whole.shape)
+
+    def named_shards(self):
+        for column, row in zip(self.columns, self.rows, strict=True):
+            yield NamedShard("w", Extent.of_dim(self.shape, 1, range(column, column + 1)), row.T)
+
+
+class Halves:
+    """An optimizer that updates a part of its parameter on each rank, and keeps its momentum."""
+
+    def __init__(self, parameter, group):
+        self.numels = [parameter.numel() * r // group.size for r in (group.rank, group.rank + 1)]
+        self.parameter, self.momentum = parameter, None
+
+    def fragments(self):
+        start, stop = self.numels
+        values = {} if self.momentum is None else {"momentum": self.momentum}
+        part = self.parameter.detach().flatten()[start:stop]
+        return [OwnedFragment(self.parameter, start, stop, part, values)]
+
+    def load_fragments(self, states):
+        self.momentum = states[0].get("momentum")
+
+
+def saves_its_own(world, folder):
+    """Save with a strategy and an optimizer of this file, and load on other ranks and layouts."""
+    whole, momentum = torch.arange(35.0).view(5, 7), torch.arange(35.0) / 3
+    Checkpointer(folder / "columns", Columns(whole, world), None, world).save(1)
+    plain = nn.Module()
+    plain.w = nn.Parameter(torch.zeros(5, 7))
+    Checkpointer(folder / "columns", plain, None, world).load()
+    alone = world.split(world.rank)
+    columns = Columns(torch.zeros(5, 7), alone)
+    Checkpointer(folder / "columns", columns, None, alone).load()
+    one, other = Halves(plain.w, world), Halves(plain.w, alone)
+    one.momentum = momentum[slice(*one.numels)].clone()
+    Checkpointer(folder / "halves", plain, one, world).save(1)
+    Checkpointer(folder / "halves", plain, other, alone).load()
+    is_equal = [torch.equal(plain.w, whole), torch.equal(torch.cat([*columns.rows]).T, whole)]
+    return [*is_equal, torch.equal(other.momentum, momentum)]
+
+
+def test_a_strategy_that_checkpoints_do_not_know_is_saved_and_loaded(tmp_path):
+    assert run(saves_its_own, 3, (tmp_path,)).values == [[True] * 3] * 3
 
 
 def loads_plain(world, odd, gpt, out):

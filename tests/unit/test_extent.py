@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.checkpoint.extent import Extent
+from labkit.shards import Extent
 
 
 @st.composite

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # Bottom to top. `from labkit import run` counts as launch, which is where it comes from.
 ROOMS = """
     lazy arguments interrupts comm doctor copies launch hosts collectives mesh gpt_config model data
-    optimizer large_batch global_norm train memory data_parallel zero precision recompute
+    optimizer shards large_batch global_norm train memory data_parallel zero precision recompute
     tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving calc
     profile inject viz measure progress grade interview course notebook cli
 """.split()

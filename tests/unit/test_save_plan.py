@@ -2,8 +2,8 @@
 
 import pytest
 
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.saving import SPLIT_BYTES, ShardSpec, make_plan
+from labkit.shards import Extent
 
 SHAPE = (4112,)
 

@@ -5,8 +5,8 @@ from matplotlib.colors import to_hex
 
 from labkit import viz
 from labkit.checkpoint.disk import RecordedDisk
-from labkit.checkpoint.extent import Extent
 from labkit.checkpoint.power_cut import cuts, operations
+from labkit.shards import Extent
 from labkit.viz import style
 
 WHOLE = Extent.whole((4, 6))

@@ -1,4 +1,8 @@
-"""Extents: the elements of a whole tensor that a rank holds, and where two of them overlap.
+"""Shards: which elements of whole, named tensors a rank holds, and where two shards overlap.
+
+A strategy that holds its parameters in another form than a plain module has a method
+`named_shards()`, which yields a NamedShard for each of them. `named_shards(model)` asks it. So a
+checkpoint, or whatever else moves parameters between layouts, knows no strategy by name.
 
 Every strategy's shard is a box of the whole tensor, or a range of the elements of a box, counted
 row by row. Tensor parallelism cuts boxes, ZeRO cuts ranges, and ZeRO over tensor parallelism cuts
@@ -16,12 +20,15 @@ and 10, then 14 and 15. Two extents overlap if their runs do, for any two layout
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Kind = Literal["elements", "whole", "int", "float"]
+"""Elements that a layout cuts; a tensor that no layout cuts; a number of Python's."""
 
 
 class Overlap(NamedTuple):
@@ -136,3 +143,57 @@ class Extent:
 def _strides(shape: tuple[int, ...]) -> list[int]:
     """Return the strides, in elements, of a contiguous tensor of this shape."""
     return [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+
+
+@dataclass(frozen=True, eq=False)
+class NamedShard:
+    """Some elements of a whole tensor, by its name in the serial model, as this rank has them."""
+
+    name: str
+    extent: Extent
+    tensor: Tensor
+    """As many elements as the extent, row by row."""
+    kind: Kind = "elements"
+
+
+def named_shards(model: nn.Module) -> Iterator[NamedShard]:
+    """Yield a model's parameters and saved buffers as shards of the serial model's, by its names.
+
+    A model without a method of this name holds its parameters whole, a tied one under its first
+    name, or sharded as its layers say in `shardings`, over the ranks of its `group`.
+    Where replicas have buffers of their own, such as the averages of BatchNorm, a checkpoint has
+    those of the lowest rank, which torch's DDP broadcasts, too.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    own: Callable[[], Iterator[NamedShard]] | None = getattr(model, "named_shards", None)
+    if own is not None:
+        yield from own()
+        return
+    rank = getattr(getattr(model, "group", None), "rank", 0)
+    found: dict[int, NamedShard] = {}
+    for path, module in model.named_modules():
+        shardings = getattr(module, "shardings", {})
+        for name, x in module.named_parameters(path, recurse=False):
+            sharding = shardings.get(name.rpartition(".")[2])
+            extent = Extent.whole(tuple(x.shape)) if sharding is None else sharding.extent(x, rank)
+            found.setdefault(id(x), NamedShard(name, extent, x))
+    yield from found.values()
+    yield from saved_buffers(model)
+
+
+def saved_buffers(model: nn.Module) -> Iterator[NamedShard]:
+    """Yield the buffers that a state_dict has, whole."""
+    saved = model.state_dict(keep_vars=True)
+    for name, buffer in model.named_buffers():
+        if name in saved:
+            yield NamedShard(name, Extent.whole(tuple(buffer.shape)), buffer, "whole")
+
+
+def require_rows(name: str, parameter: Tensor) -> None:
+    """ZeRO counts elements in the order of memory, and an extent counts them row by row."""
+    if not parameter.is_contiguous():
+        raise ValueError(
+            f"{name} has the strides {parameter.stride()}, and its shards are cut in the order of "
+            "memory: make the parameter contiguous before the model is sharded"
+        )
