@@ -32,7 +32,7 @@ Functions = set[tuple[str, str, int, int]]
 """(file below labkit/, name, first line, number of lines)"""
 
 # Files that everything uses: checks of arguments, the model and data of all strategies.
-EVERYWHERE = ("__init__.py", "arguments.py", "interrupts.py", "copies.py")
+EVERYWHERE = ("__init__.py", "arguments.py", "interrupts.py", "copies.py", "lazy.py")
 MODEL = ("gpt_config.py", "model.py", "data.py", "optimizer.py", "train.py")
 RANKS = ("comm", "launch", "doctor")
 
@@ -233,6 +233,46 @@ def plain_ring_attention(world: Any) -> None:
     ring_attention(x, x, x, 4, world)
 
 
+def plain_pipeline(world: Any) -> None:
+    """Two stages, four microbatches."""
+    import torch
+    from torch.nn.functional import mse_loss
+
+    from labkit.pipeline.plain import pipeline_step
+
+    pipeline_step(torch.nn.Linear(4, 4), mse_loss, torch.ones(7, 4), torch.ones(7, 4), 4, world)
+
+
+def plain_experts(world: Any) -> None:
+    """An expert on each rank."""
+    import torch
+
+    from labkit.moe.plain import switch_layer
+
+    switch_layer(torch.ones(3, 4), torch.ones(2, 4), {world.rank: torch.nn.Linear(4, 4)}, world)
+
+
+def plain_checkpoint(world: Any) -> None:
+    """Save a shard of two, and load it."""
+    import torch
+
+    from labkit.checkpoint import Disk
+    from labkit.checkpoint.plain import load_shard, save_shards
+
+    folder = Path(os.environ["LABKIT_PATHS"], "plain")
+    loaded = load_shard(folder, world)
+    save_shards(Disk(), folder, loaded[0] + 1 if loaded else 1, torch.ones(3), world)
+
+
+def plain_serving() -> None:
+    """Two prompts, one at a time."""
+    from labkit.model import GPT, GPTConfig
+    from labkit.serving.plain import generate
+
+    config = GPTConfig(vocab=31, context=16, num_layers=1, hidden=12, num_heads=3, ffn=22)
+    generate(GPT(config), [[1, 2, 3], [4]], [2, 3], 1)
+
+
 def launch() -> None:
     """The driver's side alone."""
     from labkit import run
@@ -290,12 +330,16 @@ PATHS = {
     "plain_zero1": ReadingPath("plain ZeRO-1", 1, plain_zero1, RANKS),
     "plain_zero3": ReadingPath("plain ZeRO-3", 1, plain_zero3, RANKS),
     "zero3": ReadingPath("ZeRO-3, wrap and a step", 5, zero3, RANKS),
+    "plain_pipeline": ReadingPath("plain 1F1B", 1, plain_pipeline, RANKS),
     "one_f_one_b": ReadingPath("a 1F1B step", 5, one_f_one_b, RANKS),
     "plain_tensor_parallel": ReadingPath("plain column and row", 1, plain_tensor_parallel, RANKS),
     "tensor_parallel": ReadingPath("column and row", 2, tensor_parallel, RANKS),
     "plain_ring_attention": ReadingPath("plain ring attention", 1, plain_ring_attention, RANKS),
     "launch": ReadingPath("run()", 6, launch, ("comm", "doctor"), on_ranks=False),
+    "plain_experts": ReadingPath("plain experts", 1, plain_experts, RANKS),
+    "plain_checkpoint": ReadingPath("plain checkpoint, disk", 2, plain_checkpoint, RANKS),
     "checkpoint": ReadingPath("saved and loaded", 6, checkpoint, (*RANKS, "data_parallel")),
+    "plain_serving": ReadingPath("plain serving", 1, plain_serving, on_ranks=False),
     "request": ReadingPath("a served request", 6, request, on_ranks=False),
     "check": ReadingPath("a check", 7, check, RANKS, on_ranks=False),
     "card": ReadingPath("a card in a sitting", 6, card, on_ranks=False),

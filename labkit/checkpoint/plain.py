@@ -56,5 +56,5 @@ def load_shard(folder: Path, group: Group) -> tuple[int, torch.Tensor] | None:
         return None
     step, size = commit[0], int(commit[1])
     files = [folder / f"{step}" / f"{rank}" / f"step-{step:08d}" for rank in range(size)]
-    whole = torch.frombuffer(b"".join(file.read_bytes() for file in files), dtype=torch.float32)
-    return step, whole.tensor_split(group.size)[group.rank].clone()
+    whole = bytearray().join(file.read_bytes() for file in files)
+    return step, torch.frombuffer(whole, dtype=torch.float32).tensor_split(group.size)[group.rank]
