@@ -106,7 +106,7 @@ MASTER = "master"
 
 
 def fragments_of(optimizer: Any) -> list[OwnedFragment]:
-    """Return what an optimizer updates on this rank, in its order: all its parameters, or fragments."""
+    """Return what an optimizer updates on this rank, in its order: whole parameters, or parts."""
     if hasattr(optimizer, "fragments"):
         return list(optimizer.fragments())
     groups = getattr(optimizer, "param_groups", None) or [{"params": optimizer.parameters}]

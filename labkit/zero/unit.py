@@ -290,7 +290,7 @@ class FlatParameter:
             parameter.requires_grad_(is_trainable)
 
     def named_shards(self) -> Iterator[NamedShard]:
-        """Yield this rank's part of each parameter. ValueError for one that is not cut row by row."""
+        """Yield this rank's part of each parameter. ValueError for one that has other strides."""
         starts = {f.number: f.within.start for f in self._flat.fragments(self._how.group.rank)}
         for number, (name, shard, form) in enumerate(
             zip(self.names, self.shards, self._flat.forms, strict=True)
