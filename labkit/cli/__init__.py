@@ -60,8 +60,8 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        told = f"labkit: {package} is not installed: pip install 'labkit[{EXTRAS[package]}]'"
-        print(told, file=sys.stderr)
+        report = f"labkit: {package} is not installed: pip install 'labkit[{EXTRAS[package]}]'"
+        print(report, file=sys.stderr)
         sys.exit(2)
     except ImportError as error:
         # torch's own code makes one of a Ctrl-C that comes while it is imported.

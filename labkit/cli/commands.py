@@ -83,7 +83,7 @@ COMMANDS = {
         "new.new": "Start something new: see docs/.",
     },
 }
-"""What `labkit --help` lists, by group: a command's module and function in labkit.cli, and the
+"""The commands of `labkit --help` by group: a command's module and function in labkit.cli, and the
 first paragraph of the function's docstring.
 """
 

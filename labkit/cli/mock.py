@@ -39,8 +39,8 @@ def mock(
         raise typer.BadParameter(f"--{str(error).replace('=', ' ', 1)}") from None
     console().print(Text(f"{asking.planned(interview.plan)}."))
     if minutes >= WITH_EXERCISE and not find_workspace().has_learners_files:
-        told = "There is no exercise in it: for one, start it in a folder of the course."
-        console().print(Text(f"{told}\n{course.HOW_TO_MAKE_ONE}", style="yellow"))
+        shown_text = "There is no exercise in it: for one, start it in a folder of the course."
+        console().print(Text(f"{shown_text}\n{course.HOW_TO_MAKE_ONE}", style="yellow"))
     status = 0
     try:
         while (item := interview.next_item) is not None:
@@ -58,8 +58,8 @@ def mock(
         try:
             write_report(report, file, replace=True)
         except OSError as error:
-            told = f"The report is not in {file}: {error.strerror}"
-            console().print(Text(told, style="red"), soft_wrap=True)
+            shown_text = f"The report is not in {file}: {error.strerror}"
+            console().print(Text(shown_text, style="red"), soft_wrap=True)
             status = status or 1
         else:
             console().print(Text(f"The report is in {file}"), soft_wrap=True)

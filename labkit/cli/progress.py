@@ -37,22 +37,22 @@ def progress() -> None:
         out.print(Text(f"Next: {_next(found)}"))
     else:
         out.print(Text("Mastery needs the package fsrs: pip install fsrs", style="yellow"))
-    begun = [row for row in found.exercises if row.is_begun]
-    if begun:
-        out.print(_exercise_table(begun))
-    not_begun = len(found.exercises) - len(begun)
-    out.print(Text(f"Exercises not started: {not_begun}; `labkit list` shows them"))
+    started = [row for row in found.exercises if row.is_started]
+    if started:
+        out.print(_exercise_table(started))
+    not_started = len(found.exercises) - len(started)
+    out.print(Text(f"Exercises not started: {not_started}; `labkit list` shows them"))
     if not find_workspace().has_learners_files:
         out.print(Text(f"To work on them: {HOW_TO_MAKE_ONE}"))
     for what, tally in (("Predictions", found.predictions), ("Votes on claims", found.votes)):
         if tally.num_judged:
             out.print(Text(f"{what}: {_right(tally)}"))
     if found.drills:
-        told = (f"{group} {_right(tally)}" for group, tally in found.drills.items())
-        out.print(Text(f"Drills: {', '.join(told)}"))
+        listed = (f"{group} {_right(tally)}" for group, tally in found.drills.items())
+        out.print(Text(f"Drills: {', '.join(listed)}"))
     for each in found.interviews[:_MOST_INTERVIEWS]:
-        told_when = f"{datetime.fromtimestamp(each.at_s):%Y-%m-%d}"
-        out.print(Text(f"Mock interview of {told_when}: {_score(each)}"))
+        day = f"{datetime.fromtimestamp(each.at_s):%Y-%m-%d}"
+        out.print(Text(f"Mock interview of {day}: {_score(each)}"))
 
 
 def export(

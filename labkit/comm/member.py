@@ -192,7 +192,7 @@ class Member(NamedSpans):
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group: Any = staging.through_host(process_group, device)
-        self._of_torch: dist.ProcessGroup | None = process_group  # what all operations end in
+        self._of_torch: dist.ProcessGroup | None = process_group  # the end of all operations
         self.rank = process_group.rank()
         self._throttle = throttle
         if throttle is not None:

@@ -116,7 +116,7 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
         str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
         for group, name in c10d._world.pg_names.items()
     }
-    told = [
+    names = [
         each
         for each in entries
         if has_foreign and not (only_active and (each["retired"] or _is_ours(each)))
@@ -125,8 +125,8 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
         "enqueued": {_title(each): enqueued.get(str(each["pg_id"]), 0) for each in entries},
-        "operations": [_foreign(entry, members.get(_group_of(entry), [])) for entry in told],
-        "awaited": _awaited(told),
+        "operations": [_foreign(entry, members.get(_group_of(entry), [])) for entry in names],
+        "awaited": _awaited(names),
         "has_handlers": _has_handlers(),
     }
     part = path.with_suffix(".part")
@@ -266,8 +266,12 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [(f.f_code.co_filename, f.f_code.co_name, n) for f, n in traceback.walk_stack(frame)]
     for number, entry in enumerate(entries):
-        begun = [(each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])]
-        is_here = begun[1:] == here[1 : len(begun)] and begun[:1] and begun[0][:2] == here[0][:2]
+        started = [
+            (each["filename"], each["name"], each["line"]) for each in entry.get("frames", [])
+        ]
+        is_here = (
+            started[1:] == here[1 : len(started)] and started[:1] and started[0][:2] == here[0][:2]
+        )
         if is_here and not entry["retired"]:
             return number
     if any(function == "wait_tensor" for _, function, _ in here[:_INNERMOST]):

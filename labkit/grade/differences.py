@@ -35,9 +35,9 @@ def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
             return "returns another dtype", f"{what} is {got.dtype}; it should be {right.dtype}"
     elif isinstance(right, dict) and isinstance(got, dict):
         missing, extra = right.keys() - got.keys(), got.keys() - right.keys()
-        told = [f"lacks the key{'s' * (len(missing) > 1)} {_in_order(missing)}"] * bool(missing)
-        told += [f"has {_in_order(extra)}, which it should not have"] * bool(extra)
-        return "returns other keys", f"{what} {' and '.join(told)}"
+        keys = [f"lacks the key{'s' * (len(missing) > 1)} {_in_order(missing)}"] * bool(missing)
+        keys += [f"has {_in_order(extra)}, which it should not have"] * bool(extra)
+        return "returns other keys", f"{what} {' and '.join(keys)}"
     elif isinstance(right, list | tuple) and isinstance(got, list | tuple):
         lengths = f"{len(got)} entr{'y' if len(got) == 1 else 'ies'}; there should be {len(right)}"
         return "returns another number of values", f"{what} has {lengths}"
@@ -102,11 +102,11 @@ def difference(got: Any, right: Any) -> str:
     for steps in (_MANY_STEPS, 8):  # first what is no rounding, by whatever grader
         for place in pairs(got, right):
             if not close(*place[1:], steps=steps):
-                return _told(*place)
-    return _told("", got, right)
+                return _described(*place)
+    return _described("", got, right)
 
 
-def _told(path: str, got: Any, right: Any) -> str:
+def _described(path: str, got: Any, right: Any) -> str:
     at = f" at {path}" if path else ""
     is_tensor = isinstance(got, torch.Tensor) and isinstance(right, torch.Tensor)
     if not is_tensor or _other_form(path, got, right) or right.numel() < 2:

@@ -109,7 +109,7 @@ def _unnamed(grader: Grader, observed: Observed, wrong: Sequence[Observed]) -> F
 
 def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
     """Return the grader's own finding for a case that no mistake explains."""
-    with contextlib.suppress(Exception):  # of a result in any form
+    with contextlib.suppress(Exception):  # a result may have any form
         if observed.wrong_ranks and grader.unexplained:
             describe = grader.describe or (lambda s: difference(s.y, s.right[0]))
             seen = f"{observed.label}: {describe(observed)}"
@@ -223,10 +223,10 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
     if observed.wrong_ranks or grader.describe:
         seen = _got_and_expected(grader, observed)
     elif mistake.over_budget:
-        told = mistake.over_budget(observed)
-        if not isinstance(told, str):
-            told = (_excess(grader, observed) or [""])[-1]
-        seen = f"{seen}: {told}" if told else seen
+        text = mistake.over_budget(observed)
+        if not isinstance(text, str):
+            text = (_excess(grader, observed) or [""])[-1]
+        seen = f"{seen}: {text}" if text else seen
     picture = grader.picture(observed)
     return Finding(mistake.outcome, mistake.name, mistake.why, seen, mistake.hint, picture=picture)
 
@@ -272,7 +272,7 @@ def _got_and_expected(grader: Grader, observed: Observed) -> str:
     if observed.case.function:
         where = f"{observed.case.function}, {where}"
     if grader.describe is not None:
-        with contextlib.suppress(Exception):  # of a result in any form
+        with contextlib.suppress(Exception):  # a result may have any form
             return f"{where}: {grader.describe(observed)}"
     return f"{where}: {difference(observed.ranks[rank].output, observed.right[rank])}"
 
@@ -286,9 +286,9 @@ def _over_budget(grader: Grader, cases: Sequence[Observed]) -> tuple[Finding, Ob
         if found := _in_own_words(grader, observed):
             return found, observed
         if excess := _excess(grader, observed):
-            rank, what, told = excess
+            rank, what, text = excess
             where = f"{observed.label}: rank {rank}"
-            why = f"the results are right, and {told}"
+            why = f"the results are right, and {text}"
             return Finding(Outcome.OVER_BUDGET, f"too many {what}", why, where, 1), observed
     return None
 
@@ -312,8 +312,8 @@ def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
             most = getattr(budget, name)
             most = most[rank] if isinstance(most, list | tuple) else most
             if most is not None and amount > most + 1e-6:
-                told = f"rank {rank} uses {shown(amount)} {what}; the budget is {shown(most)}"
-                return rank, what, told
+                text = f"rank {rank} uses {shown(amount)} {what}; the budget is {shown(most)}"
+                return rank, what, text
     return None
 
 

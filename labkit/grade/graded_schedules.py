@@ -38,7 +38,7 @@ _WHY = {
     "a stage of another rank": "Stage s is on rank s mod p. Only that rank has its weights.",
     "a backward before the last forward": "In GPipe all forwards of a rank come first.",
     "ranks wait for each other": "Start at a rank that waits, go to the rank that it waits for and "
-    "so on: you come back to the rank where you started.",
+    "so on: you return to the rank where you started.",
     "leaves an operation out": "Every stage takes each microbatch forward and backward in a step.",
     "an operation before one that it needs": "A backward uses what the forward of its microbatch "
     "has kept, and W uses gradients that I computes.",

@@ -137,9 +137,9 @@ def is_busy_machine(failure: RunError) -> bool:
     if not any(own_site(stack) for stack in failure.stacks):
         return True
     ended_s = max(timeline.end_s for timeline in failure.timeline)
-    begun_s = [o.posted_s for timeline in failure.timeline for o in timeline.operations]
-    begun_s += [r.start_s for timeline in failure.timeline for r in timeline.regions]
-    return max(begun_s, default=0.0) > ended_s / 2
+    started_s = [o.posted_s for timeline in failure.timeline for o in timeline.operations]
+    started_s += [r.start_s for timeline in failure.timeline for r in timeline.regions]
+    return max(started_s, default=0.0) > ended_s / 2
 
 
 # As doctor/sources.py shows the files of these packages.

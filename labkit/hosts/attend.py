@@ -83,7 +83,7 @@ class Attendant:
         self._supervisor = Supervisor([self._rank], directory)
         self._next_host = NextHost(spec.environment, spec.call)
         self._blocked_job = BlockedJobCheck(spec, board, self._supervisor, stall_s)
-        self._has_told = False
+        self._has_reported = False
         self._outcome = board.look_for("outcome")  # after the fork: it is a thread
 
     def attend(self) -> int:
@@ -106,10 +106,10 @@ class Attendant:
         verdict = self._blocked_job.verdict()
         if verdict is not None and verdict.is_proof:
             self._settle(RunVerdict.of_proof(verdict).as_bytes().decode())
-        elif verdict is not None and not self._has_told:
+        elif verdict is not None and not self._has_reported:
             timeout_s = self.spec.timeout_s
             print(f"[labkit] {verdict.text}. An operation may take {timeout_s:g} s.", flush=True)
-            self._has_told = True
+            self._has_reported = True
 
     def _has_failed(self) -> bool:
         """Another rank has said so, or the next host does not answer any more."""

@@ -108,8 +108,8 @@ class Standing:
     @property
     def is_final(self) -> bool:
         """True if it stays so: the function is over, and nothing of it is left at work."""
-        has_told = self.stack.is_known or self.stage is Stage.DIED
-        return self.stage.is_over and has_told and not self.view.has_others_at_work
+        has_reported = self.stack.is_known or self.stage is Stage.DIED
+        return self.stage.is_over and has_reported and not self.view.has_others_at_work
 
     def as_bytes(self) -> bytes:
         """Packed JSON."""
@@ -208,16 +208,16 @@ class BlockedJobCheck:
     def _consult(self) -> Verdict | None:
         """The doctor's verdict on a round of notes, each newer than in the round before."""
         standings = [self._standing, *map(self._read, range(1, self._spec.world_size))]
-        told = [each for each in standings if each is not None]
-        if len(told) < len(standings) or any(
+        reported = [each for each in standings if each is not None]
+        if len(reported) < len(standings) or any(
             each.look <= heard and not each.is_final
-            for each, heard in zip(told, self._heard, strict=False)
+            for each, heard in zip(reported, self._heard, strict=False)
         ):
             return None
-        self._heard = [each.look for each in told]
+        self._heard = [each.look for each in reported]
         before, self._suspicion = (
             self._suspicion,
-            doctor.diagnose_now([each.view for each in told]),
+            doctor.diagnose_now([each.view for each in reported]),
         )
         found = self._suspicion
         return found if found == before and found.fault not in _UNTOLD else None

@@ -287,17 +287,17 @@ def record() -> Record:
     return Record(**json.loads(TIMES.read_text(encoding="utf-8")))
 
 
-def findings(claim: Claim, *, measure: bool = True, anew: bool = False) -> list[Finding]:
+def findings(claim: Claim, *, measure: bool = True, remeasure: bool = False) -> list[Finding]:
     """Return each exhibit of a claim with its numbers. BadProof if an expression fails.
 
     measure: make real runs, which takes some seconds; each is made once in a process.
     Bytes and counts are measured now. Times are those of the `record`, and so the same on every
-    machine. `anew=True` measures times now, too.
+    machine. `remeasure=True` measures times now, too.
     """
-    return list(_findings(claim, measure, anew))
+    return list(_findings(claim, measure, remeasure))
 
 
-def _findings(claim: Claim, measure: bool, anew: bool) -> Iterator[Finding]:
+def _findings(claim: Claim, measure: bool, remeasure: bool) -> Iterator[Finding]:
     for exhibit in claim.exhibits:
         if exhibit.published:
             found = parse_quantity(exhibit.published).value
@@ -305,7 +305,7 @@ def _findings(claim: Claim, measure: bool, anew: bool) -> Iterator[Finding]:
             found = float(proofs.value(exhibit.proof))
         measured = None
         if measure and exhibit.run:
-            with nullcontext() if anew else times_of(record().times):
+            with nullcontext() if remeasure else times_of(record().times):
                 measured = float(proofs.value(exhibit.run))
         yield Finding(exhibit, found, measured)
 

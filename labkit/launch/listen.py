@@ -57,7 +57,7 @@ def _listen(
 ) -> None:
     """Return when every rank has returned, or one has failed."""
     __tracebackhide__ = True  # pytest shows the line that called it
-    has_told = not echo
+    has_reported = not echo
     while not supervisor.is_over and not supervisor.has_failed:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
@@ -68,9 +68,9 @@ def _listen(
         elif verdict := watch.look():
             if verdict.is_proof:
                 raise failure.cannot_end(supervisor, verdict)
-            if not has_told:
+            if not has_reported:
                 notes.tell(f"{verdict.text}. The timeout is {timeout_s:g} s.")
-                has_told = True
+                has_reported = True
 
 
 _FIRST_LOOK_S = 0.25

@@ -178,12 +178,12 @@ def judge(key: str, *, measure: bool = True, anew: bool = False) -> Shown:
     """Show the trial of a claim. KeyError lists the claims.
 
     measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
-    marked with ~, and come from the court's record. `anew=True` measures them on this machine.
+    marked with ~, and come from the court's record. `remeasure=True` measures them on this machine.
     """
     claim = claim_of(key)
-    found = findings(claim, measure=measure, anew=anew)
+    found = findings(claim, measure=measure, remeasure=remeasure)
     record_verdict(claim)
-    notes = [*_origin(key, found, anew), *_doubts(found)]
+    notes = [*_origin(key, found, remeasure), *_doubts(found)]
     return Shown(_text(claim, found, notes), _html(claim, found, notes))
 
 
@@ -198,14 +198,14 @@ def _vote_text(claim: Claim) -> str:
     return f"You voted {voted!r}{', and so does the court' if voted == claim.verdict else ''}."
 
 
-def _origin(key: str, found: list[Finding], anew: bool) -> list[str]:
+def _origin(key: str, found: list[Finding], remeasure: bool) -> list[str]:
     """Say where the times come from."""
-    if anew or not any(each.exhibit.within and each.measured is not None for each in found):
+    if remeasure or not any(each.exhibit.within and each.measured is not None for each in found):
         return []
     kept = record()
     return [
         f"(~: times recorded on {kept.date} on {kept.machine}. Here and now: "
-        f"judge({key!r}, anew=True).)"
+        f"judge({key!r}, remeasure=True).)"
     ]
 
 

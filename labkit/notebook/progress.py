@@ -193,7 +193,7 @@ def _seen_text(known: Mastery) -> str:
 
 
 def _exercises(rows: Sequence[ExerciseRow]) -> str:
-    begun = [row for row in rows if row.is_begun]
+    begun = [row for row in rows if row.is_started]
     solved = sum(row.passed_s is not None for row in rows)
     heading = ("exercise", "solved", "attempts", "hints", "solution", "last check")
     cells = [

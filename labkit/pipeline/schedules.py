@@ -26,7 +26,7 @@ ZB-V has two stages on each rank, down the ranks and up again, so that both ends
     rank      0  1  2  3          neighbours; rank 0 has the model's first stage and its last, and
     stage     7  6  5  4          so the loss, and a weight that embedding and head share.
 
-A microbatch that has come back up can go down again in backward at once, on rank 0 first: no rank
+A microbatch that has returned up can go down again in backward at once, on rank 0 first: no rank
 waits for the far end of a pipeline.
 
 Papers: Qi et al., "Zero bubble pipeline parallelism", arXiv:2401.10241, sections 2 and 6;

@@ -55,7 +55,7 @@ class ExerciseRow:
     """Time of the last check, a check of the unchanged stub included."""
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Return whether anything was tried or read; a check of the unchanged stub is not
         enough."""
         return bool(self.num_tries or self.num_hints or self.solution_shown or self.passed_s)

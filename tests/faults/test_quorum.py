@@ -121,9 +121,9 @@ def run_until_back(num_replicas, arguments, back, **options):
 
     def form_when_back(coordinator):
         step, starts = coordinator._num_committed, coordinator._starts.values()
-        is_begun = any(quorum.step == step for quorum in coordinator.quorums)
+        is_started = any(quorum.step == step for quorum in coordinator.quorums)
         here = [start for start in starts if start.is_asking and coordinator._is_living(start)]
-        if step not in dict(back).values() or is_begun or len(here) == num_replicas:
+        if step not in dict(back).values() or is_started or len(here) == num_replicas:
             form(coordinator)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -133,7 +133,7 @@ def test_a_recorded_time_says_when_and_where_and_one_measured_anew_does_not(monk
     monkeypatch.setattr(
         evidence, "gpipe_spans", lambda *_: kept.times["pipeline.evidence.gpipe_spans(10, 4)"]
     )
-    assert kept.date not in repr(judge("gpipe-10-4", anew=True))
+    assert kept.date not in repr(judge("gpipe-10-4", remeasure=True))
     assert kept.date not in repr(judge("gpipe-10-4", measure=False))
     assert kept.date not in repr(judge("70b-280"))
 

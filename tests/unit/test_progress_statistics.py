@@ -117,7 +117,7 @@ def test_what_was_just_answered_wrongly_is_not_mastered(subject):
 def test_the_table_of_exercises():
     record_check("scan", attempted=False, passed=False, outcome="not attempted")
     (stub,) = statistics.exercise_table(["scan"])
-    assert stub.last_s is not None and not stub.is_begun
+    assert stub.last_s is not None and not stub.is_started
     record("hint", "scan", number=1)
     record("hint", "scan", number=1)
     record("hint", "scan", number=2)
@@ -127,6 +127,6 @@ def test_the_table_of_exercises():
     record("solution", "ring")
     scan, ring, new = statistics.exercise_table(["scan", "ring", "new"])
     assert (scan.num_tries, scan.num_hints, scan.solution_shown) == (3, 2, False)
-    assert scan.is_begun and scan.passed_s == pytest.approx(clock.now_s(), abs=60)
+    assert scan.is_started and scan.passed_s == pytest.approx(clock.now_s(), abs=60)
     assert (ring.num_tries, ring.solution_shown, ring.passed_s) == (0, True, None)
     assert new == statistics.ExerciseRow("new", 0, 0, False, None)

@@ -110,9 +110,9 @@ class Barrier:
                 )
             for descriptor, _ in ready:
                 peer = missing.pop(descriptor)
-                told = os.read(descriptor, 1)
-                if told != _ARRIVED:
-                    raise self._gone(peer, told)
+                last_byte = os.read(descriptor, 1)
+                if last_byte != _ARRIVED:
+                    raise self._gone(peer, last_byte)
                 poll.unregister(descriptor)
 
     def close(self) -> None:
@@ -134,9 +134,11 @@ class Barrier:
             with contextlib.suppress(BrokenPipeError):  # it is gone: the next wait says so
                 os.write(descriptor, byte)
 
-    def _gone(self, peer: int, told: bytes = b"") -> RuntimeError:
-        """The error of a member that is not there any more; `told`: its last byte."""
-        return _consequence(f"rank {self._ranks[peer]} has left the shared memory: {_WHY[told]}")
+    def _gone(self, peer: int, last_byte: bytes = b"") -> RuntimeError:
+        """The error of a member that is not there any more; `last_byte`: its last byte."""
+        return _consequence(
+            f"rank {self._ranks[peer]} has left the shared memory: {_WHY[last_byte]}"
+        )
 
 
 def _consequence(text: str) -> RuntimeError:

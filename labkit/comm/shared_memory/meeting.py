@@ -97,10 +97,10 @@ def _exchanged(group: Group, note: torch.Tensor, folder: Path) -> list[Path]:
     except RuntimeError as error:
         mark(error)
         raise
-    told = [json.loads(bytes(each.tolist())) for each in notes.split(NOTE_BYTES)]
-    if strangers := _not_with_the_first([host for host, _ in told], group.ranks):
+    answers = [json.loads(bytes(each.tolist())) for each in notes.split(NOTE_BYTES)]
+    if strangers := _not_with_the_first([host for host, _ in answers], group.ranks):
         raise RuntimeError(_not_one_host(strangers))
-    return [Path(folder) for _, folder in told]
+    return [Path(folder) for _, folder in answers]
 
 
 def _mapped_together(

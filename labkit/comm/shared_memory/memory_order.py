@@ -65,9 +65,9 @@ class MemoryOrder:
         with _lock:  # between our entry and our look, see mismatch_detector.py
             pass
         for member in self._others:
-            if (told := self._told(sequence, member, (self.number, place))) is None:
+            if (declared := self._declared(sequence, member, (self.number, place))) is None:
                 continue
-            number, other = told
+            number, other = declared
             operation = f"{kind} #{sequence}"
             if number != self.number:
                 why = Disagreement(self._other_memory(group, operation, member, number))
@@ -77,14 +77,16 @@ class MemoryOrder:
             raise why
         self._rows.tidy(sequence)
 
-    def _told(self, sequence: int, member: int, ours: tuple[int, int]) -> tuple[int, int] | None:
+    def _declared(
+        self, sequence: int, member: int, ours: tuple[int, int]
+    ) -> tuple[int, int] | None:
         """Return the number and place that a member has declared, or None for none or the same."""
         for wait_s in (_WHOLE_S, 0):
             entry = self._rows.read(sequence, member)
-            if entry is None or (told := _NUMBER_AND_PLACE.unpack_from(entry)) == ours:
+            if entry is None or (declared := _NUMBER_AND_PLACE.unpack_from(entry)) == ours:
                 return None
             time.sleep(wait_s)
-        return told
+        return declared
 
     def _other_memory(self, group: Group, operation: str, member: int, number: int) -> str:
         journals, mine = group._same_host.folder, group.ranks[group.rank]

@@ -307,7 +307,7 @@ _BOOK = [
         5,
         "Three ranks, and an I lets go of half of what is held: its W needs only the inputs of its "
         "products. Memory is for two and a half microbatches.",
-        "What a delayed W holds is less than what a microbatch in flight holds, so waiting with W "
+        "A delayed W holds less than a microbatch in flight, so waiting with W "
         "is cheaper than running ahead with F.",
         Problem(_LINE_OF_3, 4, is_split=True, activation=2, kept_for_weights=0.5),
         memory=5,

@@ -51,8 +51,8 @@ class Ruling:
     @property
     def headline(self) -> str:
         """`let go: over budget: it holds too much`"""
-        told = f"{self.puzzle.name}: {self.outcome.value}"
-        return f"{told}: {self.diagnosis}" if self.diagnosis else told
+        text = f"{self.puzzle.name}: {self.outcome.value}"
+        return f"{text}: {self.diagnosis}" if self.diagnosis else text
 
     @property
     def grid(self) -> str:
@@ -173,12 +173,12 @@ def longest_wait(timing: Timing) -> str:
     waits = [end - start for start, end in zip(starts, ends, strict=True)]
     index = waits.index(max(waits))
     start, end = starts[index], ends[index]
-    told = f"rank {rank} is idle longest, {idle[rank]:g} of {timing.makespan:g}"
-    told += f"; its longest wait is from {start:g} to {end:g}, "
+    text = f"rank {rank} is idle longest, {idle[rank]:g} of {timing.makespan:g}"
+    text += f"; its longest wait is from {start:g} to {end:g}, "
     if index == len(row):
-        return f"{told}after its last operation"
+        return f"{text}after its last operation"
     op = row[index].op
-    return f"{told}before {cell_of(timing.schedule)(op)}, {_reason(op, timing)}"
+    return f"{text}before {cell_of(timing.schedule)(op)}, {_reason(op, timing)}"
 
 
 def _reason(op: Op, timing: Timing) -> str:
@@ -224,18 +224,18 @@ def memory_by_rank(schedule: Schedule, puzzle: Puzzle) -> list[int]:
 def too_much(schedule: Schedule, puzzle: Puzzle) -> str:
     """Mark the first cell of each rank that exceeds its memory, in the rows."""
     marks = {}
-    told = []
+    text = []
     written = cell_of(schedule)
     for rank, row in enumerate(schedule.rows):
         held = _held(row, puzzle)
         over = [index for index, amount in enumerate(held) if amount > puzzle.memory]
         if over:
             marks[rank] = over[0]
-            told.append(
+            text.append(
                 f"rank {rank} holds {held[over[0]]} with {written(row[over[0]])}, "
                 f"operation {over[0] + 1} of its row"
             )
-    return f"{'; '.join(told)}; {puzzle.memory} is all there is\n{around(schedule, marks)}"
+    return f"{'; '.join(text)}; {puzzle.memory} is all there is\n{around(schedule, marks)}"
 
 
 def _held(row: tuple[Op, ...], puzzle: Puzzle) -> list[int]:
