@@ -174,7 +174,7 @@ _RIGHT, _WRONG, _OTHER = "#009e73", "#d55e00", "#0072b2"
 _HEADING = ("exhibit", "claimed", "calculated", "measured", "borne out")
 
 
-def judge(key: str, *, measure: bool = True, anew: bool = False) -> Shown:
+def judge(key: str, *, measure: bool = True, remeasure: bool = False) -> Shown:
     """Show the trial of a claim. KeyError lists the claims.
 
     measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
