@@ -97,7 +97,7 @@ class OwnedFragment(NamedTuple):
     start: int
     stop: int
     target: Tensor
-    """What is updated: the parameter, a view of these elements, or a master of either."""
+    """The updated tensor: the parameter, a view of these elements, or a master of either."""
     values: dict[str, Any]
     """The optimizer's states of them, and their master under `MASTER` where there is one."""
 

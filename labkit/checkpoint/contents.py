@@ -55,7 +55,7 @@ class Contents:
         TypeError for an optimizer whose parameters are not the model's.
         """
         self._model, self.optimizer = model, optimizer
-        self._inner = getattr(optimizer, "optimizer", optimizer)  # of masters, as MasterWeights has
+        self._inner = getattr(optimizer, "optimizer", optimizer)  # MasterWeights wraps one
         self.states()
 
     def tensors(self) -> list[NamedShard]:
