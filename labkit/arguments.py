@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -46,7 +47,9 @@ def named(given: object, kind: type[T], known: Mapping[str, T]) -> T:
         return given
     if isinstance(given, str) and given in known:
         return known[given]
-    near = difflib.get_close_matches(given.lower(), known) if isinstance(given, str) else []
+    plain = {re.sub("[^a-z0-9.]", "", name.lower()): name for name in known}
+    typed = re.sub("[^a-z0-9.]", "", str(given).lower().rpartition("/")[2])  # meta-llama/Llama-3-8B
+    near = [plain[each] for each in difflib.get_close_matches(typed, plain)]
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     raise ValueError(f"{given!r:.60} is no {kind.__name__} and none of {', '.join(known)}{meant}")
 

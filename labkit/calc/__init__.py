@@ -2,7 +2,8 @@
 
 units.py         quantities, typed and printed; result.py: a number with its parts and formula
 traffic/         bytes, messages, steps and seconds of collectives; choice.py: which is fastest
-models.py        configurations and parameters; hardware.py: GPUs and clusters
+models.py        configurations, hf_config.py from a config.json; parameters.py
+hardware.py      GPUs and clusters
 compute.py       FLOPs, MFU and days; bubble.py: pipelines; experts.py: mixtures of experts
 memory/          bytes of a rank while it trains
 inference.py     decoding; reliability.py: checkpoints, outages, slow ranks
@@ -23,6 +24,7 @@ from labkit.calc.experts import (
     padded_expert_traffic_bytes,
 )
 from labkit.calc.hardware import CLUSTERS, GPUS, cluster
+from labkit.calc.hf_config import model_from_config
 from labkit.calc.inference import (
     PassTime,
     chunk_delay,
@@ -42,6 +44,7 @@ from labkit.calc.memory.activations import (
 from labkit.calc.memory.fit import changes_that_fit
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
 from labkit.calc.memory.kv_cache import (
+    cache_bytes,
     contiguous_cache_use,
     kv_cache_bytes_per_token,
     paged_cache_use,
@@ -53,13 +56,8 @@ from labkit.calc.memory.model_state import (
     offload_bandwidth,
     offload_traffic_bytes,
 )
-from labkit.calc.models import (
-    MODELS,
-    ModelConfig,
-    active_parameters,
-    lora_parameters,
-    num_parameters,
-)
+from labkit.calc.models import MODELS, ModelConfig
+from labkit.calc.parameters import active_parameters, lora_parameters, num_parameters
 from labkit.calc.reliability import (
     checkpoint_interval,
     lost_gpu_hours,
@@ -102,6 +100,7 @@ __all__ = [
     "bubble_fraction",
     "busbw",
     "bytes_text",
+    "cache_bytes",
     "changes_that_fit",
     "checkpoint_interval",
     "choose_algorithm",
@@ -132,6 +131,7 @@ __all__ = [
     "lost_share",
     "mean_time_between_interruptions",
     "mfu",
+    "model_from_config",
     "model_state_bytes",
     "num_parameters",
     "offload_bandwidth",

@@ -26,8 +26,11 @@ appendix B (MFU); Narayanan et al., arXiv:2104.04473, section 5.1, and equation 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from labkit import arguments
-from labkit.calc.models import ModelConfig, active_parameters, model, sequence_length
+from labkit.calc.models import Layer, ModelConfig, model, sequence_length
+from labkit.calc.parameters import active_parameters
 from labkit.calc.result import Result, number_of, total
 from labkit.calc.units import number_text
 
@@ -88,7 +91,13 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
     """
     _check_recompute(recompute)
     num = number_of(num_params, "num_params", "parameters")
-    arguments.number("num_params", num, "a model has parameters", above=0)
+    has_all = isinstance(num_params, Result) and num_params.name == "parameters"
+    if has_all and "experts" in num_params.parts:  # type: ignore[union-attr]
+        raise ValueError(
+            f"num_params={num_params}: a token goes through few of the experts; give "
+            "calc.active_parameters(...)"
+        )
+    arguments.number("num_params", num, "a model has thousands: 405e9 for 405 billion", least=1000)
     arguments.number("tokens", tokens, "training takes tokens", above=0)
     factor = 2 * _PASSES[recompute]
     return Result(
@@ -115,14 +124,28 @@ def _by_part(
         "parameters": (2 * passes * num, f"{2 * passes} * {num:,}")
     }
     if per_pair:
-        features = _attended(config)
+        features, factor = _attended(config), per_pair * passes
+        seen = Counter(_seen(config, kind, length, per_pair == 2) for kind in config.kinds)
+        del seen[0]
         parts["attention"] = (
-            per_pair * passes * config.layers * features * length,
-            f"{per_pair * passes} * {config.layers} * {number_text(features)} * {length:,}",
+            factor * features * sum(layers * tokens for tokens, layers in seen.items()),
+            " + ".join(
+                f"{factor} * {layers} * {number_text(features)} * {number_text(tokens)}"
+                for tokens, layers in seen.items()
+            ),
         )
     return {
         name: Result(count, "FLOP", name, substitution=how) for name, (count, how) in parts.items()
     }
+
+
+def _seen(config: ModelConfig, kind: Layer, length: int, causal: bool) -> float:
+    """Tokens that one token looks at in a layer, so that the causal mask's half of them counts.
+
+    Of a window W < s a token sees W, and the first W tokens fewer: W s - W^2 / 2 pairs in all.
+    """
+    most = config.seen_tokens(kind, length)
+    return most * (2 - most / length) if causal and most < length else most
 
 
 def _attended(config: ModelConfig) -> float:
@@ -140,7 +163,7 @@ def _counted(config: ModelConfig, parameters: str) -> int:
     num = int(counted)
     if parameters == "all":
         return num
-    tables = ["embedding", *(["positions"] if config.learned_positions else [])]
+    tables = ["embedding", *(["positions"] if config.position_rows else [])]
     if parameters == "non_embedding":
         tables += [] if config.tied else ["head"]
     elif config.tied:

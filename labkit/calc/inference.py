@@ -1,9 +1,12 @@
 """Inference: the time of a pass, how many requests fit, and what speculation gains.
 
 A pass computes some new tokens, of all requests together. It reads each weight once, whatever the
-number of tokens, and it reads the keys and values that are cached. While it reads, it computes:
+number of tokens (of experts those that some token chose), and the keys and values that are cached.
+While it reads, it computes:
 
     memory        (N w + c k) / bandwidth      N parameters of w bytes, c cached tokens of k bytes
+                                               of E experts, k of which a token goes through, the
+                                               share 1 - (1 - k/E)^t is read
     arithmetic    2 N t / peak                 t new tokens
     pass          the longer of the two
 
@@ -23,13 +26,15 @@ Papers: Pope et al., arXiv:2211.05102 (memory and arithmetic of a pass); Agrawal
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from labkit import arguments
 from labkit.calc.compute import flops_per_token
 from labkit.calc.hardware import GPU, gpu
-from labkit.calc.memory.kv_cache import kv_cache_bytes_per_token
-from labkit.calc.models import ModelConfig, model, num_parameters
+from labkit.calc.memory.kv_cache import cache_bytes, checked_itemsize
+from labkit.calc.models import ModelConfig, model
+from labkit.calc.parameters import mlp_parameters, num_parameters
 from labkit.calc.result import Result
 
 _POPE = "Pope et al., arXiv:2211.05102"
@@ -57,38 +62,46 @@ def requests_that_fit(
     tokens: float,
     *,
     page_size: int = 1,
-    itemsize: int = 2,
+    itemsize: float = 2,
+    cache_itemsize: float | None = None,
+    tp: int = 1,
     usable: float = 0.9,
 ) -> Result:
     """Return how many requests have their cache beside the weights, a whole number.
 
-    tokens: room that each request holds. In a contiguous cache that is its longest length, in a
-    paged one the tokens that it has. page_size: tokens of a page; only whole pages are held.
-    usable: the share of the memory that weights and caches may take.
+    tokens: for which each request holds room: its longest length in a contiguous cache, those that
+    it has in a paged one. page_size: tokens of a page; only whole pages are held. itemsize: bytes
+    of a weight, 0.5 for 4 bits; cache_itemsize: of a cached number; None: as many. tp: GPUs that
+    share weights and caches. usable: the share of the memory that weights and caches may take.
     requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
     """
     config, accelerator = model(config), gpu(accelerator)
     arguments.number("tokens", tokens, "a request has tokens", above=0)
-    page_size = arguments.counted("page_size", page_size)
     arguments.number(
-        "usable", usable, "give the share that weights and caches may take, as 0.9", above=0
+        "usable",
+        usable,
+        "give the share that weights and caches may take, as 0.9",
+        above=0,
+        most=1,
     )
-    weights = float(num_parameters(config)) * arguments.counted("itemsize", itemsize)
-    held = math.ceil(tokens / page_size) * page_size
-    each = held * float(kv_cache_bytes_per_token(config, itemsize))
+    weights = float(num_parameters(config)) * checked_itemsize(itemsize)
+    weights /= arguments.counted("tp", tp)
+    cache = cache_bytes(
+        config, tokens, itemsize=cache_itemsize or itemsize, tp=tp, page_size=page_size
+    )
+    each = float(cache)
     left = usable * accelerator.memory_bytes - weights
     parts = {
         "weights": Result(weights, "bytes", "weights"),
         "left for caches": Result(max(0, left), "bytes", "left for caches"),
-        "cache of a request": Result(each, "bytes", "cache of a request"),
+        "cache of a request": cache,
     }
     return Result(
         max(0, math.floor(left / each)),
         "",
         "requests that fit",
-        "(u M - N w) / (tokens k)",
-        f"({usable:g} * {accelerator.memory_bytes:.4g} - {weights:.4g}) / ({held:,} * "
-        f"{each / held:,.0f})",
+        "(u M - N w) / cache of a request",
+        f"({usable:g} * {accelerator.memory_bytes:.4g} - {weights:.4g}) / {each:.4g}",
         convention="nothing else needs memory than the share that is not usable",
         source="Kwon et al., PagedAttention, SOSP 2023, section 3",
         parts=parts,
@@ -101,57 +114,70 @@ def pass_time(
     tokens: float,
     cached: float = 0,
     *,
-    itemsize: int = 2,
+    itemsize: float = 2,
+    cache_itemsize: float | None = None,
+    tp: int = 1,
 ) -> Result:
-    """Return the least time of a pass: reading weights and caches, or computing, if that is longer.
+    """Return the least time of a pass: to read weights and caches, or to compute: the longer one.
 
-    tokens: new tokens of all requests: one of each that decodes, many of a prompt. cached: tokens
-    of all requests whose keys and values are read. itemsize: bytes of a weight, and of a cached
-    number.
+    tokens: new ones, of all requests: one of each that decodes, many of a prompt. cached: tokens
+    whose keys and values are read, of all requests. itemsize: bytes of a weight, 0.5 for 4 bits;
+    cache_itemsize: of a cached number; None: as many. tp: GPUs that share all of it, without the
+    time of their collectives.
     str(pass_time("llama3-8b", "h100", 1)) == "4.79 ms"
     """
-    config, accelerator = model(config), gpu(accelerator)
     arguments.number("tokens", tokens, "a pass computes at least one", above=0)
     arguments.number("cached", cached, "0 or more", least=0)
-    weights_s, cached_s, token_s = _seconds_of_each(config, accelerator, itemsize)
+    work = _Work.of(config, accelerator, itemsize, cache_itemsize, tp)
+    weights_s, cache_s = work.weights_s(tokens), work.cache_s(tokens, cached)
+    memory_s, arithmetic_s = weights_s + cache_s, tokens * work.token_s
     parts = {
         "weights": Result(weights_s, "seconds", "weights", "N w / bandwidth"),
-        "cache": Result(cached * cached_s, "seconds", "cache", "c k / bandwidth"),
-        "arithmetic": Result(tokens * token_s, "seconds", "arithmetic", "2 N t / peak"),
+        "cache": Result(cache_s, "seconds", "cache", "c k / bandwidth"),
+        "arithmetic": Result(arithmetic_s, "seconds", "arithmetic", "2 N t / peak"),
     }
-    memory_s, arithmetic_s = weights_s + cached * cached_s, tokens * token_s
     return Result(
         max(memory_s, arithmetic_s),
         "seconds",
         "time of a pass",
         "max((N w + c k) / bandwidth, 2 N t / peak)",
         f"max({memory_s:.4g}, {arithmetic_s:.4g})",
-        convention="memory and arithmetic overlap; attention's scores are not counted",
+        convention="memory and arithmetic overlap; attention's scores are not counted"
+        + (f"; {work.share_read(tokens):.3g} of the experts read" if work.expert_bytes else ""),
         source=_POPE,
         parts=parts,
     )
 
 
 def compute_bound_batch(
-    config: ModelConfig | str, accelerator: GPU | str, cached: float = 0, *, itemsize: int = 2
+    config: ModelConfig | str,
+    accelerator: GPU | str,
+    cached: float = 0,
+    *,
+    itemsize: float = 2,
+    cache_itemsize: float | None = None,
 ) -> Result:
-    """Return the batch size from which on a decoding pass is bound by arithmetic.
+    """Return the batch from which on a pass of decoding is bound by arithmetic.
 
-    cached: tokens that each request has in its cache. Only this request reads them, so they raise
-    that size. If reading them takes longer than a token's arithmetic, no batch is large enough and
-    the result is infinite. ValueError below 0 tokens.
+    cached: tokens that each request has in its cache. They are read for this request only, so
+    they move the batch up. Where reading them takes longer than a token's arithmetic, no batch is
+    large enough: infinite. itemsize, cache_itemsize: as `pass_time`. ValueError below 0 tokens.
     round(float(compute_bound_batch("llama3-8b", "h100"))) == 295
     """
-    config, accelerator = model(config), gpu(accelerator)
     arguments.number("cached", cached, "0 or more", least=0)
-    weights_s, cached_s, token_s = _seconds_of_each(config, accelerator, itemsize)
-    left_s = token_s - cached * cached_s
+    work = _Work.of(config, accelerator, itemsize, cache_itemsize, 1)
+    cache_s = work.cache_s(1, cached)
+    left_s = work.token_s - cache_s
+    batch = math.inf
+    if left_s > 0:
+        for _ in range(100):  # from above: fewer tokens read fewer experts
+            batch = work.weights_s(batch) / left_s
     return Result(
-        weights_s / left_s if left_s > 0 else math.inf,
+        batch,
         "",
         "batch at which arithmetic takes as long as memory",
         "(N w / bandwidth) / (2 N / peak - c k / bandwidth)",
-        f"{weights_s:.4g} / ({token_s:.4g} - {cached * cached_s:.4g})",
+        f"{work.weights_s(batch):.4g} / ({work.token_s:.4g} - {cache_s:.4g})",
         convention="one new token of each request; attention's scores are not counted",
         source=_POPE,
     )
@@ -164,16 +190,20 @@ def chunk_delay(
     chunk: float,
     cached: float = 0,
     *,
-    itemsize: int = 2,
+    itemsize: float = 2,
+    cache_itemsize: float | None = None,
+    tp: int = 1,
 ) -> Result:
-    """Return how much longer a decoding pass takes when it also computes a chunk of a prompt.
+    """Return how much longer a pass is that computes a chunk of a prompt beside decoding.
 
-    All requests of the batch wait that much longer for their next token. batch: requests that
-    decode, with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the
-    batch at which arithmetic is the bound, a chunk is free.
+    All requests of the batch wait as much longer for their next token. batch: requests that decode,
+    with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the batch at
+    which arithmetic is the bound, a chunk is free, but where it reads more experts. Others: as
+    `pass_time`.
     """
+    sizes = {"itemsize": itemsize, "cache_itemsize": cache_itemsize, "tp": tp}
     both = {
-        name: pass_time(config, accelerator, tokens, batch * cached, itemsize=itemsize)
+        name: pass_time(config, accelerator, tokens, batch * cached, **sizes)  # type: ignore[arg-type]
         for name, tokens in (("decode alone", batch), ("with the chunk", batch + chunk))
     }
     alone, together = both.values()
@@ -231,15 +261,59 @@ def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Res
     )
 
 
-def _seconds_of_each(
-    config: ModelConfig, accelerator: GPU, itemsize: int
-) -> tuple[float, float, float]:
-    """Return the seconds to read all weights, to read a cached token, to compute a new one."""
-    itemsize = arguments.counted("itemsize", itemsize)
-    bandwidth = accelerator.memory_bytes_per_s
-    operations = flops_per_token(config, training=False, attention=False)
-    return (
-        itemsize * float(num_parameters(config)) / bandwidth,
-        float(kv_cache_bytes_per_token(config, itemsize)) / bandwidth,
-        float(operations) / accelerator.flops_per_s,
-    )
+class _Work(NamedTuple):
+    """What one of tp GPUs reads and computes."""
+
+    config: ModelConfig
+    bandwidth: float
+    other_bytes: float
+    """Of the weights that every pass reads."""
+    expert_bytes: float
+    """Of all routed experts."""
+    layer_token_bytes: float
+    """Of a cached token in one layer."""
+    token_s: float
+    """To compute a token."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ModelConfig | str,
+        accelerator: GPU | str,
+        itemsize: float,
+        cache_itemsize: float | None,
+        tp: int,
+    ) -> _Work:
+        config, accelerator = model(config), gpu(accelerator)
+        size = checked_itemsize(itemsize) / arguments.counted("tp", tp)
+        cached = checked_itemsize(cache_itemsize or itemsize, "cache_itemsize")
+        expert = mlp_parameters(config, config.expert_features)
+        experts = config.expert_layers * config.num_experts * expert
+        one = replace(config, layers=1, dense_layers=0, pattern=(), window=0)
+        flops = flops_per_token(config, training=False, attention=False)
+        return cls(
+            config,
+            accelerator.memory_bytes_per_s,
+            size * (float(num_parameters(config)) - experts),
+            size * experts,
+            float(cache_bytes(one, 1, itemsize=cached, tp=tp)),
+            float(flops) / (accelerator.flops_per_s * tp),
+        )
+
+    def share_read(self, tokens: float) -> float:
+        """Return the share of the experts that so many tokens choose on average."""
+        config = self.config
+        return 1 - (1 - config.top_k / config.num_experts) ** tokens
+
+    def weights_s(self, tokens: float) -> float:
+        """Return the seconds to read the weights that so many tokens go through."""
+        experts = self.expert_bytes * self.share_read(tokens) if self.expert_bytes else 0
+        return (self.other_bytes + experts) / self.bandwidth
+
+    def cache_s(self, tokens: float, cached: float) -> float:
+        """Return the seconds to read caches; of a window no more than each token can see."""
+        seen = 0.0
+        for kind in self.config.kinds:
+            most = tokens * self.config.window if kind.mixer == "window" else cached
+            seen += 0 if kind.mixer in ("recurrent", "none") else min(most, cached)
+        return seen * self.layer_token_bytes / self.bandwidth

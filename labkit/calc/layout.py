@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from labkit import arguments
 
 AXES = ("pp", "dp", "cp", "tp")
+_OTHERS = ("ep", "virtual", "zero", "microbatch", "recompute")
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -76,6 +78,26 @@ class Layout:
             )
         if self.virtual > 1 and self.pp == 1:
             raise ValueError(f"virtual={self.virtual} stages on each rank need a pipeline: pp > 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """Return the layout of a text such as "dp=8 tp=4 zero=3"; what is left out is 1.
+
+        ValueError for a word that is no such pair, for a name that no layout has, and as above.
+        """
+        found: dict[str, Any] = {"dp": 1}
+        for word in text.replace(",", " ").split():
+            name, _, value = word.partition("=")
+            if name not in (*AXES, *_OTHERS) or not value:
+                raise ValueError(
+                    f"{word!r}: give pairs such as tp=4, of {', '.join((*AXES, *_OTHERS))}"
+                )
+            found[name] = int(value) if value.isdecimal() else value
+        axes = [found.get(name, 1) for name in AXES]
+        if bad := [each for each in axes if isinstance(each, str) or each < 1]:
+            raise ValueError(f"{text!r:.80}: {bad[0]!r} is no number of ranks; give 1 or more")
+        del found["dp"]
+        return cls(world_size=math.prod(axes), **found)
 
     @property
     def dp(self) -> int:

@@ -57,6 +57,7 @@ UNITS: dict[str, dict[str, float]] = {
     },
     "seconds": {
         "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "days": 86400,
+        "weeks": 604_800,
     },
     "FLOP": {
         "FLOP": 1, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18, "ZFLOP": 1e21,
@@ -66,7 +67,9 @@ _PER_SECOND = ("bytes", "FLOP")
 _FLOP_UNITS = tuple(reversed(UNITS["FLOP"]))  # the largest first
 _ALIASES = {
     "byte": "B", "bytes": "B", "sec": "s", "second": "s", "seconds": "s", "day": "days",
-    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "flops": "FLOP", "d": "days",
+    "minute": "min", "minutes": "min", "hour": "h", "hours": "h", "d": "days", "week": "weeks",
+    "nsec": "ns", "usec": "us", "msec": "ms", "kbytes": "KB", "mbytes": "MB", "gbytes": "GB",
+    "tbytes": "TB",
 }  # fmt: skip
 _LONG = {
     **{f"{prefix}byte": f"{prefix[0].upper()}B" for prefix in ("kilo", "mega", "giga", "tera")},
@@ -74,6 +77,7 @@ _LONG = {
     "nanosecond": "ns", "microsecond": "us", "millisecond": "ms",
 }  # fmt: skip
 _ALIASES |= {f"{name}{plural}": unit for name, unit in _LONG.items() for plural in ("", "s")}
+_ALIASES |= {f"{unit.lower()}s": unit for unit in UNITS["FLOP"]}
 _TYPED: dict[str, tuple[float, str]] = {
     name.lower(): (size, dimension)
     for dimension, sizes in UNITS.items()
@@ -84,7 +88,7 @@ _TYPED |= {alias: _TYPED[name.lower()] for alias, name in _ALIASES.items()} | {"
 _COUNTED = {
     "step", "message", "rank", "element", "operation", "send", "time", "token", "chunk",
     "microbatch", "gpu", "request", "parameter", "sequence", "failure", "bucket",
-    "dollar", "choice", "sample", "gpu-hour",
+    "dollar", "choice", "hop", "sample", "gpu-hour",
 }  # fmt: skip
 
 # Commas only before groups of three: "1,5 MB" must not be read as 15 MB.
@@ -156,6 +160,10 @@ def _number(digits: str) -> float:
 
 def _unit(unit: str) -> tuple[float, str]:
     lowered = unit.lower()
+    if re.fullmatch("[KMGTPEZ]?FLOPS", unit):  # by custom the S is "per second"
+        return _TYPED[lowered][0], "FLOP/s"
+    if bits := re.fullmatch("([kKMGT])b(ps|it/s)", unit):
+        return _TYPED[f"{bits[1].lower()}b"][0] / 8, "bytes/s"
     if re.fullmatch("[KMGT]b", unit):
         raise ValueError(f"{unit} may mean bits; write {unit[0]}B for bytes")
     if lowered in _TYPED:
@@ -167,6 +175,18 @@ def _unit(unit: str) -> tuple[float, str]:
         "KiB, MiB, GiB, TiB (powers of 1024), ns, us, ms, s, min, h, days, %, million, billion, "
         "FLOP or TFLOP"
     )
+
+
+def read_count(text: str, *, k: int = 1000) -> float:
+    """Return a count that is typed as people write it: 15T, 1.5e12, 2048.
+
+    k: what the letter K stands for: of the tokens of a sequence 1024, "8k" is 8,192.
+    ValueError for what is none.
+    """
+    if match := re.fullmatch(r"\s*(\d+)\s*k\s*", text, re.I):
+        return int(match[1]) * k
+    typed = read(text, "million")
+    return typed.number * (typed.size if typed.unit else 1)
 
 
 def counted(unit: str) -> str:

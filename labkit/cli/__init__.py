@@ -13,7 +13,8 @@ ctrl_c.py. commands.py says which commands there are:
 
     exercises.py   check, hint, solution, reset, list; watch.py: watch
     practise.py    cards, drill, case, puzzle; mock.py: a timed interview
-    machine.py     doctor, preflight, plan, profile, serve
+    calculators.py plan, memory, cache
+    machine.py     doctor, preflight, profile, serve
     progress.py    progress, export, import
     course.py      course; for authors: new.py and bank.py
 

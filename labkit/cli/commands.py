@@ -63,7 +63,15 @@ COMMANDS = {
         ),
     },
     "Tools for real jobs": {
-        "machine.plan": "Rank the layouts of a training on a cluster, and say why the others lost.",
+        "calculators.plan": (
+            "Rank the layouts of a training on a cluster, and say why the others lost."
+        ),
+        "calculators.memory": (
+            "Say what one layout needs on its fullest GPU, by part; fails where it does not fit."
+        ),
+        "calculators.cache": (
+            "Say what the key-value cache of a request takes, and how many requests fit."
+        ),
         "machine.profile": (
             "Say where the time of a training step goes, from profiler traces of any job."
         ),

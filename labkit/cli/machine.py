@@ -1,8 +1,7 @@
-"""This machine, clusters, traces and servers: labkit doctor, preflight, plan, profile and serve.
+"""This machine, traces and servers: labkit doctor, preflight, profile and serve.
 
 doctor      what this machine can do
 preflight   whether it is ready for a job
-plan        the layouts of a training on a cluster, the fastest first, and why others lost
 profile     why a step is slow, from the traces of PyTorch Profiler
 serve       a trained GPT for every client of OpenAI's protocol, until Ctrl-C
 """
@@ -10,7 +9,6 @@ serve       a trained GPT for every client of OpenAI's protocol, until Ctrl-C
 from __future__ import annotations
 
 import json
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,7 +23,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from labkit import calc
 from labkit.calc.units import parse_quantity
 from labkit.cli.ctrl_c import ending_at_once
 from labkit.cli.terminal import console, counted
@@ -122,78 +119,6 @@ def preflight(
         out.print("ready" if checked.is_ready else Text("not ready", style="bold red"))
     if not checked.is_ready:
         raise typer.Exit(1)
-
-
-_WIDEST, _WIDTH_OF_ALL = "not computing", 110
-
-
-def plan(
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(calc.MODELS)}.")],
-    cluster: Annotated[str, typer.Option(help=f"One of {', '.join(calc.CLUSTERS)}.")] = "h100",
-    gpus: Annotated[int | None, typer.Option(help="Default: all GPUs of the cluster.")] = None,
-    global_batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 2048,
-    sequence: Annotated[
-        int | None, typer.Option(help="Tokens of a sequence. Default: the model's context.")
-    ] = None,
-    tokens: Annotated[
-        float | None, typer.Option(help="Tokens of the whole training, such as 15.6e12.")
-    ] = None,
-    recipe: Annotated[str, typer.Option(help=f"One of {', '.join(calc.RECIPES)}.")] = (
-        "megatron_bf16"
-    ),
-    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
-    explain: Annotated[
-        bool, typer.Option(help="Explain the first layout, number by number.")
-    ] = False,
-) -> None:
-    """Rank the layouts of a training on a cluster, and say why the others lost."""
-    try:
-        job = calc.plan.Job(
-            model, recipe, calc.cluster(cluster, gpus), global_batch, sequence, tokens
-        )
-        found = calc.plan.plan(job, top)
-    except ValueError as error:
-        raise typer.BadParameter(_by_option(str(error))) from None
-    _show_plan(found)
-    if not found.ranked:
-        raise typer.Exit(1)
-    if explain:
-        console().print(Text(found.best.explain()), soft_wrap=True)
-
-
-def _by_option(text: str) -> str:
-    """Write calc's complaint in the words of the command line: `--gpus 0: give ...`."""
-    for kind, option in (("ModelConfig", "model"), ("Cluster", "cluster"), ("Recipe", "recipe")):
-        if f" is no {kind} " in text:
-            return f"--{option} {text}"
-    text = re.sub("^num_gpus=", "gpus=", text)
-    return re.sub(
-        r"^(gpus|global_batch|sequence|tokens)=",
-        lambda found: f"--{found[1].replace('_', '-')} ",
-        text,
-    )
-
-
-def _show_plan(found: calc.plan.Plan) -> None:
-    out = console()
-    out.print(Text(found.job.title, style="bold"))
-    out.print(Text(found.summary))
-    rows = found.rows()
-    if rows:
-        table = Table(box=box.SIMPLE)
-        headings = [each for each in rows[0] if out.width >= _WIDTH_OF_ALL or each != _WIDEST]
-        for heading in headings:
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(row[heading]) for heading in headings))
-        out.print(table)
-        for each in found.best.warnings:
-            out.print(Text(f"the first: {each}", style="yellow"))
-    else:
-        out.print(Text(f"Nothing fits.\n{found.help}", style="bold yellow"))
-    out.print(Text("\nWhy others lost", style="bold"))
-    for group in found.losers:
-        out.print(Text(str(group)))
 
 
 def profile(

@@ -1,6 +1,7 @@
 """Formulas of serving: by hand, against the cards' own arithmetic, and against a real engine."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -48,6 +49,40 @@ def test_a_chunk_is_free_up_to_the_bound_by_arithmetic():
     assert float(calc.chunk_delay(TINY, SLOW, batch=4, chunk=11)) == pytest.approx(0.5)
 
 
+def test_few_tokens_read_few_experts():
+    # arXiv:2401.04088: 12.9B of 46.7B parameters; a token cannot be faster than reading them
+    active_s = 2 * 12_879_925_248 / 3.35e12
+    assert float(calc.pass_time("mixtral-8x7b", "h100", 1)) == pytest.approx(active_s, rel=0.001)
+    assert float(calc.pass_time("deepseek-v3", "h200", 1)) == pytest.approx(15.65e-3, rel=0.01)
+    assert float(calc.pass_time("deepseek-v3", "h200", 32)) == pytest.approx(0.181, rel=0.01)
+    every = 2 * 46_702_792_704 / 3.35e12
+    assert float(calc.pass_time("mixtral-8x7b", "h100", 200)["weights"]) == pytest.approx(every)
+
+
+def test_from_the_batch_on_that_is_bound_by_arithmetic_all_experts_are_read():
+    batch = float(calc.compute_bound_batch("mixtral-8x7b", "h200"))
+    assert batch == pytest.approx(747, abs=1)
+    parts = calc.pass_time("mixtral-8x7b", "h200", batch).parts
+    assert float(parts["weights"]) == pytest.approx(float(parts["arithmetic"]))
+
+
+def test_gpus_share_weights_and_caches():
+    one, four = (calc.pass_time("llama3-70b", "h100", 8, 8000, tp=tp) for tp in (1, 4))
+    assert float(one) == pytest.approx(4 * float(four))
+    # vllm-project/vllm, pull request 2031: 31,615 blocks of 16 tokens on 4 A100
+    blocks = calc.requests_that_fit("llama2-70b", "a100-80g", 16, page_size=16, tp=4)
+    assert float(blocks) == pytest.approx(32_670, rel=0.04)
+
+
+def test_caches_and_weights_have_bits_of_their_own():
+    fits = partial(calc.requests_that_fit, "llama3-8b", "h100", 8192)
+    assert float(fits(cache_itemsize=1)) == pytest.approx(2 * float(fits()), abs=1)
+    assert fits(itemsize=0.5, cache_itemsize=2) > fits()
+    assert calc.pass_time("llama3-8b", "h100", 1, itemsize=0.5) < calc.pass_time(
+        "llama3-8b", "h100", 1, itemsize=1
+    )
+
+
 def test_requests_that_fit_hold_whole_pages():
     assert calc.requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
     assert calc.requests_that_fit("llama2-13b", "a100-40g", 300, page_size=16) == 50
@@ -69,6 +104,8 @@ def test_a_pass_gives_the_accepted_tokens_and_one_more(acceptance, tokens):
         (lambda: calc.pass_time(TINY, SLOW, 0), "tokens=0"),
         (lambda: calc.compute_bound_batch(TINY, SLOW, -1), "cached=-1"),
         (lambda: calc.requests_that_fit(TINY, SLOW, 0), "tokens=0"),
+        (lambda: calc.requests_that_fit(TINY, SLOW, 8, usable=90), "usable=90"),
+        (lambda: calc.kv_cache_bytes_per_token(TINY, 16), "itemsize=16"),
         (lambda: calc.requests_that_fit(TINY, SLOW, 1, page_size=0), "page_size=0"),
     ],
 )

@@ -22,10 +22,22 @@ def test_each_matrix_has_its_own_shape():
     }
 
 
+def test_matrices_have_the_names_of_hugging_faces_modules_too():
+    # ml-explore/mlx-examples, issue 724: rank 128 on all linear layers of an 8B model
+    assert calc.lora_parameters("llama3-8b", 128, "all-linear") == 335_544_320
+    assert calc.lora_parameters("llama2-7b", 8, "q_proj") == 32 * 8 * (4096 + 4096)
+
+
+def test_attention_beside_experts_is_dense():
+    assert calc.lora_parameters("mixtral-8x7b", 8) == 32 * 8 * ((4096 + 4096) + (4096 + 1024))
+
+
 def test_what_cannot_be_adapted_is_refused():
     with pytest.raises(ValueError, match="target 'gate'"):
         calc.lora_parameters("gpt2", 8, ["gate"])
-    with pytest.raises(ValueError, match="give a dense model"):
-        calc.lora_parameters("mixtral-8x7b", 8)
+    with pytest.raises(ValueError, match="target 'up'"):
+        calc.lora_parameters("mixtral-8x7b", 8, ["up"])
+    with pytest.raises(ValueError, match="latent"):
+        calc.lora_parameters("deepseek-v3", 8)
     with pytest.raises(ValueError, match="rank"):
         calc.lora_parameters("gpt2", 0)

@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused_by_name(call, said):
     ("wrong", "said"),
     [
         ({"layers": 0}, "layers=0"),
-        ({"heads": 5}, "heads=5 .*hidden=768.*heads=1"),
+        ({"heads": 5}, "heads=5 .*hidden=768.*heads=4"),
         ({"kv_heads": 5}, "kv_heads=5 .*heads=12"),
         ({"num_experts": 8}, "top_k=0 of num_experts=8"),
         ({"num_experts": 8, "top_k": 9}, "top_k=9 of num_experts=8"),

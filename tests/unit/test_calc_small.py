@@ -74,10 +74,41 @@ def test_capacities_and_loads_that_cannot_be_are_refused():
         ("20 hours", 72_000, "seconds"),
         ("8 microbatches", 8, ""),
         ("1,000 GPUs", 1000, ""),
+        ("1000 TFLOPs", 1e15, "FLOP"),
+        ("989 TFLOPS", 989e12, "FLOP/s"),
+        ("400 Gbps", 50e9, "bytes/s"),
+        ("16 GBytes", 16e9, "bytes"),
+        ("3 msec", 0.003, "seconds"),
+        ("2 weeks", 1_209_600, "seconds"),
+        ("3 hops", 3, ""),
     ],
 )
 def test_operations_and_large_counts_are_read(text, value, dimension):
     assert calc.units.parse_quantity(text) == pytest.approx((value, dimension))
+
+
+def test_counts_are_read_as_people_write_them():
+    read = calc.units.read_count
+    assert [read("15T"), read("1.5e12"), read("2048"), read("8k")] == [15e12, 1.5e12, 2048, 8000]
+    assert read("8k", k=1024) == 8192
+    with pytest.raises(ValueError, match="many"):
+        read("many")
+
+
+def test_numbers_in_another_unit_are_refused():
+    setup = calc.TrainingSetup(model="llama3-8b", dp=8)
+    wrong = {
+        "capacity=80": lambda: calc.changes_that_fit(setup, 80),
+        "num_params=405": lambda: calc.training_days(15.6e12, 405, 16384, 400e12),
+        "active_parameters": lambda: calc.training_days(
+            14.8e12, calc.num_parameters("deepseek-v3"), 2048, 400e12
+        ),
+    }
+    for named, call in wrong.items():
+        with pytest.raises(ValueError, match=named):
+            call()
+    calc.training_days(14.8e12, calc.active_parameters("deepseek-v3"), 2048, 400e12)
+    assert calc.collective("all_reduce", "ring", 8, calc.amount("1 GiB")).nbytes == 2**30
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,25 @@ def test_the_command_shows_the_table_and_why_others_lost(labkit, small):
     assert "formula" in out
 
 
+def test_a_config_json_is_planned_and_judged_like_a_preset(labkit, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, '
+        '"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, '
+        '"vocab_size": 128256, "max_position_embeddings": 8192}'
+    )
+    words = "--gpus 32 --global-batch 64 --sequence 8k --tokens 15T --top 3".split()
+    ours, preset = (labkit("plan", "--model", each, *words)[1] for each in (path, "llama3-8b"))
+    assert ours.replace("a model", "llama3-8b") == preset and "days" in ours
+    layout = ("--layout", "dp=8 tp=2 recompute=full")
+    status, out, _ = labkit("memory", "--model", path, *layout)
+    assert status == 0 and "it fits" in out and "activations" in out
+    status, out, _ = labkit("memory", "--model", "llama3-70b", "--layout", "dp=2 tp=8")
+    assert status == 1 and "too many" in out and "What would help" in out
+    status, out, _ = labkit("cache", "--model", tmp_path, "--tokens", "8k")
+    assert status == 0 and "1.07 GB" in out and "requests fit" in out
+
+
 def test_the_command_ends_with_1_where_nothing_fits_and_with_2_for_a_wrong_call(labkit):
     status, out, _ = labkit("plan", "--model", "llama3-405b", "--gpus", 8, "--global-batch", 16)
     assert status == 1 and "Nothing fits" in out and "too many" in out

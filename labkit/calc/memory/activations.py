@@ -183,7 +183,8 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
     if config.is_latent or config.num_experts:
         raise ValueError(
             "activations of models with experts or latent attention depend on the routing and on "
-            "what is kept of the compressed keys; this formula is for dense layers"
+            "what is kept of the compressed keys; this formula is for dense layers; "
+            "calc.plan.memory counts such models"
         )
     cut = {
         "heads": config.heads,

@@ -158,9 +158,15 @@ def _told_apart(setup: TrainingSetup, changed: TrainingSetup) -> list[Change]:
     return found
 
 
+_LEAST_CAPACITY = 1e6
+"""Bytes. Less is a number of gigabytes."""
+
+
 def _capacity(capacity: float | Result) -> float:
     room = number_of(capacity, "capacity", "bytes")
-    arguments.number("capacity", room, "a device has memory; give its bytes, such as 80e9", above=0)
+    arguments.number(
+        "capacity", room, "a device has memory, in bytes: 80e9 for 80 GB", least=_LEAST_CAPACITY
+    )
     return room
 
 

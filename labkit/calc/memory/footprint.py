@@ -47,7 +47,8 @@ from labkit.calc.memory.activations import (
     loss_gradient_bytes,
 )
 from labkit.calc.memory.model_state import Recipe, model_state_bytes, recipe_of
-from labkit.calc.models import ModelConfig, end_parameters, layer_parameters, model, num_parameters
+from labkit.calc.models import ModelConfig, model
+from labkit.calc.parameters import end_parameters, layer_parameters, num_parameters
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.cost import chunk_numels
 from labkit.calc.units import number_text

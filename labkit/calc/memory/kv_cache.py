@@ -3,6 +3,16 @@
     2 L G K b       L layers, G key-value heads of K features, b bytes each: a key and a value
     L (C + R) b     latent attention: one compressed vector, and the rotated part of the key
 
+A request of s tokens holds, by the kind of a layer (`cache_bytes`):
+
+    full         s tokens
+    window       min(s, W) tokens
+    recurrent    one state of fixed size, whatever s
+    none         nothing
+
+Tensor parallelism cuts the G heads, and copies them where there are more ranks than heads; a latent
+cache has no heads, and is whole on every rank.
+
 A request holds room for more tokens than it has. A contiguous cache holds room for the longest
 answer, a paged one for less than a page more:
 
@@ -16,40 +26,109 @@ heads); DeepSeek-V2, arXiv:2405.04434, section 2.1 (latent).
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from labkit import arguments
-from labkit.calc.models import ModelConfig, model
-from labkit.calc.result import Result
+from labkit.calc.models import Layer, ModelConfig, model
+from labkit.calc.result import Result, total
+from labkit.calc.units import number_text
 
 
-def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: int = 2) -> Result:
-    """Return the bytes of one token of one sequence, over all layers. itemsize: bytes of a number.
+def kv_cache_bytes_per_token(config: ModelConfig | str, itemsize: float = 2) -> Result:
+    """Return the bytes of one token of one sequence, over all layers that keep tokens.
 
+    itemsize: bytes of a number, 0.5 for 4 bits. Layers with a window keep no more than the last
+    tokens: see `cache_bytes`.
     kv_cache_bytes_per_token("llama3-8b") == 131_072
     """
-    config, itemsize = model(config), arguments.counted("itemsize", itemsize)
-    name = "KV cache of one token"
+    config, itemsize = model(config), checked_itemsize(itemsize)
+    layers = sum(kind.mixer in ("full", "window") for kind in config.kinds)
+    name, size = "KV cache of one token", number_text(itemsize)
     if config.is_latent:
         features = config.kv_lora_rank + config.rope_head_dim
         return Result(
-            config.layers * features * itemsize,
+            layers * features * itemsize,
             "bytes",
             name,
             "L (C + R) b",
-            f"{config.layers} * ({config.kv_lora_rank} + {config.rope_head_dim}) * {itemsize}",
+            f"{layers} * ({config.kv_lora_rank} + {config.rope_head_dim}) * {size}",
             source="DeepSeek-V2, arXiv:2405.04434",
         )
     heads, features = config.num_kv_heads, config.features_per_head
     return Result(
-        2 * config.layers * heads * features * itemsize,
+        2 * layers * heads * features * itemsize,
         "bytes",
         name,
         "2 L G K b",
-        f"2 * {config.layers} * {heads} * {features} * {itemsize}",
+        f"2 * {layers} * {heads} * {features} * {size}",
         convention="no padding and no pages: what the tokens themselves take",
         source="the model's configuration",
     )
+
+
+def cache_bytes(
+    config: ModelConfig | str,
+    tokens: float,
+    requests: int = 1,
+    *,
+    itemsize: float = 2,
+    tp: int = 1,
+    page_size: int = 1,
+) -> Result:
+    """Return the bytes that requests of `tokens` tokens hold on one rank, by kind of layer.
+
+    itemsize: bytes of a number, 0.5 for 4 bits. tp: ranks that share the key-value heads.
+    page_size: tokens of a page; only whole pages are held.
+    str(cache_bytes("llama3-8b", 8192)) == "1.07 GB"
+    """
+    config, itemsize = model(config), checked_itemsize(itemsize)
+    arguments.number("tokens", tokens, "a request has tokens", above=0)
+    requests, page_size = (
+        arguments.counted(name, each)
+        for name, each in (("requests", requests), ("page_size", page_size))
+    )
+    token = _numbers_of_a_token(config, arguments.counted("tp", tp))
+    parts = {}
+    for kind, layers in Counter(each.mixer for each in config.kinds).items():
+        kept = math.ceil(config.seen_tokens(Layer(kind), tokens) / page_size) * page_size
+        numbers: float = kept * token
+        how = f"{requests:,} * {layers} layers * {kept:,} tokens * {token:,}"
+        if kind == "recurrent":
+            numbers = config.recurrent_state / tp
+            how = f"{requests:,} * {layers} layers * {config.recurrent_state:,}"
+        if numbers:
+            parts[f"{kind} layers"] = Result(
+                requests * layers * numbers * itemsize,
+                "bytes",
+                f"{kind} layers",
+                substitution=f"{how} * {number_text(itemsize)} B",
+            )
+    return total(
+        f"cache of {requests:,} requests",
+        parts,
+        formula="requests * layers * tokens kept * 2 G K b",
+        convention=f"pages of {page_size} tokens, a window in whole pages",
+        source="the model's configuration",
+    )
+
+
+def checked_itemsize(itemsize: float, name: str = "itemsize") -> float:
+    """Return the bytes of a number. ValueError for bits, as 16, and for 0."""
+    arguments.number(name, itemsize, "bytes of a number, and not bits: 2, 1 or 0.5", above=0)
+    if itemsize > 8:
+        raise ValueError(
+            f"{name}={itemsize!r:.60}: bytes of a number, and not bits; 16 bits are 2 bytes"
+        )
+    return itemsize
+
+
+def _numbers_of_a_token(config: ModelConfig, tp: int) -> int:
+    """Return the numbers that a layer keeps of a token on the fullest of tp ranks."""
+    if config.is_latent:
+        return config.kv_lora_rank + config.rope_head_dim
+    return 2 * -(-config.num_kv_heads // tp) * config.features_per_head
 
 
 def contiguous_cache_use(

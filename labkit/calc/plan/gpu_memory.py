@@ -67,13 +67,13 @@ from labkit.calc.memory.activations import (
 )
 from labkit.calc.memory.footprint import whole_unit_bytes
 from labkit.calc.memory.model_state import model_state_bytes
-from labkit.calc.models import (
-    ModelConfig,
+from labkit.calc.models import ModelConfig
+from labkit.calc.parameters import (
     attention_parameters,
     end_parameters,
+    layer_norms,
     layer_parameters,
     mlp_parameters,
-    norm_parameters,
     router_parameters,
 )
 from labkit.calc.plan.job import Job, check_asked
@@ -112,15 +112,14 @@ def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, .
 def stage_layers(
     config: ModelConfig, num_stages: int, virtual: int
 ) -> tuple[StageLayers, ...] | None:
-    """Return layers by stage, in the order of the model: its first layers have no experts."""
+    """Return layers by stage, in the order of the model."""
     counts = layer_counts(config.layers, num_stages, virtual)
     if counts is None:
         return None
     found, before = [], 0
-    without = config.layers - config.expert_layers
     for count in counts:
-        dense = min(max(without - before, 0), count)
-        found.append(StageLayers(dense, count - dense))
+        experts = sum(kind.mlp == "experts" for kind in config.kinds[before : before + count])
+        found.append(StageLayers(count - experts, experts))
         before += count
     return tuple(found)
 
@@ -179,7 +178,7 @@ def _by_stage(config: ModelConfig, pp: int, virtual: int, tp: int, ep: int) -> t
 
 
 def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, ep: int) -> Held:
-    shared = attention_parameters(config) + 2 * norm_parameters(config)
+    shared = attention_parameters(config) + layer_norms(config)
     others = of_ends + layers.total * shared
     others += layers.dense * mlp_parameters(config, config.mlp_features) if layers.dense else 0
     experts = 0
@@ -194,7 +193,8 @@ def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, ep: i
 def like_dense(config: ModelConfig, num_experts: int) -> ModelConfig:
     """Return a dense model with the same attention and an MLP for so many experts; 0: its own."""
     none = {"num_experts": 0, "top_k": 0, "shared_experts": 0, "dense_layers": 0}
-    changed: dict[str, Any] = none | {"expert_ffn": None, "router_bias": False}
+    changed: dict[str, Any] = none | {"pattern": (), "window": 0}
+    changed |= {"expert_ffn": None, "shared_gate": False}
     if num_experts:
         changed["ffn"] = num_experts * config.expert_features
     if config.is_latent:

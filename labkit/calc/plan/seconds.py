@@ -68,7 +68,7 @@ from typing import NamedTuple
 
 from labkit.calc.hardware import Tier
 from labkit.calc.layout import Layout
-from labkit.calc.models import attention_parameters, mlp_parameters, norm_parameters
+from labkit.calc.parameters import attention_parameters, layer_norms, mlp_parameters
 from labkit.calc.plan.gpu_memory import Held, held_by_ranks, held_by_stage
 from labkit.calc.plan.job import Job
 
@@ -293,7 +293,7 @@ def _compute(
 ) -> tuple[float, float]:
     """Return (forward, backward) seconds."""
     config, kept = job.config, job.kept
-    used = attention_parameters(config) + 2 * norm_parameters(config)
+    used = attention_parameters(config) + layer_norms(config)
     held = used
     if num_experts:
         expert = mlp_parameters(config, config.expert_features)

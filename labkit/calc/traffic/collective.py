@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit import arguments
+from labkit.calc.result import Result, number_of
 from labkit.calc.traffic.cost import Collective
 from labkit.calc.traffic.rings import (
     HalvingDoublingAllReduce,
@@ -46,7 +47,7 @@ def collective(
     operation: str,
     algorithm: str,
     world_size: int,
-    nbytes: float = 1,
+    nbytes: float | Result = 1,
     *,
     itemsize: int = 4,
     rank: int | None = None,
@@ -120,7 +121,8 @@ def _checked_options(kind: type[Collective], n: int, given: dict[str, Any]) -> d
     }
 
 
-def _checked_nbytes(nbytes: float, itemsize: int, rank: int | None) -> float:
+def _checked_nbytes(given: float | Result, itemsize: int, rank: int | None) -> float:
+    nbytes = number_of(given, "nbytes", "bytes")
     arguments.number("nbytes", nbytes, "0 or more", least=0)
     if rank is not None and nbytes % itemsize:
         raise ValueError(

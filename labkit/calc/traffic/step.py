@@ -297,7 +297,7 @@ def _norm(num_ranks: int, clipped: bool) -> Result:
 
 
 def _supported(config: ModelConfig) -> ModelConfig:
-    if config.biases or config.qkv_bias or config.gated or not config.learned_positions:
+    if config.biases or config.gated or not config.learned_positions:
         raise ValueError(
             "biases, gated MLPs and rotated positions are not counted here; give the lab's form of "
             "GPT, ModelConfig(biases=False, ...)"

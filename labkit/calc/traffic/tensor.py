@@ -23,7 +23,8 @@ from __future__ import annotations
 from math import gcd
 
 from labkit import arguments
-from labkit.calc.models import ModelConfig, model, norm_parameters, sequence_length
+from labkit.calc.models import ModelConfig, model, sequence_length
+from labkit.calc.parameters import norm_parameters
 from labkit.calc.result import Result, total_bytes
 
 _SOURCE = "Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198"
@@ -119,7 +120,7 @@ def _of_parameters(
         parts["copied key-value heads"] = _all_reduced(numbers, b, copies)
     if sequence_parallel:
         numbers = (2 * L + 1) * norm_parameters(config)
-        numbers += 2 * L * D if config.biases else 0  # biases of the row layers
+        numbers += 2 * L * D if config.has_bias("out") else 0  # of the row layers
         numbers += config.context * D if config.learned_positions else 0
         parts["norms, positions"] = _all_reduced(numbers, b, n)
     return parts

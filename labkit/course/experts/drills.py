@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from labkit import calc
-from labkit.calc.models import mlp_parameters
+from labkit.calc.parameters import mlp_parameters
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.question import Solution, Trap
 

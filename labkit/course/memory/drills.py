@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from labkit import calc
-from labkit.calc.models import attention_parameters, layer_parameters, mlp_parameters
+from labkit.calc.parameters import attention_parameters, layer_parameters, mlp_parameters
 from labkit.interview.drills.drill import BATCHES, MODEL_SIZES, Shown, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from labkit import calc
-from labkit.calc.models import end_parameters, layer_parameters
+from labkit.calc.parameters import end_parameters, layer_parameters
 from labkit.calc.plan.planned_step import step_parts
 from labkit.grade import grader as g
 from labkit.grade.verdict import Finding

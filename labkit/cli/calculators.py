@@ -1,0 +1,212 @@
+"""A model's needs, from a preset or its config.json: labkit plan, memory and cache.
+
+plan      the layouts of a training on a cluster, the fastest first, and why others lost
+memory    one layout: the bytes of its fullest GPU, by part, and what to change if they are too many
+cache     the key-value cache of requests, by kind of layer, and how many fit beside the weights
+
+--model takes a name, such as llama3-8b, or the path of a config.json or of its folder.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from labkit import calc
+from labkit.calc.models import ModelConfig, model
+from labkit.calc.result import Result
+from labkit.calc.units import read_count
+from labkit.cli.terminal import console
+
+_WIDEST, _WIDTH_OF_ALL = "not computing", 110
+
+_Model = Annotated[
+    str, typer.Option(help=f"The path of a config.json, or one of {', '.join(calc.MODELS)}.")
+]
+_Cluster = Annotated[str, typer.Option(help=f"One of {', '.join(calc.CLUSTERS)}.")]
+_Recipe = Annotated[str, typer.Option(help=f"One of {', '.join(calc.RECIPES)}.")]
+_Sequence = Annotated[
+    str | None,
+    typer.Option(help="Tokens of a sequence, such as 8k. Default: the model's context."),
+]
+
+
+def plan(
+    model: _Model,
+    cluster: _Cluster = "h100",
+    gpus: Annotated[int | None, typer.Option(help="Default: all GPUs of the cluster.")] = None,
+    global_batch: Annotated[int, typer.Option(help="Sequences in a step.")] = 2048,
+    sequence: _Sequence = None,
+    tokens: Annotated[
+        str | None, typer.Option(help="Tokens of the whole training, such as 15T or 15.6e12.")
+    ] = None,
+    recipe: _Recipe = "megatron_bf16",
+    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    explain: Annotated[
+        bool, typer.Option(help="Explain the first layout, number by number.")
+    ] = False,
+) -> None:
+    """Rank the layouts of a training on a cluster, and say why the others lost."""
+    try:
+        job = calc.plan.Job(
+            _model(model),
+            recipe,
+            calc.cluster(cluster, gpus),
+            global_batch,
+            _tokens("sequence", sequence),
+            _tokens("tokens", tokens),
+        )
+        found = calc.plan.plan(job, top)
+    except ValueError as error:
+        raise typer.BadParameter(_by_option(str(error))) from None
+    _show_plan(found)
+    if not found.ranked:
+        raise typer.Exit(1)
+    if explain:
+        console().print(Text(found.best.explain()), soft_wrap=True)
+
+
+def memory(
+    model: _Model,
+    layout: Annotated[
+        str,
+        typer.Option(help='Such as "dp=8 tp=4 pp=2 zero=1 microbatch=2 recompute=full".'),
+    ] = "dp=1",
+    cluster: _Cluster = "h100",
+    global_batch: Annotated[
+        int | None, typer.Option(help="Sequences in a step. Default: two rounds of microbatches.")
+    ] = None,
+    sequence: _Sequence = None,
+    recipe: _Recipe = "megatron_bf16",
+) -> None:
+    """Say what one layout needs on its fullest GPU, by part; fails where it does not fit."""
+    try:
+        chosen = calc.Layout.parse(layout)
+        batch = global_batch or 2 * chosen.pp * chosen.dp * chosen.microbatch
+        job = calc.plan.Job(
+            _model(model),
+            recipe,
+            calc.cluster(cluster, chosen.world_size),
+            batch,
+            _tokens("sequence", sequence),
+        )
+        judged = calc.plan.verdict(job, chosen)
+    except ValueError as error:
+        raise typer.BadParameter(_by_option(str(error))) from None
+    out = console()
+    out.print(Text(f"{job.title}\n{chosen}", style="bold"))
+    if judged.memory is not None:
+        _show_parts(judged.memory)
+    out.print(Text(judged.reason, style="" if judged else "bold yellow"))
+    for warning in judged.warnings:
+        out.print(Text(warning, style="yellow"))
+    if not judged:
+        change = calc.plan.smallest_change(job, chosen)
+        out.print(Text(f"What would help: {change or 'more GPUs, or GPUs with more memory'}"))
+        raise typer.Exit(1)
+
+
+def cache(
+    model: _Model,
+    tokens: Annotated[str, typer.Option(help="Tokens of a request, such as 32k.")] = "8k",
+    gpu: Annotated[str, typer.Option(help=f"One of {', '.join(calc.GPUS)}.")] = "h100",
+    tp: Annotated[int, typer.Option(help="GPUs that share weights and caches.")] = 1,
+    weight_bits: Annotated[float, typer.Option(help="Of a weight: 16, 8 or 4.")] = 16,
+    cache_bits: Annotated[float, typer.Option(help="Of a number in the cache.")] = 16,
+    page_size: Annotated[int, typer.Option(help="Tokens of a page.")] = 16,
+    usable: Annotated[float, typer.Option(help="Share of the memory that both may take.")] = 0.9,
+) -> None:
+    """Say what the key-value cache of a request takes, and how many requests fit."""
+    try:
+        config, length = _model(model), _tokens("tokens", tokens)
+        assert length is not None
+        sizes = {"tp": tp, "page_size": page_size}
+        of_one = calc.cache_bytes(config, length, itemsize=cache_bits / 8, **sizes)
+        fits = calc.requests_that_fit(
+            config,
+            gpu,
+            length,
+            itemsize=weight_bits / 8,
+            cache_itemsize=cache_bits / 8,
+            usable=usable,
+            **sizes,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(_by_option(str(error))) from None
+    out = console()
+    out.print(Text(f"{calc.num_parameters(config)}, a request of {length:,} tokens", style="bold"))
+    _show_parts(of_one)
+    where = gpu if tp == 1 else f"{tp} x {gpu}"
+    out.print(Text(f"{fits} requests fit on {where}: {fits.substitution}"))
+
+
+def _model(name: str) -> ModelConfig | str:
+    """Return a name as it is, if it is one, and the model of a config.json."""
+    is_path = name.endswith(".json") or "/" in name or Path(name).is_dir()
+    if is_path and (Path(name).exists() or name.endswith(".json")):
+        return calc.model_from_config(name)
+    model(name)  # ValueError: near names
+    return name
+
+
+def _tokens(name: str, text: str | None) -> int | None:
+    """Return a count of tokens: K is 1024, as in the names of context lengths, and T 1e12."""
+    if text is None:
+        return None
+    try:
+        return round(read_count(text, k=1024))
+    except ValueError as error:
+        raise ValueError(f"{name}={text}: {error}") from None
+
+
+def _by_option(text: str) -> str:
+    """Write calc's complaint in the words of the command line: `--gpus 0: give ...`."""
+    kinds = {"ModelConfig": "model", "Cluster": "cluster", "Recipe": "recipe", "GPU": "gpu"}
+    for kind, option in kinds.items():
+        if f" is no {kind} " in text:
+            return f"--{option} {text}"
+    text = re.sub("^num_gpus=", "gpus=", text)
+    return re.sub(
+        r"^(gpus|global_batch|sequence|tokens|usable|tp|page_size)=",
+        lambda found: f"--{found[1].replace('_', '-')} ",
+        text,
+    )
+
+
+def _show_parts(whole: Result) -> None:
+    """Print a result's parts, the largest first, each with its arithmetic."""
+    table = Table(box=box.SIMPLE)
+    for heading in ("part", "bytes", "how"):
+        table.add_column(heading, overflow="fold")
+    for name, part in sorted(whole.parts.items(), key=lambda item: -float(item[1])):
+        table.add_row(Text(name), Text(str(part)), Text(part.substitution))
+    table.add_row("in all", Text(str(whole), style="bold"), "")
+    console().print(table)
+
+
+def _show_plan(found: calc.plan.Plan) -> None:
+    out = console()
+    out.print(Text(found.job.title, style="bold"))
+    out.print(Text(found.summary))
+    rows = found.rows()
+    if rows:
+        table = Table(box=box.SIMPLE)
+        headings = [each for each in rows[0] if out.width >= _WIDTH_OF_ALL or each != _WIDEST]
+        for heading in headings:
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(row[heading]) for heading in headings))
+        out.print(table)
+        for each in found.best.warnings:
+            out.print(Text(f"the first: {each}", style="yellow"))
+    else:
+        out.print(Text(f"Nothing fits.\n{found.help}", style="bold yellow"))
+    out.print(Text("\nWhy others lost", style="bold"))
+    for group in found.losers:
+        out.print(Text(str(group)))
