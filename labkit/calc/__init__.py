@@ -52,6 +52,7 @@ from labkit.calc.memory.kv_cache import (
 from labkit.calc.memory.model_state import (
     RECIPES,
     Recipe,
+    host_state_bytes,
     model_state_bytes,
     offload_bandwidth,
     offload_traffic_bytes,
@@ -122,6 +123,7 @@ __all__ = [
     "footprint",
     "footprints",
     "head_input_bytes",
+    "host_state_bytes",
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",
     "logits_bytes",

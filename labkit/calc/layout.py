@@ -21,7 +21,8 @@ from labkit import arguments
 
 AXES = ("pp", "dp", "cp", "tp")
 _OTHERS = ("ep", "virtual", "zero", "microbatch", "recompute")
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "operations", "full")
+"""In the order of what they save."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Layout:
     microbatch: int = 1
     """Sequences in one microbatch."""
     recompute: str = "none"
-    """none, selective or full, as in calc.activation_bytes."""
+    """none, selective, operations or full, as in calc.activation_bytes."""
     sequence_parallel: bool = True
     """If tp is more than 1, the tokens between its layers are sharded over its ranks."""
     order: tuple[str, ...] = AXES

@@ -16,7 +16,8 @@ tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
 For G = H and F = 4D: D (10 + 24/t + 5Hs/(Dt)), and all of it / t with sequence parallelism.
 Context parallelism shards s. The second row is sharded as in the paper: a rank keeps its shard, and
 gathers the whole tensor again in backward. recompute="selective" keeps nothing of softmax and its
-neighbours, and recompute="full" keeps only each layer's input, 2D.
+neighbours, and recompute="full" keeps only each layer's input, 2D. recompute="operations" keeps
+that, attention's output, and every second product of matrices: 2D + 2HK + 2GK + 2HK + 2F + 2D.
 
 The last stage holds more for its head and the loss. Per token of a microbatch, in bytes, for V
 tokens in the vocabulary, b bytes of an activation:
@@ -27,8 +28,9 @@ tokens in the vocabulary, b bytes of an activation:
                                log-softmax                            4 V            / t
     as backward begins         gradients of log-softmax, of logits    4 V + 4 V      / t
 
-That is torch's cross_entropy on logits in float32: both gradients are alive at once, beside all
-that is kept. A fused loss, or one that goes through the tokens chunk by chunk, has less.
+That is torch's cross_entropy on logits in float32, loss="unfused": both gradients are alive at
+once, beside all that is kept. loss="fused" has b V alone, over which its gradient is written;
+loss="chunked" computes logits, loss and gradients of an eighth of the tokens at a time.
 
 Wire: nothing. Paper: Korthikanti et al., "Reducing activation recomputation in large transformer
 models", arXiv:2205.05198; section 4.3 for the head.
@@ -41,11 +43,14 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from labkit import arguments
+from labkit.calc.layout import RECOMPUTE
 from labkit.calc.models import ModelConfig, model, sequence_length
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
-RECOMPUTE = ("none", "selective", "full")
+LOSSES = ("unfused", "fused", "chunked")
+_CHUNKS = 8
+"""Of the tokens, which a chunked loss goes through one after the other."""
 _LAYERS_SOURCE = "Korthikanti et al., arXiv:2205.05198, equations 1 to 6"
 
 
@@ -80,7 +85,9 @@ def activation_bytes(
     itemsize = arguments.counted("itemsize", itemsize)
     whole = tp if sequence_parallel else 1
     per_token = {"layer inputs": _Kept(itemsize * config.hidden, "b D", whole)}
-    if recompute != "full":
+    if recompute == "operations":
+        per_token |= _second_products(config, itemsize, tp, whole, flash)
+    elif recompute != "full":
         length = sequence_length(config, sequence)
         has_scores = not flash and recompute == "none"
         per_token = _per_token(
@@ -161,6 +168,24 @@ def _per_token(
         "attention statistics": _Kept(4 * H if flash else 0, "4 H", tp),
         "attention output": _Kept(itemsize * H * K, "b H K", tp),
         "inside the MLP": _Kept(num_mlp * itemsize * mlp, f"{num_mlp} b F", tp),
+    }
+
+
+def _second_products(
+    config: ModelConfig, itemsize: int, tp: int, whole: int, flash: bool
+) -> dict[str, _Kept]:
+    """Return by name the bytes kept if every second product of a layer is, and attention's output.
+
+    Of query, key, value, out, gate, up and down: the first, the third, and so on.
+    """
+    D, query = config.hidden, config.heads * config.features_per_head
+    key = config.num_kv_heads * config.features_per_head
+    return {
+        "query, value": _Kept(itemsize * (query + key), "b (H K + G K)", tp),
+        "attention statistics": _Kept(4 * config.heads if flash else 0, "4 H", tp),
+        "attention output": _Kept(itemsize * query, "b H K", tp),
+        "inside the MLP": _Kept(itemsize * config.mlp_features, "b F", tp),
+        "MLP output": _Kept(itemsize * D if config.gated else 0, "b D", whole),
     }
 
 
@@ -256,26 +281,29 @@ def logits_bytes(
     sequence: int | None = None,
     itemsize: int = 2,
     loss_itemsize: int = 4,
+    loss: str = "unfused",
 ) -> Result:
     """Return logits, and what the loss keeps of them for backward, of one microbatch.
 
     The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
     over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
-    layers hold. `loss_gradient_bytes` has their gradients.
+    layers hold. `loss_gradient_bytes` has their gradients. loss: one of LOSSES; a fused one keeps
+    the logits alone, one in chunks keeps none.
     ValueError for tokens that cp cuts unevenly, and for more than learned positions.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
-    parts = {
-        name: _part(name, count, how, size)
-        for name, size in (
-            ("logits", arguments.counted("itemsize", itemsize)),
-            ("log-softmax", arguments.counted("loss_itemsize", loss_itemsize)),
-        )
+    sizes = {
+        "logits": arguments.counted("itemsize", itemsize),
+        "log-softmax": arguments.counted("loss_itemsize", loss_itemsize),
     }
+    if _checked_loss(loss) == "fused":
+        del sizes["log-softmax"]
+    times = 0 if loss == "chunked" else 1
     return total(
         "logits and loss",
-        parts,
+        {name: _part(name, times * count, how, size) for name, size in sizes.items()},
         formula="T V (itemsize + loss_itemsize) / t; T tokens, V words, t ranks",
+        convention=f"{loss} loss",
     )
 
 
@@ -287,22 +315,33 @@ def loss_gradient_bytes(
     *,
     sequence: int | None = None,
     loss_itemsize: int = 4,
+    loss: str = "unfused",
 ) -> Result:
     """Return the bytes of the gradients of log-softmax and logits, which live at the same time.
 
     They come for a moment beside `logits_bytes`: 4 + 4 bytes of each logit, beside the 2 + 4 that
-    are kept. Arguments and errors as in `logits_bytes`.
+    are kept. A fused loss writes them over the logits; one in chunks has all 14 bytes, of an eighth
+    of the tokens. Arguments and errors as in `logits_bytes`.
     """
     count, how = _logits(config, microbatch, tp, cp, sequence)
     size = arguments.counted("loss_itemsize", loss_itemsize)
-    names = ("gradient of the log-softmax", "gradient of the logits")
+    sizes = {"gradient of the log-softmax": size, "gradient of the logits": size}
+    if _checked_loss(loss) == "chunked":
+        count, how = -(-count // _CHUNKS), f"{how} / {_CHUNKS}"
+        sizes |= {"logits of a chunk": 2, "log-softmax of a chunk": size}
+    times = 0 if loss == "fused" else 1
     return total(
         "gradients of the loss",
-        {name: _part(name, count, how, size) for name in names},
+        {name: _part(name, times * count, how, each) for name, each in sizes.items()},
         formula="2 T V loss_itemsize / t; T tokens, V words, t ranks",
-        convention=f"torch's cross_entropy on {size} B logits; a fused loss, or one that goes "
-        "through the tokens chunk by chunk, has less",
+        convention=f"torch's cross_entropy on {size} B logits, {loss}",
     )
+
+
+def _checked_loss(loss: str) -> str:
+    if loss not in LOSSES:
+        raise ValueError(f"loss={loss!r:.60}: give one of {', '.join(LOSSES)}")
+    return loss
 
 
 def _logits(

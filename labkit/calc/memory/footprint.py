@@ -22,6 +22,7 @@ with K_p bytes of a parameter in computing and K_g of a gradient, by recipe:
 
     zero 2    K_g max(layer, table)                      a gradient, before it is reduced
     zero 3    (K_p + K_g) root + 2 (K_p + K_g) layer     the root unit, and two layers in turn
+    kept      K_p N/(t p), with a pipeline (K_p + K_g)   zero 3 without reshard_after_forward
 
 A layer is an attention, an MLP and two norms. The root unit belongs to no layer: embedding and
 positions on the first stage, last norm and head on the last; on one stage a tied head is the
@@ -48,7 +49,12 @@ from labkit.calc.memory.activations import (
 )
 from labkit.calc.memory.model_state import Recipe, model_state_bytes, recipe_of
 from labkit.calc.models import ModelConfig, model
-from labkit.calc.parameters import end_parameters, layer_parameters, num_parameters
+from labkit.calc.parameters import (
+    end_parameters,
+    layer_parameters,
+    lora_parameters,
+    num_parameters,
+)
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.cost import chunk_numels
 from labkit.calc.units import number_text
@@ -82,6 +88,20 @@ class TrainingSetup:
     """Stages that each rank of the pipeline holds; more than 1: interleaved."""
     num_microbatches: int | None = None
     """Microbatches of a rank in a step; None: enough to fill the pipeline."""
+    loss: str = "unfused"
+    """As `logits_bytes` has it."""
+    reshard_after_forward: bool | None = None
+    """Of zero 3: units are released after forward and gathered again. False: a rank holds all
+    parameters from forward to backward, and, with a pipeline, all gradients until the step's last
+    microbatch. None: as torchtitan does, True without a pipeline and False with one."""
+    shards: int | None = None
+    """Ranks that share the states; None: all of dp * cp. Fewer: they have as many copies (HSDP)."""
+    offload: tuple[str, ...] = ()
+    """States that the host holds: some of model_state.KINDS. See `host_state_bytes`."""
+    frozen_bytes: float | None = None
+    """Of a weight, where adapters are trained beside frozen ones: 2, 1, or 0.5 for 4 bits."""
+    adapter_rank: int = 0
+    adapter_targets: tuple[str, ...] = ("query", "value")
     fused: bool = False
     """True if the gated MLP is fused, as in `activation_bytes`."""
 
@@ -97,6 +117,29 @@ class TrainingSetup:
                 f"pp={self.pp} stages for {self.config.layers} layers: some would have none; give "
                 f"{self.config.layers} or fewer"
             )
+        if self.shards is not None and (self.dp * self.cp) % arguments.counted(
+            "shards", self.shards
+        ):
+            raise ValueError(
+                f"shards={self.shards} does not divide dp={self.dp} * cp={self.cp}; give "
+                f"{arguments.divisors_text(self.dp * self.cp)}"
+            )
+        if (self.frozen_bytes is None) != (self.adapter_rank == 0):
+            raise ValueError(
+                f"frozen_bytes={self.frozen_bytes} with adapter_rank={self.adapter_rank}: adapters "
+                "are trained beside frozen weights; give both or none"
+            )
+
+    @property
+    def keeps_units(self) -> bool:
+        """Whether zero 3 holds gathered parameters from forward to backward."""
+        reshards = self.reshard_after_forward
+        return self.zero == 3 and not (self.pp == 1 if reshards is None else reshards)
+
+    @property
+    def num_shards(self) -> int:
+        """Ranks that share the states."""
+        return self.shards or self.dp * self.cp
 
     @property
     def config(self) -> ModelConfig:
@@ -135,8 +178,9 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
         parts,
         formula="states N/(t p) + activations of L/p layers * in flight + what passes through",
         convention=f"N/(t p) parameters on every GPU; 1F1B; {_activations_text(setup)} without "
-        "dropout; torch's cross_entropy on float32 logits; parts that peak at different moments "
-        "are added; without CUDA's own memory, communication buffers and fragmentation",
+        f"dropout; torch's cross_entropy on float32 logits, {setup.loss}; parts that peak at "
+        "different moments are added; without CUDA's own memory, communication buffers and "
+        "fragmentation",
         source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
     )
 
@@ -165,21 +209,60 @@ def check_setup(setup: object) -> None:
 
 
 def _states(setup: TrainingSetup) -> dict[str, Result]:
-    num = -(-int(num_parameters(setup.config)) // (setup.tp * setup.pp))
-    parts = dict(model_state_bytes(num, setup.recipe, setup.zero, setup.dp * setup.cp).parts)
+    num, trained = _held(setup), _held(setup)
+    if setup.frozen_bytes is not None:
+        adapters = lora_parameters(setup.config, setup.adapter_rank, setup.adapter_targets)
+        trained = -(-int(adapters) // (setup.tp * setup.pp))
+    states = model_state_bytes(
+        trained,
+        setup.recipe,
+        setup.zero,
+        setup.num_shards,
+        offload=setup.offload,
+        tables=min(trained, _tables(setup)),
+    )
+    parts = dict(states.parts)
+    if setup.frozen_bytes is not None:
+        ranks = setup.num_shards if setup.zero == 3 else 1
+        how = f"{number_text(setup.frozen_bytes)} B * {num:,}" + f" / {ranks}" * (ranks > 1)
+        parts["frozen weights"] = _bytes("frozen weights", setup.frozen_bytes * num / ranks, how)
+        return parts
     cast_bytes = recipe_of(setup.recipe).cast_bytes
     if cast_bytes and setup.zero < 3:  # zero 3 casts shards, and gathers unit by unit
         parts["casts"] = _bytes("casts", cast_bytes * num, f"{number_text(cast_bytes)} B * {num:,}")
     return parts
 
 
+def _held(setup: TrainingSetup) -> int:
+    """Return the parameters of one GPU, before zero shards them."""
+    return -(-int(num_parameters(setup.config)) // (setup.tp * setup.pp))
+
+
+def _tables(setup: TrainingSetup) -> int:
+    """Return the GPU's share of embeddings, head and norms."""
+    counted = num_parameters(setup.config)
+    tables = sum(int(counted.parts.get(name, 0)) for name in ("embedding", "head", "norms"))
+    return -(-tables // (setup.tp * setup.pp))
+
+
 def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     """Return the units that are whole for a moment while the others are shards."""
-    if setup.dp * setup.cp == 1 or setup.zero < 2:
-        return {}
-    recipe = recipe_of(setup.recipe)
-    units = whole_unit_bytes(setup.config, recipe, setup.zero, setup.tp, setup.pp, stage)
-    return {"whole units": units}
+    parts, recipe, config = {}, recipe_of(setup.recipe), setup.config
+    if setup.frozen_bytes is not None:
+        recipe = replace(recipe, parameter_bytes=setup.frozen_bytes, gradient_bytes=0, cast_bytes=0)
+        if setup.frozen_bytes < setup.itemsize:  # one matrix at a time, to be multiplied
+            matrix = config.hidden * config.mlp_features // setup.tp
+            how = f"{setup.itemsize} B * {matrix:,}"
+            parts["dequantized matrix"] = _bytes("dequantized matrix", setup.itemsize * matrix, how)
+    if setup.num_shards == 1 or setup.zero < 2:
+        return parts
+    if setup.keeps_units:
+        gradients = recipe.gradient_bytes if setup.pp > 1 else 0
+        size, num = (recipe.cast_bytes or recipe.parameter_bytes) + gradients, _held(setup)
+        how = f"{number_text(size)} B * {num:,}"
+        return parts | {"whole units": _bytes("whole units", size * num, how)}
+    units = whole_unit_bytes(config, recipe, setup.zero, setup.tp, setup.pp, stage)
+    return parts | {"whole units": units}
 
 
 def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
@@ -216,8 +299,12 @@ def _of_the_head(setup: TrainingSetup) -> dict[str, Result]:
         "head inputs": head_input_bytes(
             *sizes, setup.sequence_parallel, cp, sequence=sequence, itemsize=itemsize
         ),
-        "logits and loss": logits_bytes(*sizes, cp, sequence=sequence, itemsize=itemsize),
-        "gradients of the loss": loss_gradient_bytes(*sizes, cp, sequence=sequence),
+        "logits and loss": logits_bytes(
+            *sizes, cp, sequence=sequence, itemsize=itemsize, loss=setup.loss
+        ),
+        "gradients of the loss": loss_gradient_bytes(
+            *sizes, cp, sequence=sequence, loss=setup.loss
+        ),
     }
 
 

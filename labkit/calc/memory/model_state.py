@@ -16,6 +16,7 @@ bytes:
     fp32                4          4        -     4 + 4       16      8 + 8/d
     pure_bf16           2          2        -     2 + 2        8      4 + 4/d
     adam_8bit           2          2        -     1 + 1        6.03   4 + 2.03/d
+    muon                2          4        4     4           14      6 + 8/d    tables 4 + 4
     sgd                 4          4        -     4           12      8 + 4/d
     sgd_plain           4          4        -     -            8      8
 
@@ -39,7 +40,7 @@ section 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
@@ -61,6 +62,8 @@ class Recipe:
     """Bytes of a copy in higher precision, which the optimizer updates."""
     moment_bytes: tuple[float, ...] = ()
     """Bytes of each of the optimizer's own values: two values for Adam, one for momentum."""
+    table_moment_bytes: tuple[float, ...] | None = None
+    """Of embeddings, head and norms, if these have another optimizer: AdamW beside Muon."""
     cast_bytes: float = 0
     """Bytes of copies that live within a step only, such as those that autocast keeps until
     backward."""
@@ -74,11 +77,11 @@ class Recipe:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name == "moment_bytes":
-                if not isinstance(value, tuple):
-                    raise TypeError(f"moment_bytes={value!r}: give a tuple, such as (4, 4)")
-                for moment in value:
-                    arguments.number("moment_bytes", moment, "0 or more", least=0)
+            if each.name.endswith("moment_bytes"):
+                if not isinstance(value, tuple | None):
+                    raise TypeError(f"{each.name}={value!r}: give a tuple, such as (4, 4)")
+                for moment in value or ():
+                    arguments.number(each.name, moment, "0 or more", least=0)
             elif each.name == "activation_bytes":
                 if value is not None:
                     arguments.counted(each.name, value)
@@ -147,6 +150,14 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 gradient_bytes=2,
                 moment_bytes=(_QUANTIZED, _QUANTIZED),
             ),
+            Recipe(
+                name="muon",
+                parameter_bytes=2,
+                gradient_bytes=4,
+                master_bytes=4,
+                moment_bytes=(4,),
+                table_moment_bytes=(4, 4),
+            ),
             Recipe(name="sgd", parameter_bytes=4, gradient_bytes=4, moment_bytes=(4,)),
             Recipe(name="sgd_plain", parameter_bytes=4, gradient_bytes=4),
         )
@@ -161,17 +172,26 @@ def recipe_of(recipe: Recipe | str) -> Recipe:
 
 
 # The first level that shards a kind.
+KINDS = ("parameters", "gradients", "master", "moments")
 _SHARDED_FROM = {"parameters": 3, "gradients": 2, "master": 1, "moments": 1}
 _LEVELS = (0, 1, 2, 3)
 
 
 def model_state_bytes(
-    num_params: float | Result, recipe: Recipe | str, zero: int = 0, dp: int = 1
+    num_params: float | Result,
+    recipe: Recipe | str,
+    zero: int = 0,
+    dp: int = 1,
+    *,
+    offload: Iterable[str] = (),
+    tables: float | Result = 0,
 ) -> Result:
     """Return the bytes of one rank, by part: parameters, gradients, master, moments.
 
     num_params: of the model, or of this rank's share of it under tensor and pipeline parallelism.
-    dp: ranks over which zero shards; the largest shard counts, which has N/d rounded up.
+    offload: kinds that a host holds, some of KINDS. tables: of them, embeddings, head and norms,
+    which some recipes train otherwise. dp: ranks over which zero shards; the largest shard counts,
+    which has N/d rounded up.
     model_state_bytes(7.5e9, "zero_paper", zero=1, dp=64).to("GB") == 31.40625
     ValueError for an unknown level and for impossible numbers.
     """
@@ -179,17 +199,20 @@ def model_state_bytes(
     dp = arguments.counted("dp", dp)
     if type(zero) is not int or zero not in _LEVELS:
         raise ValueError(f"zero={zero!r:.60}: give 0, 1, 2 or 3")
-    each = {
-        "parameters": recipe.parameter_bytes,
-        "gradients": recipe.gradient_bytes,
-        "master": recipe.master_bytes,
-        "moments": sum(recipe.moment_bytes),
-    }
+    on_host = _checked_kinds(offload)
     parts = {
         kind: _part(kind, size, num, dp if zero >= _SHARDED_FROM[kind] else 1)
-        for kind, size in each.items()
-        if size or kind == "parameters"
+        for kind, size in _sizes(recipe).items()
+        if (size or kind == "parameters") and kind not in on_host
     }
+    if recipe.table_moment_bytes is not None and "moments" in parts and count_of(tables):
+        more = sum(recipe.table_moment_bytes) - sum(recipe.moment_bytes)
+        of_tables = _part("moments", more, count_of(tables), dp if zero else 1)
+        how = f"{parts['moments'].substitution} + {of_tables.substitution}"
+        both = parts["moments"].value + of_tables.value
+        parts["moments"] = Result(both, "bytes", "moments", substitution=how)
+    if not parts:
+        parts = {"on the GPU": Result(0.0, "bytes", "on the GPU")}
     return total(
         f"model states of one rank, zero {zero}",
         parts,
@@ -198,6 +221,49 @@ def model_state_bytes(
         "activations, buckets and gathered units are not in it" + _casts(recipe),
         source="Rajbhandari et al., ZeRO, arXiv:1910.02054",
     )
+
+
+def host_state_bytes(
+    num_params: float | Result,
+    recipe: Recipe | str,
+    offload: Iterable[str] = ("gradients", "master", "moments"),
+    hosts: int = 1,
+    *,
+    buffers: float = 1.0,
+) -> Result:
+    """Return the bytes of states that each host holds, of a model whose states `hosts` share.
+
+    offload: kinds that are there, some of KINDS. buffers: what a runtime allocates for each byte;
+    1.5 in DeepSpeed's estimator, which counts all four kinds.
+    host_state_bytes(7e9, "zero_paper", ("master", "moments")).to("GB") == 84
+    """
+    recipe, num = recipe_of(recipe), count_of(num_params)
+    hosts = arguments.counted("hosts", hosts)
+    arguments.number("buffers", buffers, "1 or more", least=1)
+    parts = {
+        kind: _part(kind, buffers * size, num, hosts)
+        for kind, size in _sizes(recipe).items()
+        if kind in _checked_kinds(offload)
+    }
+    return total(
+        "states on a host",
+        parts or {"none": Result(0.0, "bytes", "none")},
+        formula="buffers * K N / hosts",
+        convention=f"{recipe.name}; {number_text(buffers)} times for buffers",
+        source="ZeRO-Offload, arXiv:2101.06840; DeepSpeed's memory estimator",
+    )
+
+
+def _sizes(recipe: Recipe) -> dict[str, float]:
+    sizes = (recipe.parameter_bytes, recipe.gradient_bytes, recipe.master_bytes)
+    return dict(zip(KINDS, (*sizes, sum(recipe.moment_bytes)), strict=True))
+
+
+def _checked_kinds(offload: Iterable[str]) -> tuple[str, ...]:
+    kinds = (offload,) if isinstance(offload, str) else tuple(offload)
+    if unknown := [each for each in kinds if each not in KINDS]:
+        raise ValueError(f"offload={offload!r:.80}: {unknown[0]!r} is none of {', '.join(KINDS)}")
+    return kinds
 
 
 _FORMULAS = (
