@@ -262,16 +262,16 @@ def speculative_speedup(acceptance: float, num_drafted: int, cost: float) -> Res
 
 
 class _Work(NamedTuple):
-    """What one of tp GPUs reads and computes."""
+    """Bytes that one of tp GPUs reads, and the time in which it computes a token."""
 
     config: ModelConfig
     bandwidth: float
     other_bytes: float
-    """Of the weights that every pass reads."""
+    """Weights that every pass reads."""
     expert_bytes: float
-    """Of all routed experts."""
+    """Weights of all routed experts."""
     layer_token_bytes: float
-    """Of a cached token in one layer."""
+    """A cached token in one layer."""
     token_s: float
     """To compute a token."""
 

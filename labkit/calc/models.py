@@ -100,7 +100,7 @@ class ModelConfig:
     recurrent_state: int = 0
     """Numbers that a recurrent layer keeps of a request."""
     recurrent_parameters: int = 0
-    """Of one recurrent mixer, its own norms included."""
+    """Parameters of one recurrent mixer, its own norms included."""
 
     num_experts: int = 0
     """Routed experts in a layer; 0: dense."""

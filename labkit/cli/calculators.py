@@ -108,7 +108,7 @@ def memory(
         out.print(Text(warning, style="yellow"))
     if not judged:
         change = calc.plan.smallest_change(job, chosen)
-        out.print(Text(f"What would help: {change or 'more GPUs, or GPUs with more memory'}"))
+        out.print(Text(f"To change first: {change or 'more GPUs, or GPUs with more memory'}"))
         raise typer.Exit(1)
 
 
@@ -117,8 +117,8 @@ def cache(
     tokens: Annotated[str, typer.Option(help="Tokens of a request, such as 32k.")] = "8k",
     gpu: Annotated[str, typer.Option(help=f"One of {', '.join(calc.GPUS)}.")] = "h100",
     tp: Annotated[int, typer.Option(help="GPUs that share weights and caches.")] = 1,
-    weight_bits: Annotated[float, typer.Option(help="Of a weight: 16, 8 or 4.")] = 16,
-    cache_bits: Annotated[float, typer.Option(help="Of a number in the cache.")] = 16,
+    weight_bits: Annotated[float, typer.Option(help="Bits of a weight: 16, 8 or 4.")] = 16,
+    cache_bits: Annotated[float, typer.Option(help="Bits of a number in the cache.")] = 16,
     page_size: Annotated[int, typer.Option(help="Tokens of a page.")] = 16,
     usable: Annotated[float, typer.Option(help="Share of the memory that both may take.")] = 0.9,
 ) -> None:

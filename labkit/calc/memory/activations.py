@@ -50,7 +50,7 @@ from labkit.calc.units import number_text
 
 LOSSES = ("unfused", "fused", "chunked")
 _CHUNKS = 8
-"""Of the tokens, which a chunked loss goes through one after the other."""
+"""Parts of a microbatch, which a chunked loss goes through one after the other."""
 _LAYERS_SOURCE = "Korthikanti et al., arXiv:2205.05198, equations 1 to 6"
 
 

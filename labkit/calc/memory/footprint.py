@@ -91,7 +91,7 @@ class TrainingSetup:
     loss: str = "unfused"
     """As `logits_bytes` has it."""
     reshard_after_forward: bool | None = None
-    """Of zero 3: units are released after forward and gathered again. False: a rank holds all
+    """zero 3 releases units after forward and gathers them again. False: a rank holds all
     parameters from forward to backward, and, with a pipeline, all gradients until the step's last
     microbatch. None: as torchtitan does, True without a pipeline and False with one."""
     shards: int | None = None
@@ -99,7 +99,7 @@ class TrainingSetup:
     offload: tuple[str, ...] = ()
     """States that the host holds: some of model_state.KINDS. See `host_state_bytes`."""
     frozen_bytes: float | None = None
-    """Of a weight, where adapters are trained beside frozen ones: 2, 1, or 0.5 for 4 bits."""
+    """Bytes of a frozen weight, beside which adapters are trained: 2, 1, or 0.5 for 4 bits."""
     adapter_rank: int = 0
     adapter_targets: tuple[str, ...] = ("query", "value")
     fused: bool = False
@@ -132,7 +132,7 @@ class TrainingSetup:
 
     @property
     def keeps_units(self) -> bool:
-        """Whether zero 3 holds gathered parameters from forward to backward."""
+        """Return whether zero 3 holds gathered parameters from forward to backward."""
         reshards = self.reshard_after_forward
         return self.zero == 3 and not (self.pp == 1 if reshards is None else reshards)
 

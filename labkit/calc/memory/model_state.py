@@ -63,7 +63,7 @@ class Recipe:
     moment_bytes: tuple[float, ...] = ()
     """Bytes of each of the optimizer's own values: two values for Adam, one for momentum."""
     table_moment_bytes: tuple[float, ...] | None = None
-    """Of embeddings, head and norms, if these have another optimizer: AdamW beside Muon."""
+    """Moments of embeddings, head and norms, if these have another optimizer: AdamW beside Muon."""
     cast_bytes: float = 0
     """Bytes of copies that live within a step only, such as those that autocast keeps until
     backward."""

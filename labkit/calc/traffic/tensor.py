@@ -120,7 +120,7 @@ def _of_parameters(
         parts["copied key-value heads"] = _all_reduced(numbers, b, copies)
     if sequence_parallel:
         numbers = (2 * L + 1) * norm_parameters(config)
-        numbers += 2 * L * D if config.has_bias("out") else 0  # of the row layers
+        numbers += 2 * L * D if config.has_bias("out") else 0  # biases of the row layers
         numbers += config.context * D if config.learned_positions else 0
         parts["norms, positions"] = _all_reduced(numbers, b, n)
     return parts
