@@ -1,4 +1,4 @@
-"""What real trainings choose: losses, recomputation, FSDP's switches, offload, adapters, Muon."""
+"""Choices of real trainings: losses, recomputation, FSDP's switches, offload, adapters, Muon."""
 
 from dataclasses import replace
 
