@@ -161,7 +161,7 @@ def operation_seconds(case: Case, rank: int) -> tuple[float, float]:
 
 def replayed(case: Case) -> float:
     """Seconds of a real step's program on a virtual clock: of sends, waits and links, in order."""
-    result = labkit.run(real_steps, case.layout.world_size, (case, 0.0), timeout=120)
+    result = labkit.run(real_steps, case.layout.world_size, (case, 0.0), timeout=600)
 
     def work_s(rank: int, region: Region) -> float:
         seconds = operation_seconds(case, rank)
@@ -173,7 +173,7 @@ def replayed(case: Case) -> float:
 def measured(case: Case) -> float:
     """Seconds until the slowest rank's end, in the best of some steps: other work only adds."""
     result = labkit.run(
-        real_steps, case.layout.world_size, (case,), topology=case.topology, timeout=120
+        real_steps, case.layout.world_size, (case,), topology=case.topology, timeout=600
     )
     return best_step(result.timeline)
 

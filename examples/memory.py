@@ -178,7 +178,7 @@ def activations(strategy: str, itemsize: int) -> float:
 def rows_of(strategy: str, num_ranks: int) -> list[Row]:
     """One run, and a row for each quantity: of the rank for which it is largest."""
     with tempfile.TemporaryDirectory() as folder:
-        result = labkit.run(measure, num_ranks, (strategy, folder), timeout=120)
+        result = labkit.run(measure, num_ranks, (strategy, folder), timeout=600)
     measured = {
         quantity: max(value[quantity] for value in result.values) for quantity in result.values[0]
     }

@@ -391,7 +391,7 @@ def resumed(layouts):
     """Print a table; whether all jobs end equal."""
     print("saved and loaded beside never stopped, dropout on: parameters after the next step")
     with tempfile.TemporaryDirectory() as name:
-        of_ranks = run(goes_on, 4, (Path(name), layouts), timeout=120).values
+        of_ranks = run(goes_on, 4, (Path(name), layouts), timeout=600).values
     are_equal = {
         name: all(of_rank[name][0] for of_rank in of_ranks if name in of_rank) for name in layouts
     }

@@ -81,7 +81,7 @@ class WarmRanks:
         self._rehearses = rehearses
         self._by_size: dict[int, SessionRanks] = {}
 
-    def launch(self, fn, world_size, args_by_rank, *, timeout=120, stall=None, echo=True, **others):
+    def launch(self, fn, world_size, args_by_rank, *, timeout=600, stall=None, echo=True, **others):
         """A run on ranks that may have run others; with `others` on ranks of its own."""
         if any(value not in (None, "local", "cpu") for value in others.values()):
             return _launch(

@@ -34,7 +34,7 @@ def test_after_a_power_cut_at_any_operation_a_load_is_one_whole_state(tmp_path, 
     root.mkdir(), log.mkdir()
     states, num_before = run(saves, 2, (root / "job", log, wait)).values[0]
     arguments = (root, log, states, 2)
-    found = run(recovery.loads_after_cuts, 1, arguments, timeout=120).values[0]
+    found = run(recovery.loads_after_cuts, 1, arguments, timeout=600).values[0]
     assert {state for after_cut in found for state in after_cut} == {0, 1, 2, 3, 4}
     for least, after_cut in zip(recovery.least_states(num_before), found, strict=True):
         assert min(after_cut) >= least

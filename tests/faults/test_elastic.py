@@ -159,7 +159,7 @@ def test_a_hang_and_a_kill_from_outside_are_restarted(monkeypatch):
 
     run(lambda world: None, 2)  # a fork server that first imports torch may take the second
     monkeypatch.setattr(elastic.restarts, "launch", with_timeout)
-    result = elastic.run(sleeps_twice, 2, timeout=60, on_start=kill_second)
+    result = elastic.run(sleeps_twice, 2, timeout=600, on_start=kill_second)
     assert [type(a.error) for a in result.attempts] == [RunTimeout, RankError, type(None)]
     assert result.attempts[1].error.rank == 0
     assert started == [2, 2, 2]

@@ -172,7 +172,7 @@ for delay in (0.0, 0.03, 0.06, 0.3):
     presses = threading.Thread(target=hammer, args=(delay,))
     try:
         presses.start()  # its first press can come before it returns
-        labkit.run(lambda world: time.sleep(30), 2, timeout=120)
+        labkit.run(lambda world: time.sleep(30), 2, timeout=600)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     presses.join()
@@ -446,7 +446,7 @@ def test_nobody_else_reads_how_a_rank_ended():
 
     thread = threading.Thread(target=asks)
     thread.start()
-    run(lambda world: time.sleep(0.5), 2, timeout=120)
+    run(lambda world: time.sleep(0.5), 2, timeout=600)
     is_over.set()
     thread.join()
     assert seen <= before

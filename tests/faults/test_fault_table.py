@@ -175,7 +175,7 @@ OF_TWO_ORDERS = ["swapped_calls"]
 @pytest.fixture(scope="module", autouse=True)
 def ready():
     """What ranks are forked from has imported torch: one of the faults has 5 s in all."""
-    run(lambda world: None, 1, timeout=120)
+    run(lambda world: None, 1, timeout=600)
 
 
 def marked_lines(program):

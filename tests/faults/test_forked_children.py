@@ -30,7 +30,7 @@ def children_mark_regions(world):
 
 
 def test_regions_of_a_child_are_not_the_ranks():
-    result = run(children_mark_regions, 2, timeout=120)
+    result = run(children_mark_regions, 2, timeout=600)
     assert result.values == [0, 0]
     for timeline in result.timeline:
         assert [region.name for region in timeline.regions] == ["before", "after"]
@@ -56,5 +56,5 @@ def children_have_a_world_of_their_own(world, folder):
 
 
 def test_calls_of_children_meet_no_ranks(tmp_path):
-    values = run(children_have_a_world_of_their_own, 2, [str(tmp_path)], timeout=120).values
+    values = run(children_have_a_world_of_their_own, 2, [str(tmp_path)], timeout=600).values
     assert values == [0, 0]

@@ -69,7 +69,7 @@ def trainings(world, folder):
 def live(tmp_path_factory):
     """The traces of real ranks, two steps each."""
     folder = tmp_path_factory.mktemp("traces")
-    labkit.run(trainings, 4, args=(str(folder),), timeout=120)
+    labkit.run(trainings, 4, args=(str(folder),), timeout=600)
     return {name: profile.read([folder / name]) for name in LIVE}
 
 

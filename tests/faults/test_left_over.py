@@ -20,7 +20,7 @@ QUIET = [each for each in STEPS if each not in (branches_for_a_broadcast, contri
 
 def told(program, capsys, world_size=2, args=()):
     """The lines that a run prints of its own; `LINE` for a line of this file."""
-    run(program, world_size, args, timeout=120, device="cpu")
+    run(program, world_size, args, timeout=600, device="cpu")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[labkit]")]
     return [re.sub(r"\(test_left_over.py, line \d+\)", "(LINE)", line) for line in lines]
 
@@ -134,7 +134,7 @@ def test_healthy_steps_leave_nothing(step, world_size, capsys):
 
 def test_healthy_programs_leave_nothing(capsys):
     for seed in range(4):
-        launch(program, 3, [(seed,)], stall=None, timeout=120, device="cpu")
+        launch(program, 3, [(seed,)], stall=None, timeout=600, device="cpu")
     lines = capsys.readouterr().out.splitlines()
     assert all("met from different lines" in line for line in lines if "[labkit]" in line)
 
@@ -164,5 +164,5 @@ def test_a_cell_may_leave_what_a_later_one_waits_for(capsys):
 
 
 def test_who_asks_for_no_lines_gets_none(capsys):
-    launch(forgets_to_wait, 2, [()], timeout=120, device="cpu", echo=False)
+    launch(forgets_to_wait, 2, [()], timeout=600, device="cpu", echo=False)
     assert capsys.readouterr().out == ""

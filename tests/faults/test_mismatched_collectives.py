@@ -40,7 +40,7 @@ ON_X = (
 
 def refused(program, world_size, *args, error=Mismatch):
     with pytest.raises(error) as caught:
-        run(program, world_size, args=args, timeout=120)
+        run(program, world_size, args=args, timeout=600)
     said = str(caught.value).splitlines()[0]
     assert "test_mismatched_collectives.py, line" in said
     return said

@@ -65,7 +65,7 @@ MIX = [
 def descendants():
     """Process ids below this process, those of processes that nobody has buried included."""
     ps = subprocess.Popen(["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True)
-    listing, _ = ps.communicate(timeout=120)
+    listing, _ = ps.communicate(timeout=600)
     children = {}
     for line in listing.splitlines():
         pid, parent = map(int, line.split())

@@ -57,7 +57,7 @@ def after_thousands_of_others(world):
 )
 def test_two_calls_in_another_order_are_an_error_with_both_lines(program, world_size):
     with pytest.raises(Mismatch) as caught:
-        run(program, world_size, timeout=120)
+        run(program, world_size, timeout=600)
     said = str(caught.value).splitlines()[0]
     assert "ranks 0 and 1 make the same calls in another order" in said
     assert said.count("test_order_of_calls.py, line") == 4
@@ -151,7 +151,7 @@ def all_of_them(world):
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_what_only_looks_like_another_order_is_right(world_size, capsys):
-    run(all_of_them, world_size, timeout=120)
+    run(all_of_them, world_size, timeout=600)
     told = capsys.readouterr().out
     assert told.count("[labkit]") == 1 + world_size, "the roots' branches, one line for each"
 
@@ -163,5 +163,5 @@ def on_one_line(world):
 
 
 def test_what_meets_on_one_line_is_not_seen():
-    first, second = run(on_one_line, 2, timeout=120).values[0]
+    first, second = run(on_one_line, 2, timeout=600).values[0]
     assert torch.equal(first, second) and torch.equal(first, torch.ones(3)), "1 + 0 in both"

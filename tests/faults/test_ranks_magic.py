@@ -21,7 +21,7 @@ class Kernel:
         self.run("from labkit.launch.session import ranks")
         self.run("ranks._COME_BACK_S = (0.1, 60)")
 
-    def run(self, source, stop_at=None, timeout=180):
+    def run(self, source, stop_at=None, timeout=600):
         """(printed, shown value, traceback) of a cell.
 
         Stop is pressed once all three ranks have printed `stop_at` and their process id, and rest.

@@ -64,7 +64,7 @@ def test_after_a_power_cut_at_any_operation_each_rollout_is_used_once(tmp_path):
     root, log = tmp_path / "root", tmp_path / "log"
     (root).mkdir()
     run(trains, 1, (root / "bank", log, 6))
-    found = run(after_cuts, 1, (root, log), timeout=120).values[0]
+    found = run(after_cuts, 1, (root, log), timeout=600).values[0]
     assert len(found) > 60
     for times, of_others, length in found:
         assert set(times) == {1.0} and not of_others

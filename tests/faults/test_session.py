@@ -216,7 +216,7 @@ def during(session, tmp_path):
 
         def execute():
             try:
-                ended.append(session.execute(cell, timeout=120).values)
+                ended.append(session.execute(cell, timeout=600).values)
             except BaseException as error:
                 ended.append(error)
 
@@ -301,7 +301,7 @@ def test_a_handler_of_signals_cannot_close_the_session_under_a_cell(session):
     try:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR2)).start()
         with pytest.raises(RuntimeError, match="in the midst of a cell"):
-            session.execute("import time; time.sleep(60)", timeout=120)
+            session.execute("import time; time.sleep(60)", timeout=600)
     finally:
         signal.signal(signal.SIGUSR2, old)
     assert goes_on(session)

@@ -53,7 +53,7 @@ def saves(world, folder):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved")
-    run(saves, 1, (folder,), timeout=120)
+    run(saves, 1, (folder,), timeout=600)
     return folder
 
 
@@ -275,7 +275,7 @@ def test_settings_states_and_positions_of_another_kind_are_refused_before_a_chan
     }
     for name, (mutate, _) in cases.items():
         mutated(saved, tmp_path / name, mutate)
-    (texts,) = run(refuses, 1, (tmp_path,), timeout=120).values
+    (texts,) = run(refuses, 1, (tmp_path,), timeout=600).values
     for name, (_, words) in cases.items():
         assert re.search(words, texts[name]), texts[name]
 
@@ -317,7 +317,7 @@ def test_a_plain_file_whose_header_lies_is_named(tmp_path):
     (tmp_path / "damaged-row").write_bytes((12).to_bytes(8, "little") + b'{"weight":5}')
     (tmp_path / "short-deep").write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000)
     (tmp_path / "short-long").write_bytes((2**60).to_bytes(8, "little") + b"{}")
-    run(loads_headers, 1, (tmp_path,), timeout=120)
+    run(loads_headers, 1, (tmp_path,), timeout=600)
 
 
 def test_mutated_checkpoints_end_in_a_load_or_in_one_line():

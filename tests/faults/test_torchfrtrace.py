@@ -37,7 +37,7 @@ def found(tmp_path, monkeypatch):
     def found(program, error):
         monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", f"{tmp_path}/dumps/rank_")
         with pytest.raises(error):
-            run(program, 3, timeout=120, stall=0.5)
+            run(program, 3, timeout=600, stall=0.5)
         fr_trace.main([f"{tmp_path}/dumps", "--output", f"{tmp_path}/found"])
         return pickle.loads((tmp_path / "found").read_bytes())[1].collectives[-1]
 

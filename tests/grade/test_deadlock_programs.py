@@ -17,7 +17,7 @@ PROGRAMS = runpy.run_path(str(SOLUTION), run_name="programs")
 def stuck_in(program, n):
     """Ranks that wait when a real run ends, and in what."""
     try:
-        run(PROGRAMS[program], n, timeout=120, stall=1, device="cpu")
+        run(PROGRAMS[program], n, timeout=600, stall=1, device="cpu")
     except Deadlock as error:
         blocked = [blocked_in(timeline.operations) for timeline in error.timeline]
         words = {"send": "send to {}", "recv": "recv from {}"}

@@ -79,7 +79,7 @@ def start(hosts, tmp_path):
         hosts.kill(host)
     for job in jobs:
         for agent in job.agents.values():
-            agent.wait(timeout=120)
+            agent.wait(timeout=600)
         for reader in job.readers:
             reader.join()
 

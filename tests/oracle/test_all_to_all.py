@@ -51,7 +51,7 @@ def exchange(world):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_every_row_finds_its_rank_and_its_place(world_size):
-    for rank, found in enumerate(run(exchange, world_size, timeout=120).values):
+    for rank, found in enumerate(run(exchange, world_size, timeout=600).values):
         for rows, result in zip(MATRICES[world_size], found, strict=True):
             expected = [
                 [source, rank, i] for source in range(world_size) for i in range(rows[source][rank])

@@ -114,7 +114,7 @@ def test_losses_and_all_parameters_follow_the_serial_run(
 ):
     expected, (of_losses, of_parameters) = serial[optimizer, is_clipped], tolerance[optimizer]
     case = (sizes, order, row, optimizer, is_clipped)
-    for each in run(trained, num_ranks_of(sizes), case, timeout=180).values:
+    for each in run(trained, num_ranks_of(sizes), case, timeout=600).values:
         assert distance(each, expected) <= of_losses
         assert each.largest_difference(expected) <= of_parameters
 

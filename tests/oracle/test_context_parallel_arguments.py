@@ -109,7 +109,7 @@ def another_on_rank_1(world, what):
 def test_ranks_that_mean_different_things_are_told_so(what, words):
     # A group that disagrees would wait for ever, or add up what does not belong together.
     with pytest.raises((RunError, RankError), match=words):
-        run(another_on_rank_1, 2, (what,), timeout=120)
+        run(another_on_rank_1, 2, (what,), timeout=600)
 
 
 def another_attention_on_rank_1(world, attention, what):
@@ -123,7 +123,7 @@ def another_attention_on_rank_1(world, attention, what):
 @pytest.mark.parametrize(("what", "words"), [("placement", "zigzag"), ("mask", "no mask")])
 def test_so_they_are_where_tokens_are_exchanged_by_collectives(attention, what, words):
     with pytest.raises((RunError, RankError), match=words):
-        run(another_attention_on_rank_1, 2, (attention, what), timeout=120)
+        run(another_attention_on_rank_1, 2, (attention, what), timeout=600)
 
 
 def unequal_shards_without_a_length(world):
@@ -134,4 +134,4 @@ def unequal_shards_without_a_length(world):
 
 def test_unequal_shards_need_the_length():
     with pytest.raises((RunError, RankError), match="has shape .*, but the buffer"):
-        run(unequal_shards_without_a_length, 3, timeout=120)
+        run(unequal_shards_without_a_length, 3, timeout=600)

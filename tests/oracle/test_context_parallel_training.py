@@ -78,7 +78,7 @@ def train_each(world: Group) -> dict[tuple[str, str], Trained]:
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def ranks(request) -> list[dict[tuple[str, str], Trained]]:
-    return run(train_each, request.param, timeout=120).values
+    return run(train_each, request.param, timeout=600).values
 
 
 def test_the_tolerances_are_rounding_and_nothing_else(tolerance):

@@ -80,12 +80,12 @@ def begun_before_the_last_gradient(timeline):
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def overlapped(request):
-    return run(trained, request.param, timeout=120)
+    return run(trained, request.param, timeout=600)
 
 
 @pytest.fixture(scope="module")
 def alone():
-    return run(partial(trained, wrap=BucketedDDP), 1, timeout=120).values[0]
+    return run(partial(trained, wrap=BucketedDDP), 1, timeout=600).values[0]
 
 
 def test_losses_are_those_of_one_process_whose_buckets_stay(overlapped, alone):

@@ -24,7 +24,7 @@ def test_equal_modules_that_are_used_in_another_order_on_a_rank_are_no_sum_of_ea
             passed(model)
 
     with pytest.raises(Mismatch, match="gives label 'module 2, "):
-        run(program, 2, timeout=120)
+        run(program, 2, timeout=600)
 
 
 @pytest.mark.parametrize("rung", [NaiveDDP, *BUCKETS.values()], ids=lambda rung: rung.__name__)
@@ -35,7 +35,7 @@ def test_a_parameter_that_was_added_differs_by_rank_and_is_named(rung):
         passed(model)
 
     with pytest.raises(RankError, match="late was added after the module was wrapped"):
-        run(program, 2, timeout=120)
+        run(program, 2, timeout=600)
 
 
 @pytest.mark.parametrize("rung", [BucketedDDP, OverlappedDDP, DDP], ids=lambda rung: rung.__name__)
@@ -47,7 +47,7 @@ def test_buckets_wait_for_no_parameter_that_was_frozen_later(rung):
         passed(model)
 
     with pytest.raises(RankError, match="bias was frozen after the module was wrapped.* again"):
-        run(program, 2, timeout=120)
+        run(program, 2, timeout=600)
 
 
 def test_a_parameter_that_was_frozen_later_counts_as_unused_where_that_is_allowed():
@@ -68,7 +68,7 @@ def test_a_hook_that_takes_gradients_away_before_they_are_averaged_is_an_error()
         passed(DDP(module, world))
 
     with pytest.raises(RankError, match="has taken away the gradient of weight"):
-        run(program, 2, timeout=120)
+        run(program, 2, timeout=600)
 
 
 @pytest.mark.parametrize("rung", BUCKETS.values(), ids=BUCKETS)
@@ -79,4 +79,4 @@ def test_a_model_that_was_converted_has_buckets_of_another_dtype_and_is_named(ru
         model.reduce_gradients()
 
     with pytest.raises(RankError, match="weight, bias were converted or moved after .* wrap the"):
-        run(program, 2, timeout=120)
+        run(program, 2, timeout=600)

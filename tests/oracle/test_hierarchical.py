@@ -43,7 +43,7 @@ def reduce_cases(world):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_equals_the_sum_on_any_hosts(world_size):
-    by_rank = run(reduce_cases, world_size, timeout=120).values
+    by_rank = run(reduce_cases, world_size, timeout=600).values
     for key, (x, first) in by_rank[0].items():
         inputs = [results[key][0] for results in by_rank]
         wide = torch.complex128 if x.dtype.is_complex else torch.float64

@@ -69,7 +69,7 @@ def train_each(world, dp, ep, names):
 @functools.cache
 def ranks(dp, ep):
     names = [name for mesh, name in RUNS if mesh == (dp, ep)]
-    return run(train_each, dp * ep, (dp, ep, names), timeout=180).values
+    return run(train_each, dp * ep, (dp, ep, names), timeout=600).values
 
 
 @functools.cache

@@ -128,7 +128,7 @@ def test_the_plain_rungs_gradients_are_the_serial_ones(num_ranks):
 
 @cache
 def ranks(num_ranks: int):
-    return run(steps, num_ranks, timeout=120).values
+    return run(steps, num_ranks, timeout=600).values
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])

@@ -90,7 +90,7 @@ def train_each(world: Group) -> dict[tuple[str, str], Trained]:
 
 @pytest.mark.parametrize("num_ranks", RUNS)
 def test_losses_and_parameters_follow_the_serial_run(serial, tolerance, num_ranks):
-    for of_rank in run(train_each, num_ranks, timeout=180).values:
+    for of_rank in run(train_each, num_ranks, timeout=600).values:
         for (row, name), trained in of_rank.items():
             limit = tolerance[SETTINGS[name].dtype]
             assert distance(trained, serial[name]) <= limit, row

@@ -198,12 +198,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(folder):
-    return run(recovery.goes_on, 4, (folder, ALL), timeout=120).values
+    return run(recovery.goes_on, 4, (folder, ALL), timeout=600).values
 
 
 @pytest.fixture(scope="module")
 def resharded(folder, resumed):
-    return run(travels, 4, (folder, pairs()), timeout=120).values
+    return run(travels, 4, (folder, pairs()), timeout=600).values
 
 
 @pytest.mark.parametrize("saved", SIZES)

@@ -97,7 +97,7 @@ def test_equals_the_serial_sum_for_every_size_and_dtype(world_size):
     if world_size == 3:  # dtypes and layouts know nothing of ranks
         cases += [(37, dtype, "contiguous", 1) for dtype in DTYPES]
         cases += [(numel, torch.complex64, layout, 2) for numel in (0, 24) for layout in LAYOUTS]
-    assert run(faults_of, world_size, (cases,), timeout=120).values == [[]] * world_size
+    assert run(faults_of, world_size, (cases,), timeout=600).values == [[]] * world_size
 
 
 def gather_what_has_no_sum(world):
@@ -129,7 +129,7 @@ def with_delays(world, num_blocks):
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_no_block_is_overwritten_before_it_is_read_nor_read_before_it_is_there(world_size):
-    assert run(with_delays, world_size, (12,), timeout=120).values == [[]] * world_size
+    assert run(with_delays, world_size, (12,), timeout=600).values == [[]] * world_size
 
 
 def through_the_functions(world):

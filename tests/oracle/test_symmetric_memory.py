@@ -47,7 +47,7 @@ def faults_of(world, cases, block_bytes):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
 def test_equals_the_serial_sum_for_every_size_and_dtype(world_size):
-    result = run(faults_of, world_size, (CASES, 256), timeout=120)
+    result = run(faults_of, world_size, (CASES, 256), timeout=600)
     assert result.values == [[]] * world_size
 
 
@@ -65,7 +65,7 @@ def with_delays(world):
 
 
 def test_nothing_is_read_before_it_is_there_nor_overwritten_before_it_is_read():
-    assert run(with_delays, 3, timeout=120).values == [[]] * 3
+    assert run(with_delays, 3, timeout=600).values == [[]] * 3
 
 
 def a_part(world):
@@ -142,7 +142,7 @@ def in_too_little(world):
 )
 def test_ranks_that_do_not_mean_the_same_memory_are_told_so(fault, said):
     with pytest.raises((RankError, Mismatch), match=said):
-        run(fault, 2, timeout=120)
+        run(fault, 2, timeout=600)
 
 
 def wrapped_twice(world):

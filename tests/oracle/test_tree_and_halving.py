@@ -162,7 +162,7 @@ def cases_for(world_size):
 def results(world_size):
     """What `everything` returns, by rank: one launch for the three tests below."""
     arguments = (cases_for(world_size), root_inputs(world_size), broadcast_inputs(world_size))
-    return run(everything, world_size, arguments, timeout=120).values
+    return run(everything, world_size, arguments, timeout=600).values
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -215,7 +215,7 @@ def test_late_ranks_and_calls_in_a_row_do_not_mix_messages():
         for call in range(3)
         for value in [sum(ranks) + call * world_size] * 3 + [call % world_size + call] * 2
     ]
-    assert run(on_late_ranks, world_size, (7,), timeout=120).values == [expected] * world_size
+    assert run(on_late_ranks, world_size, (7,), timeout=600).values == [expected] * world_size
 
 
 def in_two_groups(world):

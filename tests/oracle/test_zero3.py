@@ -164,7 +164,7 @@ def test_so_they_do_with_each_option():
         gathered = [trained_without_reshard(world, which) for which in ("all", "root")]
         return [trained(world, **case) for case in cases] + gathered
 
-    for everyone in run(all_of_them, 3, timeout=120).values:
+    for everyone in run(all_of_them, 3, timeout=600).values:
         for found in everyone:
             assert_equals(found, serial())
 

@@ -183,7 +183,7 @@ def test_parameters_equal_those_of_one_process(world_size):
     cases = [(name, {}) for name in whole]
     cases += [(name, {"rung": rung}) for rung in ("plain zero1", "zero2") for name in by_element]
     cases += [("AdamW", {"rung": "zero2, one bucket"})]
-    everyone = run(several, world_size, (cases,), timeout=120).values
+    everyone = run(several, world_size, (cases,), timeout=600).values
     for number, (name, _) in enumerate(cases):
         for found in everyone:
             assert_equals(found[number], serial(name))

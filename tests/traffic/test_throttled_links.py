@@ -32,7 +32,7 @@ def check_seconds(program, topology, *args, of, less=0.0, work_s=None):
 
     less: by which share it may take less than `of` says. Real ranks never take less than that.
     """
-    timelines = run(program, topology.world_size, args, topology=topology, timeout=180).timeline
+    timelines = run(program, topology.world_size, args, topology=topology, timeout=600).timeline
     replayed = replay(timelines, topology, work_s)
     for name, seconds in of.items():
         least_s = (1 - less - EXACT) * seconds

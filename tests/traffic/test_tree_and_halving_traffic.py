@@ -60,7 +60,7 @@ def call_each(world):
 def operations(world_size):
     """By rank, by label: what `call_each` did."""
     by_rank = []
-    for timeline in run(call_each, world_size, timeout=60).timeline:
+    for timeline in run(call_each, world_size, timeout=600).timeline:
         by_label = {}
         for operation in timeline.operations:
             by_label.setdefault(operation.label, []).append(operation)

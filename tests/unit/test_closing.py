@@ -44,7 +44,7 @@ def makes_many(world, num_groups):
 @needs_proc
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_of_closed_groups_nothing_stays_open(world_size):
-    for (early, late), taken, sums in run(makes_many, world_size, (8,), timeout=120).values:
+    for (early, late), taken, sums in run(makes_many, world_size, (8,), timeout=600).values:
         assert late == early
         assert taken == [world_size + 4 - (world_size == 1), 3], "as split's docstring says"
         assert set(sums) == {world_size}

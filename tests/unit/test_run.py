@@ -53,7 +53,7 @@ def test_output_is_live(tmp_path):
         "def slow(world):\n"
         "    print('now')\n"
         "    time.sleep(30)\n"
-        "labkit.run(slow, 1, timeout=120)\n"
+        "labkit.run(slow, 1, timeout=600)\n"
     )
     driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     try:
