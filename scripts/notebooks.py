@@ -89,7 +89,8 @@ def _sanitized(outputs: list[NotebookNode]) -> list[tuple[str, str]]:
     for kind, text in texts(outputs):
         for regex, replace in get_sanitize_patterns(SANITIZE.read_text(encoding="utf-8")):
             text = re.sub(regex, replace, text)
-        found.append((kind, text))
+        if text:
+            found.append((kind, text))
     return found
 
 

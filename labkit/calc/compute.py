@@ -97,7 +97,7 @@ def training_flops(num_params: float | Result, tokens: float, recompute: str = "
             f"num_params={num_params}: a token goes through few of the experts; give "
             "calc.active_parameters(...)"
         )
-    arguments.number("num_params", num, "a model has thousands: 405e9 for 405 billion", least=1000)
+    arguments.number("num_params", num, "a model has parameters", above=0)
     arguments.number("tokens", tokens, "training takes tokens", above=0)
     factor = 2 * _PASSES[recompute]
     return Result(
@@ -242,6 +242,9 @@ def training_days(
     )
     num_devices = arguments.counted("num_devices", num_devices)
     work = training_flops(num_params, tokens, recompute)
+    arguments.number(
+        "num_params", float(num_params), "a model has thousands: 405e9 for 405 billion", least=1000
+    )
     factor = work.formula.partition(" ")[0]
     return Result(
         work.value / (num_devices * achieved_flops_per_s),

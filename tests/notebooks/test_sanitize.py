@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from nbval.plugin import get_sanitize_patterns
+from nbformat.v4 import new_output
+from nbval.plugin import IPyNbCell, get_sanitize_patterns, nocolors
 
 PATTERNS = get_sanitize_patterns(Path(__file__).with_name("sanitize.cfg").read_text())
 
@@ -61,3 +63,16 @@ def test_what_differs_from_run_to_run_is_equal(one, other):
 )
 def test_what_a_notebook_teaches_is_compared(one, other):
     assert sanitized(one) != sanitized(other)
+
+
+def test_a_cell_that_prints_only_of_delays_equals_one_that_prints_nothing():
+    cell = IPyNbCell.__new__(IPyNbCell)
+    cell.parent = SimpleNamespace(sanitize_patterns=dict(PATTERNS), skip_compare=())
+    cell.colors = nocolors
+    picture = new_output("display_data", {"text/plain": "a picture"})
+    waiting, other = (
+        new_output("stream", name="stdout", text=text) for text in (STILL_WAITING, "lost\n")
+    )
+    assert cell.compare_outputs([waiting, picture], [picture])
+    assert not cell.compare_outputs([other, picture], [picture])
+    assert not cell.compare_outputs([picture], [other, picture])
