@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit import arguments
 from labkit.checkpoint.disk import Disk, read_into
 
 _HEAD = struct.Struct("<III")
@@ -116,7 +117,7 @@ class RolloutBank:
 
         ValueError if the log has fewer rollouts: it is another one.
         """
-        consumed = state["consumed"]
+        consumed = arguments.whole("consumed", state["consumed"], "0 or more rollouts", least=0)
         if consumed > len(self):
             raise ValueError(
                 f"the checkpoint has consumed {consumed} rollouts, and {self.path} has "

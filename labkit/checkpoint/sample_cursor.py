@@ -86,7 +86,7 @@ class SampleCursor:
                     f"{key}={getattr(self, key)}: its position is in another order of samples. "
                     f"Give {key}={state[key]}"
                 )
-        self.taken = state["taken"]
+        self.taken = arguments.whole("taken", state["taken"], "0 or more samples", least=0)
 
     def _order(self, epoch: int) -> Tensor:
         """Return the permutation of an epoch. The one before is forgotten."""

@@ -123,13 +123,13 @@ def test_a_tied_head_is_the_embedding_only_where_both_are_on_one_stage():
     d, table = 768, 50257 * 768
     layer, norm = 12 * d * d + 13 * d, 2 * d  # with the biases of four linear layers and two norms
     assert parts(gpt2)["whole units"] == 4 * (2 * layer + table + 1024 * d + norm)
-    stages = footprints(dataclasses.replace(gpt2, pp=3))
+    stages = footprints(dataclasses.replace(gpt2, pp=3, reshard_after_forward=True))
     rests = [table + 1024 * d, 0, table + norm]
     assert [each["whole units"] for each in stages] == [4 * (2 * layer + r) for r in rests]
 
 
 def test_a_stage_of_one_layer_has_no_second_one_whole():
-    alone = dataclasses.replace(LLAMA, pp=32, zero=3, dp=2)
+    alone = dataclasses.replace(LLAMA, pp=32, zero=3, dp=2, reshard_after_forward=True)
     assert parts(alone, 5)["whole units"] == 4 * LAYER
     assert parts(dataclasses.replace(alone, tp=4), 5)["whole units"] == LAYER
 
