@@ -77,6 +77,10 @@ def vocab_cross_entropy(
             f"targets are {targets_N.dtype} of shape {tuple(targets_N.shape)}, not token numbers "
             "in a row; pass targets.flatten().long()"
         )
+    if not logits_Nv.is_floating_point():
+        raise TypeError(
+            f"logits are {logits_Nv.dtype}, which have no gradient; pass logits.float()"
+        )
     vocab = even_sharding(vocab_size, 0, group.size).ranges[group.rank]
     if logits_Nv.dim() != 2 or logits_Nv.shape != (len(targets_N), len(vocab)):
         raise ValueError(

@@ -68,7 +68,7 @@ def test_a_dense_model_is_counted_as_footprint_counts_it_but_for_the_place_of_it
             tp=layout.tp, pp=layout.pp, cp=layout.cp, virtual=layout.virtual,
             num_microbatches=layout.num_microbatches(256), microbatch=microbatch,
             recompute=layout.recompute, sequence_parallel=sequence_parallel,
-            flash=flash, fused=flash,
+            flash=flash, fused=flash, reshard_after_forward=True,
         )  # fmt: skip
         for rank in range(layout.pp):
             expected = calc.footprint(setup, rank)

@@ -122,7 +122,8 @@ def _checked_options(kind: type[Collective], n: int, given: dict[str, Any]) -> d
 
 
 def _checked_nbytes(given: float | Result, itemsize: int, rank: int | None) -> float:
-    nbytes = number_of(given, "nbytes", "bytes")
+    number = number_of(given, "nbytes", "bytes")
+    nbytes = number if isinstance(given, Result) else given
     arguments.number("nbytes", nbytes, "0 or more", least=0)
     if rank is not None and nbytes % itemsize:
         raise ValueError(
