@@ -74,7 +74,9 @@ def read(path: Path) -> Stack:
     ]
     lines = mains[0].strip().splitlines()[1:]  # innermost first, below a heading
     own = list(takewhile(lambda line: not _LAUNCHER.search(line), lines))
-    is_held = all(_is_held(thread.strip().splitlines()[1:]) for thread in (mains[0], *others))
+    is_held = (_is_held(lines) or _awaits_command(lines)) and all(
+        _is_held(thread.strip().splitlines()[1:]) for thread in others
+    )
     return Stack(True, _shown(own), _innermost(own), len(others), is_held)
 
 
@@ -91,6 +93,12 @@ def _is_held(lines: list[str]) -> bool:
     return found is not None and any(
         found[1].endswith(file) and said == line for file, line in _HOLDING
     )
+
+
+def _awaits_command(lines: list[str]) -> bool:
+    """Return whether a session's rank stands between two cells: it posts nothing in this one."""
+    outside = [line for line in lines if f"{os.sep}connection.py" not in line]
+    return bool(outside) and outside[0].endswith(" in session_main")
 
 
 def _shown(lines: list[str]) -> str:

@@ -3,6 +3,8 @@
 import faulthandler
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -51,3 +53,29 @@ def test_a_thread_without_a_frame_of_python_does_not_communicate(tmp_path):
         return stacks.read(path)
 
     assert rank_main(look, 0).num_other_threads == 0
+
+
+MAIN = """Thread 0x1 (most recent call first):
+  File "/lib/python3.11/multiprocessing/connection.py", line 395 in _recv
+  File "/lib/python3.11/multiprocessing/connection.py", line 250 in recv
+  File "/lab/labkit/launch/session/in_rank.py", line 76 in {}
+  File "/lab/labkit/launch/session/in_rank.py", line 60 in session_main
+"""
+
+
+@pytest.mark.parametrize(("function", "is_held"), [("session_main", True), ("perform", False)])
+def test_between_two_cells_a_rank_with_an_idle_thread_of_a_pool_posts_nothing(
+    tmp_path, function, is_held
+):
+    """Such as the communication thread of a wrapped model, which lives as long as its group."""
+    path = tmp_path / "rank-0.stack"
+    with ThreadPoolExecutor(1) as pool, open(path, "w+") as file:
+        pool.submit(int).result()
+        time.sleep(0.1)  # until it stands in the queue
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        threads = file.read().split("\n\n")
+    idle = next(each for each in threads if "in _worker" in each.splitlines()[1])
+    path.write_text(f"{idle}\n\n{MAIN.format(function)}")
+    found = stacks.read(path)
+    assert (found.num_other_threads, found.is_held) == (1, is_held)
