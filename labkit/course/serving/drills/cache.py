@@ -17,8 +17,8 @@ _SIZES = {
     "itemsize": (Shown(2, "bf16"), Shown(1, "fp8")),
 }
 _MODEL = (
-    "A model has {layers} layers, {heads} query heads and {kv_heads} key-value heads of {features} "
-    "features; its KV cache is {itemsize}. "
+    "A model has {layers} layers of full attention, with {heads} query heads and {kv_heads} "
+    "key-value heads of {features} features; its KV cache is {itemsize}. "
 )
 # As the data sheets have them, and calc: name, bytes per second.
 _MEMORIES = [
