@@ -49,7 +49,7 @@ class Optimizer(Protocol):
 def zero1_step(
     parameters: torch.Tensor, gradients: torch.Tensor, optimizer: Optimizer, group: Group
 ) -> None:
-    """Update `parameters` by one step of Adam with the mean of the ranks' gradients.
+    """Update `parameters` by one optimizer step with the mean of the ranks' gradients.
 
     Sent, on a ring: (n-1)/n of the gradients' bytes, then (n-1)/n of the parameters' bytes.
     """

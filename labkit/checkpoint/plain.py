@@ -1,9 +1,9 @@
-"""A checkpoint of shards: every rank saves its own, and then one file makes all of them count.
+"""A sharded checkpoint: every rank saves its shard, then rank 0 saves a file that commits the step.
 
     rank 0   save shard 0 |         | save the commit: 2 shards |         | return
     rank 1   save shard 1 | barrier |                           | barrier | return
 
-Layout: a flat tensor in float32, cut anywhere; loaded on any number n of ranks as n equal shards.
+Layout: a flat float32 tensor in any shards, loaded on any number n of ranks as n even shards.
 Wire: two barriers.
 Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.
 """
@@ -39,18 +39,18 @@ def load_newest(folder: Path) -> tuple[int, bytes] | None:
 
 
 def save_shards(disk: Any, folder: Path, step: int, shard: torch.Tensor, group: Group) -> None:
-    """Save a step of which this rank has a shard. disk: a Disk. Every rank calls it."""
+    """Save this rank's shard of a step. Every rank calls it. disk: a `checkpoint.disk.Disk`."""
     disk.make_folder(folder / f"{step}" / f"{group.rank}")
     save(disk, folder / f"{step}" / f"{group.rank}", step, shard.numpy().tobytes())
     group.barrier()  # from here on every shard is on the disk
     if group.rank == 0:
         disk.make_folder(folder / "commit")
         save(disk, folder / "commit", step, str(group.size).encode())
-    group.barrier()  # from here on the step counts
+    group.barrier()  # from here on the step is committed
 
 
 def load_shard(folder: Path, group: Group) -> tuple[int, torch.Tensor] | None:
-    """Return the newest step that counts and this rank's shard of it, or None."""
+    """Return the newest committed step and this rank's shard of it, or None."""
     commit = load_newest(folder / "commit")
     if commit is None:
         return None

@@ -1,20 +1,20 @@
 """Collectives written out with send and recv.
 
-What a rank sends and receives at once it posts in one block, `with group.together()`, so that ranks
-that send to each other do not wait for each other's receive on nccl either.
+Except in plain.py, a rank posts a send and a receive that belong together in one block, `with
+group.together()`: on nccl two ranks that both send first would wait for each other for ever.
 
 Read in this order:
 
     plain.py              start here: ring all-reduce in the fewest lines
     ring.py               the same in blocks and in place; reduce-scatter and all-gather alone
-    stream.py             a long tensor goes through a rank in blocks; where results are put
+    stream.py             receive, add and pass on a long tensor in blocks; the `out` argument
     ring_broadcast.py     a broadcast along a chain
     tree.py               reduce and broadcast along a binary tree; double_tree.py: two trees
-    halving_doubling.py   log2 n steps to a part of the sum, and log2 n back
-    hierarchical.py       most of the way over fast links
+    halving_doubling.py   a reduce-scatter in log2 n steps, an all-gather in as many
+    hierarchical.py       most bytes over the fast links within hosts
     all_to_all.py         a message from every rank to every other
     autograd.py           collectives that a gradient flows through, in adjoint pairs
-    backend.py            who performs a strategy's collectives: backend, ring, shared memory
+    backend.py            the implementation a strategy uses: library, ring or shared memory
 """
 
 from labkit.collectives.all_to_all import pairwise_all_to_all

@@ -1,7 +1,7 @@
-"""Pairwise all-to-all: every rank has something for every other, and deals it out peer by peer.
+"""Pairwise all-to-all: every rank sends a block of rows to every other, one peer per step.
 
-x is cut along dim 0 into one block of rows per rank, of any sizes. "b2" is what rank b has for the
-third rank, c:
+x is cut along dim 0 into one block of rows per rank, of any sizes. "b2" is rank b's block for rank
+2, which is c:
 
     has                rank a          rank b          rank c
                        a0 a1 a2        b0 b1 b2        c0 c1 c2
@@ -9,17 +9,16 @@ third rank, c:
     step 2 sends       a2 -> c         b0 -> a         c1 -> b         to rank + 2
     then holds         a0 b0 c0        a1 b1 c1        a2 b2 c2        a transposition
 
-Steps: n - 1. In each, every rank sends to one peer and receives from one, so that no link has two
-messages at a time, and a rank has one block on its way out and one on its way in, however many
-ranks there are. Wire: every block but the one that stays; nothing can be added up on the way, so
-this is also the least. With n equal blocks that is (n-1)/n of x per rank.
+Steps: n - 1. In each step every rank sends to one peer and receives from one, however many ranks
+there are: no link carries two messages at a time. Wire: every block but a rank's own, with n equal
+blocks (n-1)/n of x per rank. Nothing can be summed on the way, so no algorithm sends less.
 
-An empty block is not sent: both sides know its size, and a message without content costs as much
-latency as any other. Ranks that disagree about a block's rows get a Disagreement; where one of them
-has no block at all, the other waits in vain.
+An empty block is not sent: both sides know its size, and an empty message costs as much latency as
+any other. If two ranks disagree about a block's rows, one of them raises Disagreement. If one of
+them expects no rows at all, it posts no message, and the other waits in vain.
 Paper: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
-message-passing systems", IEEE TPDS 8(11), 1997, whose "index" operation has this at one end, least
-bytes, and log2 n steps with more bytes at the other, for small blocks.
+message-passing systems", IEEE TPDS 8(11), 1997. Its "index" operation ranges from this algorithm,
+with the fewest bytes, to log2 n steps with more bytes, for small blocks.
 """
 
 from collections.abc import Sequence
@@ -38,13 +37,13 @@ def pairwise_all_to_all(
     send_splits: Sequence[int] | None = None,
     recv_splits: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Rank r sends the s-th block of its rows to rank s, and receives one from each.
+    """Send the s-th block of this rank's rows to rank s; return the blocks received, in rank order.
 
-    x: (rows, ...), any dtype, any memory layout; left alone. `send_splits[s]`: rows for rank s;
+    x: (rows, ...), any dtype, any memory layout; unchanged. `send_splits[s]`: rows for rank s;
     `recv_splits[s]`: rows from rank s; without them, n equal blocks. Rank r's send_splits[s] is
     rank s's recv_splits[r].
-    Returns a new tensor (sum of recv_splits, ...), the blocks in rank order: Group.all_to_all's
-    contract. Adjoint: the same with the two splits exchanged, which also is the way back.
+    Returns a new tensor (sum of recv_splits, ...), as Group.all_to_all does. Adjoint: the same with
+    the two splits exchanged. That also sends every row back to where it came from.
 
     Wire: all of x but the block that stays, in a message for each that is not empty.
     ValueError for splits that do not fit x or the group.
@@ -64,7 +63,7 @@ def pairwise_all_to_all(
 def _exchange(
     block: torch.Tensor, destination: int, buffer: torch.Tensor, source: int, group: Group
 ) -> None:
-    """Send one block and receive another, neither of which waits for the other."""
+    """Send one block and receive another at the same time."""
     pending: list[Pending[Any]] = []
     with group.together():
         if block.numel():

@@ -1,4 +1,4 @@
-"""Collectives that a gradient flows through, in adjoint pairs: each one's backward is its partner.
+"""Differentiable collectives. The backward of each is another one, its adjoint.
 
     forward           backward, on the gradient of each rank's result
     all_reduce        all_reduce
@@ -8,25 +8,24 @@
     broadcast         reduce, to the root; nothing elsewhere
     reduce            broadcast
 
-A collective is one linear map A from what all ranks have to what all ranks get, and its backward
-is the transposed map A': <A x, y> = <x, A' y>, both products summed over the ranks.
+A collective is a linear map A from the inputs of all ranks to their outputs. Its backward is the
+transposed map A': <A x, y> = <x, A' y>, both products summed over the ranks.
 
-The convention: what is differentiated is the sum of all ranks' losses. Each rank calls backward()
-on its own loss, and its x.grad is the derivative of that sum. With y = sum of x_s on every rank,
-each x_s is in every y_r, so its gradient adds up what all ranks have to say: the backward of
+The convention: gradients are those of the sum of all ranks' losses. Each rank calls backward() on
+its own loss, and its x.grad is the derivative of that sum. With y = sum of x_s on every rank, each
+x_s is in every y_r, so its gradient is the sum over the gradients of all y_r: the backward of
 all_reduce is all_reduce.
 
-The trap: where every rank computes the same loss L from that y, the sum of the losses is n L, and
-every gradient comes out n times too large. All ranks agree, and learn n times too fast; Adam hides
-it, since it divides a gradient by its size. Cures: divide the loss by n, or let each rank's loss
-cover its own share of the examples, so that the losses add up to the one that is meant. Megatron-LM
-takes the other convention: one loss, which all ranks hold a copy of. Then the backward of
-all_reduce is the identity, and right only as long as everything between it and the loss is computed
-equally on every rank.
+The trap: if every rank computes the same loss L from that y, the sum of the losses is n L, and
+every gradient is n times too large. All ranks agree, and SGD's steps are n times too long. Adam
+hides the error, since it divides a gradient by its size. Divide the loss by n, or let each rank's
+loss cover its own share of the examples, so that the losses add up to the intended one. Megatron-LM
+uses another convention: there is one loss, and every rank has a copy of it. Then the backward of
+all_reduce is the identity. This is right only if every rank computes the same from its output on.
 
-Backward communicates, so it has to be called on all ranks or none, in the same order: x needs a
-gradient on every rank or on none, and a rank whose loss has no use for a result y adds
-`0 * y.sum()`. Ranks that skip a backward leave the others waiting for ever.
+Backward communicates, so all ranks call it or none, in the same order. x needs a gradient on every
+rank or on none, and a rank whose loss does not use a result y adds `0 * y.sum()`. If some ranks
+skip a backward, the others wait for ever.
 Papers: Megatron-LM, arXiv:1909.08053, section 3 (f and g). Hewett and Grady, "A linear algebraic
 approach to model parallelism in deep learning", arXiv:2006.03108.
 """
@@ -63,8 +62,7 @@ def all_gather(x: Tensor, group: Group | None = None) -> Tensor:
 
 
 def reduce_scatter(x: Tensor, group: Group | None = None) -> Tensor:
-    """Return the sum of `x` over the ranks, of which rank r gets the r-th block. Adjoint:
-    all_gather.
+    """Return this rank's block of rows of the sum of `x` over the ranks. Adjoint: all_gather.
 
     x: (n*k, ...), returns (k, ...). ValueError if n does not divide dim 0.
     Wire: that of Group.reduce_scatter forward; n - 1 times the result's bytes backward.
@@ -79,11 +77,11 @@ def all_to_all(
     send_splits: Sequence[int] | None = None,
     recv_splits: Sequence[int] | None = None,
 ) -> Tensor:
-    """Rank r sends the s-th block of its rows to rank s. Adjoint: all_to_all, splits exchanged.
+    """Send the s-th block of this rank's rows to rank s. Adjoint: all_to_all, splits exchanged.
 
-    x: (rows, ...), returns (sum of recv_splits, ...); without splits, n equal blocks, and it is
-    its own adjoint. Each row of the gradient goes back to where the row came from.
-    Wire: all of x but the block that stays forward; of the result backward.
+    x: (rows, ...), returns (sum of recv_splits, ...). Without splits the n blocks are equal. Each
+    row of the gradient goes back to where the row came from.
+    Wire: forward all of x but this rank's own block, backward the same of the result.
     """
     return _AllToAll.apply(x, chosen(group), send_splits, recv_splits)
 
@@ -91,8 +89,8 @@ def all_to_all(
 def broadcast(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor:
     """Return the root's `x`, on every rank. Adjoint: reduce.
 
-    x: the same shape on every rank; elsewhere than on the root its values do not count, and its
-    gradient is zero. Wire: x's bytes along a binomial tree forward; a reduce backward.
+    x: the same shape on every rank. On the other ranks its values are not used, and its gradient is
+    zero. Wire: x's bytes along a binomial tree forward; a reduce backward.
     """
     return _Broadcast.apply(x, chosen(group), root)
 
@@ -100,8 +98,8 @@ def broadcast(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor
 def reduce(x: Tensor, group: Group | None = None, *, root: int = 0) -> Tensor:
     """Return the sum of `x` over the ranks on the root, and zeros elsewhere. Adjoint: broadcast.
 
-    x: any shape, the same on every rank. Wire: a Group has no reduce: an all_reduce, whose result
-    the others drop.
+    x: any shape, the same on every rank. Wire: that of an all_reduce, since a Group has no reduce;
+    the other ranks drop the result.
     """
     group = chosen(group)
     tensor_arguments.member(root, group, "root")

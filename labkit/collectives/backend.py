@@ -1,18 +1,18 @@
-"""The collectives of the strategies, and who performs them: the backend, a ring, shared memory.
+"""Choose the implementation of a strategy's collectives: the library's, a ring, shared memory.
 
-                     before, ranks 0..1                    after
+                     before                                after
     all_reduce       partial sums (N, D) on each           the sum (N, D) on each
     reduce_scatter   partial sums (N, D) on each           rank r: its rows of the sum (N/n, D)
     all_gather       rank r: its rows (N/n, D)             all rows (N, D) on each
 
-Wire, per rank, for x of N*D numbers: 2(n-1)/n of x, (n-1)/n of x, (n-1)/n of x. So the last two
-together send what the first does: ZeRO-1 and sequence parallelism cost no bytes. The backend's own
-reduce-scatter sends as much with nccl; gloo has none, and performs a whole all-reduce in its place.
+Wire, per rank, for x of N*D numbers: 2(n-1)/n, (n-1)/n and (n-1)/n of x. So a reduce-scatter and an
+all-gather together send as much as an all-reduce: ZeRO-1 and sequence parallelism add no bytes.
+This holds for nccl's reduce-scatter. gloo performs a whole all-reduce instead.
 
-A backward pass that communicates has no gradient itself, and `first_order_only` refuses to
-differentiate it. torch's `once_differentiable` complains only where the incoming gradient needs
-one. With create_graph=True from a loss it does not, and what depends on saved inputs would be left
-out of the second derivative without a word.
+`first_order_only` is for backward passes that communicate and have no gradient themselves. torch's
+`once_differentiable` raises an error only if the incoming gradient needs a gradient. With
+create_graph=True from a loss it does not, and the second derivative would silently miss all that
+depends on saved inputs.
 """
 
 import functools
@@ -36,11 +36,11 @@ class Handle(Protocol):
     """A collective that was started: a Pending, for example."""
 
     def wait(self) -> Any:
-        """Block until it is complete, and return its result."""
+        """Block until the collective is complete, and return its result."""
 
 
 class Done(NamedTuple):
-    """The handle of a collective that has blocked."""
+    """The handle of a collective that is complete already."""
 
     result: Tensor
 
@@ -50,19 +50,19 @@ class Done(NamedTuple):
 
 
 class CollectiveBackend(NamedTuple):
-    """Each starts a collective on a contiguous tensor, whose memory it may use. It returns at once,
-    or when it is done: `wait()` of the handle returns the result."""
+    """Three functions that start a collective on a contiguous tensor, whose memory they may use.
+    They return a handle, at once or when they are done. Its `wait()` returns the result."""
 
     all_reduce: Callable[[Tensor, Group], Handle]
     """(n*k, ...) -> (n*k, ...), in place"""
     reduce_scatter: Callable[..., Handle]
-    """(n*k, ...) -> (k, ...); with in_place=True that is a view of x, and no memory is taken"""
+    """(n*k, ...) -> (k, ...); with in_place=True a view of x, without a new tensor"""
     all_gather: Callable[..., Handle]
-    """(k, ...) -> (n*k, ...), or `out` of as many numbers, of which x may be this rank's part"""
+    """(k, ...) -> (n*k, ...), or `out` of that size, of which x may be this rank's view"""
 
 
 def own_part(x: Tensor, group: Group) -> Tensor:
-    """This rank's rows (k, ...) of x (n*k, ...)."""
+    """Return this rank's rows (k, ...) of x (n*k, ...)."""
     return x.tensor_split(group.size)[group.rank]
 
 
@@ -82,14 +82,14 @@ LIBRARY = CollectiveBackend(
     _library_reduce_scatter,
     lambda x, group, out=None: group.all_gather(x, out=out, wait=False),
 )
-"""The backend's, in the background: what is computed before the result is needed hides them."""
+"""gloo's or nccl's, in the background: they overlap with computation until the result is needed."""
 
 RING = CollectiveBackend(
     lambda x, group: Done(ring_all_reduce(x, group, out=x)),
     lambda x, group, in_place=False: _rows(x, ring_reduce_scatter(x, group, in_place=in_place)),
     lambda x, group, out=None: _rows(x, ring_all_gather(x, x.numel() * group.size, group, out=out)),
 )
-"""The lab's own ring: on a CPU its reduce-scatter sends half of what gloo's does."""
+"""The lab's own ring. Its reduce-scatter sends half as many bytes as gloo's."""
 
 SHARED_MEMORY = CollectiveBackend(
     lambda x, group: Done(shared_memory_all_reduce(x, group, out=x)),
@@ -100,20 +100,20 @@ SHARED_MEMORY = CollectiveBackend(
         x, shared_memory_all_gather(x, x.numel() * group.size, group, out=out)
     ),
 )
-"""Among ranks of one host: nothing is sent at all."""
+"""For ranks of one host: they write to shared memory, and send nothing."""
 
 
 _ON_A_CPU = CollectiveBackend(LIBRARY.all_reduce, RING.reduce_scatter, RING.all_gather)
 
 
 def require_backend(backend: object) -> None:
-    """Raise TypeError unless it is a CollectiveBackend or None."""
+    """Raise TypeError unless `backend` is a CollectiveBackend or None."""
     if backend is not None and not isinstance(backend, CollectiveBackend):
         raise TypeError(f"backend={backend!r:.60}: give LIBRARY, RING or SHARED_MEMORY")
 
 
 def chosen_backend(backend: CollectiveBackend | None, group: Group) -> CollectiveBackend:
-    """Return `backend`; for None torch's, but RING's for the two that gloo performs badly.
+    """Return `backend`. None means LIBRARY, on a CPU with RING's reduce_scatter and all_gather.
 
     TypeError for anything but a CollectiveBackend.
     """
@@ -124,7 +124,7 @@ def chosen_backend(backend: CollectiveBackend | None, group: Group) -> Collectiv
 
 
 def first_order_only(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates the `backward` of an autograd Function: RuntimeError under create_graph=True."""
+    """Let the `backward` of an autograd Function raise RuntimeError under create_graph=True."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Any) -> Any:

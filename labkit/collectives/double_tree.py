@@ -1,9 +1,9 @@
 r"""Double-tree all-reduce: two binary trees at once, in which every rank is a leaf at least once.
 
-One tree leaves its links half idle: leaves, half of the ranks, send once, and inner ranks to two
-children and a parent. So each half of x gets a tree of its own, and who is inner in one is a leaf
-in the other. Ranks stand in order from left to right; in tree 0 the odd ones are inner, and tree 1
-is tree 0 moved to the left by one rank, round the end, where the even ones are. Eight ranks:
+One tree uses its links unevenly: leaves, half of the ranks, send once, and inner ranks send to two
+children and a parent. So each half of x gets a tree of its own, and an inner rank of one tree is a
+leaf of the other. In tree 0 the odd ranks are inner. Tree 1 is tree 0 shifted left by one rank,
+wrapping around, so in it the even ranks are inner. Eight ranks, in order from left to right:
 
     tree 0, first half of x            tree 1, second half
                     7                                  6
@@ -14,17 +14,17 @@ is tree 0 moved to the left by one rank, round the end, where the even ones are.
      /   \     /   \                    /   \     /   \
     0     2   4     6                  7     1   3     5
 
-    1. up       both halves towards their roots, added on the way
-    2. down     the sums, back along the same edges
+    1. up       a reduce of both halves to their roots
+    2. down     a broadcast of both sums along the same edges
 
 Steps, for k blocks of each half: 2 per level and 2 per further block, up and down, so at most
-4(floor(log2 n) + k - 1). In two steps an inner rank sends two blocks and receives two, both halves
-taken together: its link is busy in both directions.
-Wire: half of x along each edge, so 2 x at most per rank, hardly more than a ring's 2(n-1)/n, with
-latencies that grow with log2 n. NCCL has used it between hosts since version 2.4.
+4(floor(log2 n) + k - 1). In two steps an inner rank sends two blocks and receives two, over both
+trees: its link is busy in both directions.
+Wire: half of x along each edge, at most 2 x per rank. That is hardly more than a ring's 2(n-1)/n,
+and latency grows only with log2 n. NCCL has used it between hosts since version 2.4.
 Paper: Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-scan", Parallel Computing 35(12), 2009. (For an even n they mirror tree 0. Moving it does as well:
-either way every other rank is inner.)
+scan", Parallel Computing 35(12), 2009. (For an even n the paper mirrors tree 0 instead of shifting
+it. Both make every other rank inner.)
 """
 
 from itertools import zip_longest
@@ -70,9 +70,9 @@ def double_tree_all_reduce(
     halves.sort(key=lambda half: len(half[2].children))
     leaf, inner = [list(reducing(*half)) for half in halves]
     with messages_of("double_tree_all_reduce", x):
-        # Up, a leaf goes first: nothing there waits for others, who wait for it.
+        # Up, the half in which this rank is a leaf goes first: it waits for nobody, others for it.
         stream([*leaf, *inner], group)
-        # Down, a leaf goes second, block by block: what it gets has come through an inner rank.
+        # Down, it goes second, block by block: a leaf's block has come through an inner rank.
         leaf, inner = [list(broadcasting(half, place)) for _, half, place in halves]
         both = zip_longest(inner, leaf)
         stream([move for pair in both for move in pair if move is not None], group)
@@ -80,8 +80,7 @@ def double_tree_all_reduce(
 
 
 def double_tree(rank: int, size: int) -> tuple[Place, Place]:
-    """Return the rank's places in tree 0 and in tree 1, where it stands as rank + 1 does in tree
-    0."""
+    """Return the rank's places in tree 0 and in tree 1, which is that of rank + 1 in tree 0."""
 
     def moved_by(shift: int) -> Place:
         parent, children = _in_order((rank + shift) % size + 1, size)
@@ -94,10 +93,10 @@ def double_tree(rank: int, size: int) -> tuple[Place, Place]:
 
 
 def _in_order(number: int, size: int) -> Place:
-    """Return neighbours of `number`, 1 to size, where the lowest set bit of a number is its level.
+    """Return the neighbours of `number`, 1 to size. The lowest set bit of a number is its level.
 
-    Odd numbers are leaves; above them are 2, 6, 10 and so on, then 4, 12, 20, then 8. For a parent
-    that is larger than `size` its own parent stands in, and for such a right child its left one.
+    Odd numbers are leaves. Above them are 2, 6, 10 and so on, then 4, 12, 20, then 8. A parent
+    above `size` is replaced by its own parent, a right child above `size` by its left child.
     """
     level = number & -number
     parent = (number - level) | 2 * level

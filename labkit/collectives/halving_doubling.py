@@ -1,8 +1,8 @@
-"""Halving-doubling all-reduce: in log2 n steps to a part of the sum, in log2 n back to all of it.
+"""Halving-doubling all-reduce: a reduce-scatter in log2 n steps, then an all-gather in log2 n.
 
-In step s each rank swaps with the one 2**s away: of what it still holds it keeps one half, sends
-the other, and adds what comes to the half that it keeps. Then back: in the same pairs, last first,
-ranks swap finished halves. Four ranks, x in four parts, "ab" = a's part plus b's:
+Halving: in step s each rank pairs with the one 2**s away. It sends one half of the range that it
+still sums, and adds what arrives to the other half. Doubling: the same pairs in reverse order swap
+finished halves. Four ranks, x in four parts, "ab0" is the sum of a's and b's part 0:
 
                         rank a         rank b         rank c         rank d
     has                 a0 a1 a2 a3    b0 b1 b2 b3    c0 c1 c2 c3    d0 d1 d2 d3
@@ -12,12 +12,12 @@ ranks swap finished halves. Four ranks, x in four parts, "ab" = a's part plus b'
     doubling, 1 away    all            all            all            all
 
 Steps: 2 log2 n. Wire: D/2 + D/4 + ..., twice: 2(n-1)/n of x, as little as a ring, and the longest
-messages go to the nearest rank. But partners change from step to step and are up to n/2 away, where
-a ring's neighbour may be on the next port, and it takes a power of two of ranks.
+messages go to the nearest rank. But the partner changes every step and is up to n/2 ranks away,
+while a ring's neighbour may be on the next port. And the number of ranks must be a power of two.
 
-With n = p + r ranks, p the largest power of two in n, of ranks 0 to 2r - 1 the even ones first send
-all of x to the odd ones beside them, who add it, work for both, and send the sum back at the end:
-2 steps and D each way more. That is expensive for long tensors; a ring takes any n as it is.
+Other numbers of ranks, n = p + r with p the largest power of two: each even rank below 2r first
+sends all of x to the odd rank after it, which adds it, works for both and sends the sum back at the
+end. This adds 2 steps and D each way, which is expensive for long tensors. A ring takes any n.
 Papers: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004, LNCS 3036.
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 IJHPCA 19(1), 2005.
@@ -42,10 +42,10 @@ def halving_doubling_all_reduce(
 ) -> torch.Tensor:
     """Return the sum of `x` over the group's ranks, on every rank.
 
-    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
-    alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
-    block_bytes: what comes is added in blocks of this size, the next one on its way meanwhile.
-    Wire: 2(n-1)/n of x when n is a power of two; see above for others. Memory besides the result:
+    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. The result
+    is a new contiguous tensor and x is unchanged, unless out=x asks for the sum in place.
+    block_bytes: one block of this size is added while the next one is on its way.
+    Wire: 2(n-1)/n of x when n is a power of two; for others see above. Memory besides the result:
     two blocks, and a copy of an x that is not contiguous. TypeError for a dtype without a sum,
     ValueError for an `out` unlike x.
     """
@@ -71,10 +71,9 @@ def halving_doubling_all_reduce(
 
 
 def _workers(size: int) -> list[int]:
-    """Return as many ranks as the largest power of two in `size`, each beside a folded one if
-    any."""
-    num_missing = size - (1 << (size.bit_length() - 1))
-    return [*range(1, 2 * num_missing, 2), *range(2 * num_missing, size)]
+    """Return the ranks that take part, a power of two of them. The first odd ones work for two."""
+    num_surplus = size - (1 << (size.bit_length() - 1))
+    return [*range(1, 2 * num_surplus, 2), *range(2 * num_surplus, size)]
 
 
 def _halve_and_double(
@@ -85,10 +84,10 @@ def _halve_and_double(
     group: Group,
     block_bytes: int,
 ) -> None:
-    """Sum every worker's `part` into `total`: swap halves, sum the kept one, swap back.
+    """Sum every worker's `part` into `total`: exchange halves, add to the kept one, swap back.
 
-    part, total: (numel,), the same memory or none in common. Pairs fewer than `distance` apart have
-    swapped before: this is the half that was kept then.
+    part, total: (numel,), the range that earlier pairs, less than `distance` apart, have kept. They
+    are the same memory or share none.
     """
     if distance == len(workers):
         return

@@ -1,8 +1,8 @@
-"""Hierarchical all-reduce: most of the way over fast links, a small part over slow ones.
+"""Hierarchical all-reduce: most bytes travel over fast links, few over slow ones.
 
-Ranks on one host talk fast, hosts talk slowly to each other. One ring over all ranks leaves a host
-by one link, and goes at its pace. Here each tensor is first cut up among the ranks of a host, so
-that every rank carries its own part, and no more, across. Two hosts of two ranks, "ab" = a + b:
+Links within a host are fast, links between hosts are slow. One ring over all ranks leaves each host
+by one link and runs at that link's speed. Here each tensor is first reduce-scattered within a host,
+and every rank sends only its own chunk to other hosts. Two hosts of two ranks, "ab0" = a0 + b0:
 
                            host 0            host 1
                            rank a   rank b   rank c   rank d
@@ -13,14 +13,13 @@ that every rank carries its own part, and no more, across. Two hosts of two rank
 
     two_tiers(world, ranks_per_host=2):  fast = {a, b} or {c, d},  slow = {a, c} or {b, d}
 
-L ranks on each of H hosts, n = L * H, D bytes. Steps: 2(L-1) fast ones and 2(H-1) slow ones; a
-flat ring takes 2(n-1), of which 2(H-1) are slow. Sent by a rank: 2(L-1)/L D on fast links, and on
-slow ones 2(H-1)/H of its own D/L. In one flat ring the last rank of a host sends 2(n-1)/n D on its
-slow link, which is (n-1)/(H-1) times as much: 7 times for two hosts of four, L times for many
-hosts. NCCL makes L flat rings, which leave a host by different ranks: then each sends an L-th of
-that, and what a hierarchy saves is above all latency (calc/traffic/rings.py). Where
-the ranks of a host share one adapter, that carries D/L for each of L ranks: then the factor shrinks
-to at most 2, and what is saved is above all latency.
+L ranks on each of H hosts, n = L * H, D bytes. Steps: 2(L-1) fast ones and 2(H-1) slow ones. A
+flat ring takes 2(n-1), of which NCCL's model counts 2(H-1) as slow. A rank sends 2(L-1)/L D on fast
+links, and 2(H-1)/H of its D/L on slow ones. In one flat ring the last rank of a host sends
+2(n-1)/n D on its slow link, (n-1)/(H-1) times as much: 7 times for two hosts of four, about L times
+for many hosts. In two cases a hierarchy saves mainly latency. NCCL makes L flat rings, which leave
+a host by different ranks, so each rank sends an L-th of that (calc/traffic/rings.py). And if the
+ranks of a host share one adapter, it carries D/L for each of L ranks: the factor is at most 2.
 Papers: Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
 hierarchy", SysML 2019. Mikami et al., arXiv:1811.05233 (as a torus).
 """
@@ -56,12 +55,12 @@ def hierarchical_all_reduce(
 ) -> torch.Tensor:
     """Return the sum of `x` over all ranks of all hosts, on every rank.
 
-    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
-    alone, and the result is a new contiguous tensor, unless out=x asks for the sum in place.
+    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. The result
+    is a new contiguous tensor and x is unchanged, unless out=x asks for the sum in place.
     fast, slow: this rank's two groups, from `two_tiers`. Every rank of `fast` has a `slow` of its
-    own; given the other way round the sum is right, and the traffic on the wrong links.
-    reduce_scatter, all_gather: run within `fast`; those of labkit.comm.shared_memory fit where that
-    is one machine. all_reduce: runs within `slow`, on one chunk.
+    own. If they are swapped, the sum is right but most bytes travel over the slow links.
+    reduce_scatter, all_gather: run within `fast`. If that is one machine, labkit.comm's
+    shared_memory_reduce_scatter and shared_memory_all_gather fit. all_reduce: runs within `slow`.
 
     Wire: 2(L-1)/L of x on fast links, 2(H-1)/(H L) of it on slow ones.
     TypeError for a dtype without a sum and for anything but a group. ValueError for an `out` unlike
@@ -78,11 +77,11 @@ def hierarchical_all_reduce(
 
 
 def two_tiers(world: Group, ranks_per_host: int) -> tuple[Group, Group]:
-    """Return (fast, slow): groups of this rank's host, and of equal places on all hosts.
+    """Return (fast, slow): the ranks of this host, and the ranks with this local rank on all hosts.
 
-    Neighbouring numbers are on one host, as torchrun and Slurm number ranks: with 8 ranks, 4 per
-    host, rank 5 gets fast = ranks 4 to 7 and slow = ranks 1 and 5. Every rank calls it, once.
-    ValueError for a number that does not divide the ranks.
+    Ranks of one host have neighbouring numbers, as torchrun and Slurm number them: with 8 ranks, 4
+    per host, rank 5 gets fast = ranks 4 to 7 and slow = ranks 1 and 5. Every rank calls it, once.
+    ValueError if ranks_per_host does not divide the number of ranks.
     Wire: two splits.
     """
     world = chosen(world)
@@ -92,14 +91,14 @@ def two_tiers(world: Group, ranks_per_host: int) -> tuple[Group, Group]:
             f"ranks_per_host={ranks_per_host!r} does not divide the {world.size} ranks into hosts "
             f"of equal size; it can be {', '.join(map(str, fitting))}"
         )
-    host, place = divmod(world.rank, ranks_per_host)
-    fast, slow = world.split(host), world.split(place)
+    host, local_rank = divmod(world.rank, ranks_per_host)
+    fast, slow = world.split(host), world.split(local_rank)
     assert isinstance(fast, Group) and isinstance(slow, Group)  # every rank gave a color
     return fast, slow
 
 
 def _check_tiers(fast: Group, slow: Group) -> None:
-    """Hosts of different sizes cannot be seen from here; a rank that is in both groups can."""
+    """Raise ValueError unless this rank is all that both have. (It cannot see unequal hosts.)"""
     common = set(fast.ranks) & set(slow.ranks)
     if common != {fast.ranks[fast.rank]} or fast.ranks[fast.rank] != slow.ranks[slow.rank]:
         raise ValueError(

@@ -1,16 +1,16 @@
 """Ring all-reduce in the fewest lines: every rank sends to its right neighbour. The first rung.
 
-x is cut into n chunks. In n - 1 steps each chunk travels round the ring and grows by one rank's
-part at every stop. In n - 1 more steps the complete chunks travel round once more. With n = 3,
-"ab" = a's part plus b's:
+x is cut into n chunks. In n - 1 steps each chunk travels round the ring, and every rank it reaches
+adds its own numbers. In n - 1 more steps the complete chunks travel round once more. With n = 3
+ranks a, b and c, "ab2" is the sum of a's and b's chunk 2:
 
     reduce-scatter   rank a        rank b        rank c
     step 0 sends     a2            b0            c1            chunk rank - 1
     step 1 sends     ac1           ab2           bc0           chunk rank - 2
     then holds       bca0          cab1          abc2          chunk rank, complete
 
-Layout: x and the sum are whole on every rank; chunks differ by one element at most.
-Sent: 2(n-1) chunks per rank: 2(n-1)/n of x's bytes, almost the same for any number of ranks.
+Layout: x and the sum are whole on every rank. Chunks differ in size by at most one element.
+Sent: 2(n-1) chunks per rank, or 2(n-1)/n of x's bytes: never twice x, however many ranks there are.
 Paper: Patarasuk and Yuan, J. Parallel Distrib. Comput. 69(2), 2009.
 """
 

@@ -10,13 +10,13 @@
     4                           block 2
 
 Steps, for k blocks: n - 1 until the first is at the end of the chain, and k - 1 more: n + k - 2.
-Each step takes a k-th of x, so a long tensor in many blocks is everywhere in hardly more time than
-one message of it takes, which no single binary tree reaches: there an inner rank sends every block
-twice. For short tensors n - 1 latencies are too many.
+Each step sends a k-th of x, so many blocks take hardly longer than one message with all of x. No
+single binary tree is as fast: its inner ranks send every block twice. For short tensors n - 1
+latencies take too long.
 Wire, D bytes: D from every rank but the last of the chain.
 
-Blocks: more of them fill the chain earlier, and each costs a latency. By the alpha-beta model
-(n + k - 2)(alpha + D/k beta) is least for k = sqrt((n - 2) D beta / alpha).
+Number of blocks: with more of them the chain fills sooner, but each costs a latency. In the
+alpha-beta model (n + k - 2)(alpha + D/k beta) is least for k = sqrt((n - 2) D beta / alpha).
 Paper: van de Geijn and Watts, "SUMMA: scalable universal matrix multiplication algorithm",
 Concurrency: Practice and Experience 9(4), 1997 (section on pipelined broadcasts).
 """
@@ -38,10 +38,10 @@ def ring_broadcast(
     out: torch.Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> torch.Tensor:
-    """Rank `root`'s `x`, on every rank; elsewhere `x` only says shape and dtype.
+    """Return rank `root`'s `x` on every rank; on the others `x` only gives shape and dtype.
 
-    x: any shape, any size from 0, any dtype. It is left alone, and the result is a new contiguous
-    tensor, unless out=x asks for it in place. block_bytes: the same on every rank.
+    x: any shape, any size from 0, any dtype. The result is a new contiguous tensor and x is
+    unchanged, unless out=x asks for it in place. block_bytes: the same on every rank.
     Wire: x from every rank but root - 1. ValueError for a `root` outside the group, an `out` unlike
     x and a block of no bytes.
     """

@@ -1,14 +1,14 @@
-"""A long tensor goes through a rank in blocks: receive, add, pass on.
+"""Receive, add and pass on a long tensor in blocks.
 
     time ->     1         2         3         4         5
     block 0     receive   add       send
     block 1               receive   add       send
     block 2                         receive   add       send
 
-While one block is added, the next is on its way, and the ranks further on have work as soon as the
-first block has arrived: k blocks over p links in a row take p + k - 1 times as long as one block
-over one link, which is less than p whole tensors. An algorithm says what moves its blocks make, and
-`stream` makes them. A result goes into a new tensor, or into the caller's `out`.
+While one block is added, the next is on its way, and later ranks have work as soon as the first
+block has arrived. k blocks over p links in a row take as long as p + k - 1 blocks over one link;
+without blocks they take as long as p k. An algorithm lists the moves of its blocks, and `stream`
+makes them. The result goes into a new tensor, or into the caller's `out`.
 """
 
 from collections import defaultdict, deque
@@ -23,45 +23,43 @@ from labkit.comm import Group, Pending, tensor_arguments
 Blocks = tuple[torch.Tensor, ...]
 """Blocks of a flat tensor, in order."""
 
-# A message wakes two threads whatever its size, which costs 60 to 250 us. Four ranks on two cores
-# reduced 16 MiB along trees in 1.05 to 1.25 times gloo's time with these blocks, in 1.7 to 2.3
-# times with 512 KiB; 4 and 8 MiB were no faster, and less of a tensor overlaps with them.
+# Each message wakes two threads, whatever its size: 60 to 250 us. Four ranks on two cores reduced
+# 16 MiB along trees in 1.05 to 1.25 times gloo's time with these blocks, and in 1.7 to 2.3 times
+# with 512 KiB. 4 and 8 MiB were no faster, and larger blocks overlap less.
 BLOCK_BYTES = 2 * 2**20
 _BLOCKS_AHEAD = 2
 
 
 class Move(NamedTuple):
-    """Movement of one block on a rank: it comes from `sources`, is summed, and goes to
-    `targets`."""
+    """One block's move on a rank: received from `sources`, summed, and sent to `targets`."""
 
     block: torch.Tensor
-    """Place of the block in this rank's result."""
+    """The block's view in this rank's result."""
     sources: tuple[int, ...]
-    """The ranks that it comes from, one unless there is a part to add. Empty: it is here."""
+    """The ranks that send it; without a `part` one at most. Empty: the block is here already."""
     targets: tuple[int, ...]
     part: torch.Tensor | None = None
-    """Summand of this rank. None: nothing is added, and the block comes straight into `block`."""
+    """This rank's summand. None: nothing is added, and the block is received into `block`."""
 
 
 def blocks(x: torch.Tensor, block_bytes: int = BLOCK_BYTES) -> Blocks:
-    """x, one-dimensional, in views of `block_bytes`, the last one shorter; at least one view.
+    """Cut a flat x into views of at most `block_bytes`, or of one element if that is more.
 
-    An element is never cut. TypeError and ValueError for a size that is no whole number of bytes
-    from 1.
+    Returns one view or more. TypeError, ValueError: block_bytes is no whole number from 1.
     """
-    allowed = f"a block has a whole number of bytes from 1; leave it away for {BLOCK_BYTES}"
+    allowed = f"a block has a whole number of bytes from 1; leave it out for {BLOCK_BYTES}"
     block_bytes = arguments.whole("block_bytes", block_bytes, allowed)
     return x.split(max(block_bytes // x.element_size(), 1))
 
 
 def stream(moves: Iterable[Move], group: Group) -> None:
-    """Make the moves, and return when every message of theirs has arrived.
+    """Make the moves, and return when all of their messages have arrived.
 
-    In rounds, whose messages start together: one move's receives, and one send to each target that
-    something waits for. So the n-th message between two ranks is in both ranks' n-th round or soon
-    after, and ranks that send to each other do not wait for each other's receive. While a block is
-    waited for, the next is on its way. To any one rank messages go in the order in which their
-    moves are listed, as that rank must expect them. Memory: two blocks for each source of a sum.
+    Moves are made in rounds. The messages of a round start together: the receives of one move, and
+    one send to each target for which a block is ready. So ranks that send to each other never wait
+    for each other's receive, and the next block is on its way while one is waited for. Each target
+    gets its messages in the order of the moves, and must receive them in that order. Memory: two
+    blocks for each source of a sum.
     """
     outbox: dict[int, deque[torch.Tensor]] = defaultdict(deque)  # by target
     sending: list[Pending[None]] = []
@@ -111,19 +109,18 @@ def stream(moves: Iterable[Move], group: Group) -> None:
                 send(served)
     for arrival in arriving:
         arrival.wait()
-    for departure in sending:  # most have left meanwhile: each wait may put the thread to sleep
-        departure.wait()
+    for sent in sending:  # last, when most have left: each wait may put the thread to sleep
+        sent.wait()
 
 
 class _Scratch:
-    """Room for what is to be added: for the block that is waited for, and for the one after it."""
+    """Buffers for received summands: of the block that is waited for, and of the one after it."""
 
     def __init__(self) -> None:
         self._in_turn: deque[list[torch.Tensor]] = deque([[]] * _BLOCKS_AHEAD)
 
     def like(self, move: Move) -> list[torch.Tensor]:
-        """Return a buffer for each source of `move`. Those of the move before the last are free
-        again."""
+        """Return a buffer for each source of `move`, reusing those of two moves ago."""
         numel = move.block.numel()
         buffers = self._in_turn.popleft()
         if len(buffers) < len(move.sources) or buffers[0].numel() < numel:
@@ -135,16 +132,15 @@ class _Scratch:
 def result_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.Tensor:
     """Return a contiguous tensor like `x` for a sum of `x` over ranks: `out`, or a new one.
 
-    It holds nothing yet, unless out=x. TypeError for what has no sum: no tensor, a sparse one,
-    booleans, dtypes that torch does not add. ValueError for a tensor on another device than the
-    group's, and for an `out` unlike x.
+    Its numbers are undefined, unless out=x. TypeError for anything that has no sum: no tensor, a
+    sparse one, booleans, dtypes that torch does not add. ValueError for a tensor on another device
+    than the group's, and for an `out` unlike x.
     """
     return copy_like(tensor_arguments.summable(tensor_arguments.tensor(x, group)), out, group)
 
 
 def copy_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.Tensor:
-    """Return a contiguous tensor like `x` for elements that only travel, of any dtype; as
-    `result_like`.
+    """Return a contiguous tensor like `x`, of any dtype, for a copy of it: see `result_like`.
 
     TypeError for no tensor and a sparse one, ValueError for an `out` unlike x.
     """
@@ -159,8 +155,8 @@ def copy_like(x: torch.Tensor, out: torch.Tensor | None, group: Group) -> torch.
         )
     if out.data_ptr() != x.data_ptr() and _overlap(x, out):
         raise ValueError(
-            "out shares some of x's memory, and what is written there would be read as x; pass "
-            "out=x, or a tensor of its own"
+            "out shares some of x's memory, so writing the result would change x while it is read; "
+            "pass out=x, or a tensor with its own memory"
         )
     return out
 

@@ -1,7 +1,7 @@
 r"""Reduce and broadcast along a binary tree of ranks; one after the other they are an all-reduce.
 
-Rank r has the children 2r + 1 and 2r + 2, as far as there are such ranks. With another root, ranks
-are counted from it, round the end. Eight ranks, root 0, "37" = rank 3's part plus rank 7's:
+Rank r has the children 2r + 1 and 2r + 2, if these ranks exist. With another root, ranks count from
+it and wrap around. Eight ranks, root 0, "37" is the sum of rank 3's tensor and rank 7's:
 
              0              reduce     7 sends 7 to 3; 3 sends 37 and 4 sends 4 to 1; 1 sends 1347
           /     \                      and 2 sends 256 to 0, which then has the sum
@@ -11,15 +11,15 @@ are counted from it, round the end. Eight ranks, root 0, "37" = rank 3's part pl
     /
    7
 
-Steps, where a rank sends one message and receives one at a time: a rank with two children serves
-one after the other, so about 2 log2 n for a reduce or a broadcast, where a chain needs n - 1.
-A long tensor goes in blocks, each on its way as soon as it is complete: the k-th arrives 2(k-1)
+Steps, if a rank sends and receives one message at a time: about 2 log2 n for a reduce or a
+broadcast, because a rank serves its two children one after the other. A chain needs n - 1.
+A long tensor goes in blocks, each sent on as soon as it is complete. The k-th block arrives 2(k-1)
 steps after the first, however deep the tree.
 Wire, D bytes: D along each edge, up in a reduce, down in a broadcast. In an all-reduce the busiest
 rank sends 3D, a ring's ranks 2(n-1)/n D each: trees are for many ranks and short tensors.
 Paper: Sanders and Sibeyn, "A bandwidth latency tradeoff for broadcast and reduction", Information
-Processing Letters 86(1), 2003. (For whole tensors MPI libraries take binomial trees, in which
-whoever has the tensor goes on sending: ceil(log2 n) steps.)
+Processing Letters 86(1), 2003. (For whole tensors MPI libraries use binomial trees, in which every
+rank that has the tensor keeps sending it: ceil(log2 n) steps.)
 """
 
 from collections.abc import Iterator
@@ -59,8 +59,8 @@ def tree_reduce(
 ) -> torch.Tensor | None:
     """Return the sum of `x` over the group's ranks, on rank `root`; None on the others.
 
-    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. It is left
-    alone, and the result is a new contiguous tensor, unless the root's `out` says where it goes.
+    x: any shape, any size from 0 and any dtype that torch adds, the same on every rank. The result
+    is a new contiguous tensor and x is unchanged, unless the root gives an `out`.
     Adjoint of tree_broadcast. Wire: x from every rank but the root. Memory on a rank with children:
     its partial sums, as large as x, and four blocks. TypeError for a dtype without a sum,
     ValueError for a `root` outside the group and an `out` unlike x.
@@ -81,10 +81,10 @@ def tree_broadcast(
     out: torch.Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> torch.Tensor:
-    """Rank `root`'s `x`, on every rank; elsewhere `x` only says shape and dtype.
+    """Return rank `root`'s `x` on every rank; on the others `x` only gives shape and dtype.
 
-    x: any shape, any size from 0, any dtype. It is left alone, and the result is a new contiguous
-    tensor, unless out=x asks for it in place.
+    x: any shape, any size from 0, any dtype. The result is a new contiguous tensor and x is
+    unchanged, unless out=x asks for it in place.
     Adjoint of tree_reduce. Wire: x to each child, so 2 x, x or nothing. ValueError for a `root`
     outside the group and an `out` unlike x.
     """
@@ -120,7 +120,7 @@ def tree_all_reduce(
 
 
 def binary_tree(rank: int, size: int, root: int) -> Place:
-    """Return the rank's place in the tree that is drawn above."""
+    """Return the rank's place in the tree drawn at the top of this file."""
     number = (rank - root) % size
     parent = None if number == 0 else ((number - 1) // 2 + root) % size
     children = range(2 * number + 1, min(2 * number + 3, size))
@@ -128,8 +128,7 @@ def binary_tree(rank: int, size: int, root: int) -> Place:
 
 
 def reducing(parts: Blocks, totals: Blocks, place: Place) -> Iterator[Move]:
-    """Yield each block: the children's sums come, the part is added, and all of it goes to the
-    parent."""
+    """Yield a reduce: add each block to those of the children, and send the sum to the parent."""
     targets = () if place.parent is None else (place.parent,)
     for part, total in zip(parts, totals, strict=True):
         if place.children:
@@ -139,7 +138,7 @@ def reducing(parts: Blocks, totals: Blocks, place: Place) -> Iterator[Move]:
 
 
 def broadcasting(totals: Blocks, place: Place) -> Iterator[Move]:
-    """Yield each block: it comes from the parent, and goes to the children."""
+    """Yield a broadcast: each block arrives from the parent and goes to the children."""
     sources = () if place.parent is None else (place.parent,)
     for total in totals:
         yield Move(total, sources, place.children)
@@ -148,7 +147,7 @@ def broadcasting(totals: Blocks, place: Place) -> Iterator[Move]:
 def _reduce(
     x: torch.Tensor, total: torch.Tensor, root: int, group: Group, block_bytes: int
 ) -> None:
-    """Partial sums in `total`, where there are children; the sum, at the root."""
+    """Leave in `total` the sum at the root, and partial sums on other ranks with children."""
     if group.size == 1:
         total.copy_(x.detach())
     place = binary_tree(group.rank, group.size, root)

@@ -7,7 +7,7 @@
     broadcast_parameters(module, world)      once
     loss(module, share).backward()           each step, on this rank's share of the batch
     average_gradients(module, world)
-    optimizer.step()                         equal on all ranks, so that parameters stay equal
+    optimizer.step()                         the same update on every rank: parameters stay equal
 
 Layout: parameters, gradients and optimizer states are whole on every rank; the batch is sharded.
 Sent: 2(n-1)/n of the gradients' bytes per rank and step, in one message per parameter.

@@ -3,9 +3,9 @@
     rank 0   tokens a b c, for experts 1 0 1   --+-->   rank 0   expert 0 computes b | e
     rank 1   tokens d e,   for experts 1 0     --+-->   rank 1   expert 1 computes a c | d
 
-Layout: each rank has tokens of its own, any number of them, and E/n of the E experts, in order.
-Wire: E counts; each token whose expert is on another rank, there; its result, back.
-Papers: GShard, arXiv:2006.16668; Switch Transformer, arXiv:2101.03961: one expert per token.
+Layout: each rank has its own tokens, any number of them, and E/n neighbouring experts of all E.
+Sent: a count per expert, each token whose expert is on another rank, and that token's result.
+Papers: GShard, arXiv:2006.16668; Switch Transformer, arXiv:2101.03961, with one expert per token.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ from labkit.comm import Group
 def switch_layer(
     x_TD: torch.Tensor, router_ED: torch.Tensor, experts: Mapping[int, nn.Module], group: Group
 ) -> torch.Tensor:
-    """Return p y (T, D): the output y of each token's likeliest expert, times its probability p.
+    """Return (T, D): the output of each token's most probable expert, times that probability.
 
-    experts: this rank's, by number. The forward pass alone.
+    experts: this rank's, by their numbers among all E. Forward pass only.
     """
     p_T, expert_T = (x_TD @ router_ED.T).softmax(1).max(1)
     y_TD = expert_all_to_all(x_TD, expert_T, len(router_ED), lambda e, x: experts[e](x), group)

@@ -4,7 +4,7 @@
     rank 1      F0 F1    B0 F2 B1 F3 B2       B3        B: take y's gradient from the rank after,
     rank 2         F0 B0 F1 B1 F2 B2 F3 B3                 send x's to the rank before
 
-Layout: rank r holds stage r of p, and at most p - r microbatches. Rows have one shape everywhere.
+Layout: rank r holds stage r of p and activations of at most p - r microbatches, all of x's shape.
 Wire: 2 m messages per boundary: the output of each microbatch, and its gradient.
 Paper: Narayanan et al., PipeDream-Flush, arXiv:2006.09503.
 """
@@ -35,7 +35,7 @@ def pipeline_step(
 ) -> None:
     """Add the gradients of the batch's mean loss to the parameters of this rank's stage.
 
-    loss: the mean over rows. x, targets: the whole batch, on every rank. m: microbatches.
+    loss: the mean over rows. x, targets: the whole batch. m: how many microbatches.
     """
     inputs, rank, last = x.tensor_split(m), group.rank, group.size - 1
     held, sent = dict[int, Any](), []

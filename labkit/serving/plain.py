@@ -1,10 +1,10 @@
-"""Greedy answers to many prompts: a key-value cache for each, and one pass for all that run.
+"""Greedy decoding of many prompts: a key-value cache for each, one forward pass for all that run.
 
     pass 1   a b c    the prompts of a, b and c        -> a token for each
-    pass 2   a b c    one token of each                -> another one; b has ended
-    pass 3   a c d    one token of a and c; d joins with its prompt
+    pass 2   a b c    the newest token of each         -> the next one; b has ended
+    pass 3   a c d    that of a and c; d joins with its prompt
 
-A pass puts all tokens that are not cached into one row (n, D). Attention alone goes by sequence.
+A pass joins all n tokens that are not cached in one tensor (n, D). Only attention is per sequence.
 Layout: a cache has keys and values by layer, (2, G, tokens, K). Paper: Yu et al., "Orca", OSDI 2022
 """
 
@@ -28,33 +28,32 @@ def generate(model: GPT, prompts: Tokens, num_new: list[int], max_running: int) 
     while waiting or caches:
         while waiting and len(caches) < max_running:
             caches[waiting.pop(0)] = [empty] * model.config.num_layers
-        logits_SV = next_logits(model, [sequences[each] for each in caches], [*caches.values()])
-        for each, token in zip(list(caches), logits_SV.argmax(1).tolist()):
-            sequences[each].append(token)
-            if len(sequences[each]) == len(prompts[each]) + num_new[each]:
-                del caches[each]
+        logits_SV = next_logits(model, [sequences[i] for i in caches], [*caches.values()])
+        for i, token in zip(list(caches), logits_SV.argmax(1).tolist()):
+            sequences[i].append(token)
+            if len(sequences[i]) == len(prompts[i]) + num_new[i]:
+                del caches[i]
     return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts)]
 
 
 def next_logits(model: GPT, sequences: Tokens, caches: list[list[Tensor]]) -> Tensor:
-    """Return the logits after each sequence, (S, V). Its new keys and values go into its cache."""
+    """Return each sequence's next-token logits, (S, V); append new keys and values to its cache."""
     starts = [cache[0].shape[2] for cache in caches]
     new = [s[n:] for s, n in zip(sequences, starts)]
     places_n = torch.cat([torch.arange(n, len(s)) for s, n in zip(sequences, starts)])
     x_nD = model.embedding.at(torch.tensor(sum(new, [])), places_n)
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
-        its, h_nD, y = block.attention, block.attention_norm(x_nD), []
-        qkv = (
-            of(h_nD).split([len(each) for each in new]) for of in (its.query, its.key, its.value)
-        )
-        for cache, *of_one in zip(caches, *qkv):
-            q, k, v = (split_heads(x[None], its.head_dim) for x in of_one)
+        attention, h_nD, y = block.attention, block.attention_norm(x_nD), []
+        qkv = [attention.query(h_nD), attention.key(h_nD), attention.value(h_nD)]
+        split = [x.split([len(tokens) for tokens in new]) for x in qkv]
+        for cache, *qkv_tD in zip(caches, *split):
+            q, k, v = (split_heads(x[None], attention.head_dim) for x in qkv_tD)
             k, v = cache[layer] = torch.cat([cache[layer], torch.cat([k, v])], 2)
             mask = places_n.new_ones(q.shape[2], k.shape[1]).tril(k.shape[1] - q.shape[2]).bool()
             y_1HtK = scaled_dot_product_attention(q, k[None], v[None], mask, enable_gqa=True)
             y.append(y_1HtK[0].transpose(0, 1).flatten(1))
-        x_nD = x_nD + its.out(torch.cat(y))
+        x_nD = x_nD + attention.out(torch.cat(y))
         x_nD = x_nD + block.mlp(block.mlp_norm(x_nD))
-    last = torch.tensor([len(each) for each in new]).cumsum(0) - 1
+    last = torch.tensor([len(tokens) for tokens in new]).cumsum(0) - 1
     return model.head(model.norm(x_nD[last]))

@@ -2,9 +2,9 @@
 
     x_BTD --f--> up_fD --> gelu --> hidden_BTf --> down_Df --> partial sums --g--> y_BTD
 
-Layout: x and y are whole on every rank. A rank has rows of up's weight, which is column-parallel
-(the columns of the paper's transposed matrix), and the same columns of down's, which is
-row-parallel. The hidden features in between are sharded, and nothing is sent there.
+Layout: x and y are whole on every rank. A rank has some rows of up's weight and the same columns
+of down's. The paper calls up column-parallel and down row-parallel, after the transposed weights.
+The hidden features between them are sharded, and no rank needs another's.
 Sent: one all-reduce of y forward (g), one of x's gradient backward (f).
 Paper: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 """

@@ -1,11 +1,11 @@
 """ZeRO-1 in the fewest lines: one step of an optimizer whose states are sharded. The first rung.
 
-    gradients         g0 g1 g2 | g0 g1 g2 | g0 g1 g2      each rank has all, of its share of a batch
-    reduce-scatter    G0       |    G1    |       G2      means, each rank those of its shard
-    optimizer.step    w0'      |    w1'   |       w2'     with states for that shard only
+    gradients         g0 g1 g2 | g0 g1 g2 | g0 g1 g2      all, from each rank's share of the batch
+    reduce-scatter    G0       |    G1    |       G2      the means, on each rank its shard
+    optimizer.step    w0'      |    w1'   |       w2'     needs the states of that shard only
     all-gather        w0'w1'w2'| w0'w1'w2'| w0'w1'w2'
 
-An all-reduce is a reduce-scatter and an all-gather. ZeRO-1 puts the optimizer's step between them.
+An all-reduce is a reduce-scatter followed by an all-gather. ZeRO-1 steps the optimizer in between.
 
 Layout: parameters and gradients are whole on every rank, in flat tensors. Optimizer states are
 sharded: 1/n on each rank.
@@ -31,7 +31,7 @@ class Optimizer(Protocol):
 def zero1_step(
     parameters: torch.Tensor, gradients: torch.Tensor, optimizer: Optimizer, group: Group
 ) -> None:
-    """Update `parameters` by one step of Adam with the mean of the ranks' gradients.
+    """Update `parameters` by one optimizer step with the mean of the ranks' gradients.
 
     Sent, on a ring: (n-1)/n of the gradients' bytes, then (n-1)/n of the parameters' bytes.
     """

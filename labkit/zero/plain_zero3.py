@@ -4,9 +4,9 @@
     backward   gather 1 | compute 1 | reduce-scatter 1 | gather 0 | ...
 
 Layout: a unit is a layer. Its parameters, gradients and optimizer states are sharded: 1/n on each
-rank. All of its weights are in memory while it computes.
-Sent: 3(n-1)/n of the parameters' bytes per step: two all-gathers and a reduce-scatter. Nothing
-computes meanwhile.
+rank. Its full weights are in memory while it computes.
+Sent: 3(n-1)/n of the parameters' bytes per step: two all-gathers and a reduce-scatter. Every rank
+waits for each of them: nothing overlaps.
 Papers: Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 5.3; Zhao et al., "PyTorch FSDP",
 arXiv:2304.11277.
 """
