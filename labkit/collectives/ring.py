@@ -23,7 +23,7 @@ from labkit.comm import Group, tensor_arguments
 from labkit.comm.group import chosen
 from labkit.comm.member import messages_of
 
-# Each message wakes two threads, whatever its size: blocks of 1 MiB took 1.3 times as long as these,
+# A message wakes two threads, whatever its size: blocks of 1 MiB took 1.3 times as long as these,
 # and whole chunks up to 1.5 times, since no part of a chunk travels while another part is added.
 BLOCK_BYTES = 4 * 2**20
 # A reduction in place is for callers short of memory. It takes two blocks and nothing else.

@@ -1,7 +1,7 @@
 """ZeRO: data parallelism without its redundancy.
 
-Start here: plain_zero1.py and plain_zero3.py, the ideas in the fewest lines (of ZeRO-2:
-solutions/zero2_gradients.py). Then each class shards one thing more:
+Start here: plain_zero1.py and plain_zero3.py, the ideas in the fewest lines. ZeRO-2's idea is in
+solutions/zero2_gradients.py. Then each class shards one thing more:
 
     Zero1Optimizer       optimizer states     zero1.py, on states.py (shards) and flat.py
     Zero2Optimizer       and gradients        zero2.py
@@ -9,19 +9,19 @@ solutions/zero2_gradients.py). Then each class shards one thing more:
 
 One step of ZeRO-3 takes five files:
 
-    zero3.py       the module: which hooks call what, its units, what the optimizer gets; hybrid
+    zero3.py       the module: its hooks, its units, what the optimizer gets; hybrid sharding
     passes.py      when a unit is gathered, released and reduced
-    unit.py        how: a unit, its flat parameters, this rank's shards by name
+    unit.py        how this is done: a unit, its flat parameters, this rank's shards by name
     flat.py        where each parameter lies in a flat tensor
-    data_parallel/background.py     gathers and reductions while others compute
+    data_parallel/background.py     a thread for gathers and reductions while units compute
 
 Beside these, for a second reading:
 
     optimizer_within.py   Zero1Optimizer as a torch optimizer; the optimizer within it
-    state_dict.py         states in shards or whole
-    states_on_disk.py     states elsewhere: on the CPU and on disk
+    state_dict.py         optimizer states, sharded or whole
+    states_on_disk.py     optimizer states on the CPU or on disk
 
-collectives/backend.py has the collectives: by the backend, a ring, or shared memory.
+collectives/backend.py has the collectives: by the library, a ring, or shared memory.
 """
 
 from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend

@@ -5,13 +5,14 @@
     by elements     a a a a | a b b b | b c c .       equal shares; "." pads to a multiple of 3
     by parameters   a a a a a | b b b b . | c c . . .
 
-By elements every rank owns as much as the others, and a parameter may lie on two or more of them:
-each has a fragment of it, a flat row. That suits an element-wise optimizer, such as SGD or Adam,
-and is what ZeRO-3 uses.
+By elements: all ranks own equally many elements, and a parameter may lie on several ranks. Each of
+them has a fragment of it, a flat row. This suits element-wise optimizers, such as SGD or Adam.
+ZeRO-3 always cuts in this way.
 
-An optimizer that looks at a whole parameter, at its norm (LARS, LAMB) or at its rows and columns
-(Adafactor, Muon), must have it whole: by parameters, the largest first, each to the rank with the
-least so far, and all shards as long as the longest. ZeRO-1 does so where it must.
+By parameters: each parameter lies on one rank. An optimizer needs this if it uses the norm of a
+parameter (LARS, LAMB) or its rows and columns (Adafactor, Muon). ZeRO-1 cuts so for these. The
+largest parameter comes first, each goes to the rank that has the least so far, and all shards are
+as long as the longest.
 """
 
 from __future__ import annotations
@@ -71,18 +72,18 @@ class Fragment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """Parameters of one dtype in one tensor: each is a view of its part from now on."""
+    """Parameters of one dtype in one flat tensor: each parameter is a view of it."""
 
     parameters: tuple[Tensor, ...]
     forms: tuple[Tensor, ...]
-    """Their shapes and strides, on the device "meta": zero3 takes a parameter's own away."""
+    """Their shapes and strides, on the device "meta". A released parameter of zero3 has none."""
     layout: Layout
     weights: Tensor
     """(n*k,)"""
     num_ranks: int
 
     def views(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """Views of a tensor like `weights`, in the shapes and strides of the parameters."""
+        """Return views of `flat`, a tensor like `weights`, shaped like the parameters."""
         return tuple(
             shaped_like(flat[offset : offset + form.numel()], form)
             for offset, form in zip(self.layout.offsets, self.forms, strict=True)
@@ -102,15 +103,13 @@ class Flat:
         return sorted(found, key=lambda fragment: fragment.place.start)
 
     def shaped(self, row: Tensor, fragment: Fragment) -> Tensor:
-        """Return a fragment's elements as its optimizer sees them: a row, or the whole
-        parameter."""
+        """Return a fragment's elements in the shape that its optimizer needs."""
         if self.layout.keeps_whole:
             return shaped_like(row, self.forms[fragment.number])
         return row
 
     def row(self, x: Tensor, fragment: Fragment) -> Tensor:
-        """Return the elements of x in the order of the parameter's memory: the inverse of
-        `shaped`."""
+        """Return the elements of x as a flat row, in the order of the parameter's memory."""
         if not self.layout.keeps_whole:
             return x
         row = x.new_empty(x.numel())
@@ -129,13 +128,13 @@ class Flat:
             ):
                 raise RuntimeError(
                     f"parameter {index}, {tuple(parameter.shape)}, was moved or got another dtype "
-                    "after its optimizer was made, which would train what nobody uses any more; "
-                    "do so first, and make the optimizer after"
+                    "after its optimizer was made, which would update memory that the model no "
+                    "longer uses. Move or convert the model first, then make the optimizer"
                 )
 
 
 def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> Flat:
-    """Move the parameters into one flat tensor. Memory: both, until the old ones are freed."""
+    """Move the parameters into one flat tensor. Memory: old and new, until the old are freed."""
     first = parameters[0]
     weights = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
     forms = tuple(torch.empty_like(parameter, device="meta") for parameter in parameters)
@@ -147,10 +146,10 @@ def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> F
 
 
 def is_divided_before(dtype: torch.dtype) -> bool:
-    """Return whether gradients are divided by the number of ranks before they are added up.
+    """Return whether gradients are divided by the number of ranks before the sum over the ranks.
 
-    Float16 ends at 65,504: the sum may overflow where the mean does not. For other dtypes only
-    the shard is divided, an n-th of the work.
+    Float16 ends at 65,504: the sum may overflow even if the mean does not. For other dtypes only
+    the shard of the sum is divided, an n-th of the work.
     """
     return dtype == torch.float16
 

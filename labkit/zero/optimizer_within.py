@@ -1,10 +1,10 @@
 """Zero1Optimizer as torch sees it, and the optimizer within it.
 
-Groups is a torch.optim.Optimizer with parameters in groups that have settings. (A class of its own:
-torch's `add_param_group` loads its compiler, over a second in every fresh process.)
+Groups is a torch.optim.Optimizer that has only parameter groups. (It has its own `add_param_group`:
+torch's loads the compiler, which takes over a second in every fresh process.)
 
-Inner is any optimizer of torch's or of the lab's. It steps on this rank's fragments. An
-element-wise optimizer may have fragments of parameters; others need, or may need, whole ones.
+Inner holds an optimizer of torch or of the lab, which steps on this rank's fragments. Fragments of
+parameters suit element-wise optimizers; others need, or may need, whole parameters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labkit.optimizer import SGD, AdamW, load_states, state_tensors, states_of
 
 
 class Member(NamedTuple):
-    """A parameter of a group, with its number over all groups, by which state dicts name it."""
+    """A parameter of a group. State dicts name it by `number`, which counts over all groups."""
 
     number: int
     name: str
@@ -29,16 +29,16 @@ class Member(NamedTuple):
 
 
 class Groups(torch.optim.Optimizer):
-    """A torch.optim.Optimizer, so that schedulers take it, with nothing but its groups."""
+    """A torch.optim.Optimizer, so that schedulers take it, with only parameter groups."""
 
     _trainable_names: set[str]
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """The first attribute that torch.amp.GradScaler reads: refuse it."""
+        """Refuse torch.amp.GradScaler, which reads this attribute first."""
         raise TypeError(
-            "torch.amp.GradScaler looks for inf on each rank alone, and with a sharded optimizer "
-            "one rank would skip a step that other ranks make. Use "
+            "torch.amp.GradScaler looks for inf on each rank alone: with a sharded optimizer one "
+            "rank would skip a step that other ranks make. Use "
             "labkit.precision.LossScaler(group=...), which decides for all ranks together"
         )
 
@@ -49,10 +49,10 @@ class Groups(torch.optim.Optimizer):
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take in one group: parameters, or pairs of a name and a parameter, and settings.
+        """Add a group of parameters, or of (name, parameter) pairs, with its settings.
 
         TypeError for anything but a leaf, ValueError for a parameter that is in a group already,
-        and RuntimeError once the groups are in use.
+        and RuntimeError once the parameters are sharded.
         """
         if hasattr(self, "shards"):
             raise RuntimeError(
@@ -70,14 +70,14 @@ class Groups(torch.optim.Optimizer):
                 )
             if is_sharded(parameter):
                 raise TypeError(
-                    f"{name} is a shard of FullyShardedModule, whose states are sharded by that; "
-                    "give it to the optimizer itself, torch.optim.AdamW(model.parameters())"
+                    f"{name} is a shard of FullyShardedModule, so its optimizer states are sharded "
+                    "already; give it to torch's optimizer, torch.optim.AdamW(model.parameters())"
                 )
             if is_averaged_in_backward(parameter):
                 raise TypeError(
                     f"{name} belongs to a module that is wrapped in DDP, whose hooks average its "
-                    "gradient, and a sharded optimizer does that itself: give it the parameters of "
-                    "a module that is not wrapped"
+                    "gradient; a sharded optimizer averages gradients itself, so give it the "
+                    "parameters of a module that is not wrapped"
                 )
             if id(parameter) in known:
                 raise ValueError(f"{name} is given twice, or is in two groups; give it once")
@@ -90,18 +90,18 @@ class Groups(torch.optim.Optimizer):
         )
 
     def require_same_trained(self) -> None:
-        """RuntimeError that names what was frozen or unfrozen since the optimizer was made."""
+        """Raise RuntimeError if parameters were frozen or unfrozen since construction."""
         now = {member.name for members in self.trainable_members for member in members}
         if now != self._trainable_names:
             names = ", ".join(sorted(now ^ self._trainable_names))
             raise RuntimeError(
-                f"{names}: frozen or unfrozen after the optimizer was made, which has cut its "
-                "parameters into shards by then; do so first, and make the optimizer after"
+                f"{names}: frozen or unfrozen after the optimizer was made, which has sharded its "
+                "parameters by then; freeze or unfreeze first, then make the optimizer"
             )
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """The settings of each group, as they are now."""
+        """The present settings of each group."""
         return [
             {key: value for key, value in group.items() if key not in ("params", "param_names")}
             for group in self.param_groups
@@ -109,7 +109,7 @@ class Groups(torch.optim.Optimizer):
 
     @property
     def trainable_members(self) -> list[list[Member]]:
-        """By group: the parameters that are not frozen."""
+        """The parameters that are not frozen, by group."""
         found, number = [], 0
         for group in self.param_groups:
             pairs = zip(group["param_names"], group["params"], strict=True)
@@ -120,13 +120,13 @@ class Groups(torch.optim.Optimizer):
 
     @property
     def frozen(self) -> list[Tensor]:
-        """The parameters that are frozen."""
+        """The frozen parameters."""
         given = (p for group in self.param_groups for p in group["params"])
         return [p.data for p in given if not p.requires_grad]
 
 
 class Inner:
-    """An optimizer over fragments, in groups; its settings follow those of the groups outside."""
+    """An optimizer over fragments, in groups; each step uses the settings of `Groups`."""
 
     def __init__(
         self,
@@ -135,17 +135,17 @@ class Inner:
         groups: Sequence[Mapping[str, Any]],
         defaults: Mapping[str, Any],
     ) -> None:
-        """fragments: this rank's, by group; there may be none.
+        """fragments: this rank's, by group; there may be none. groups: the settings of each.
 
-        groups: the settings of each. TypeError for a class that takes no groups, where there are
-        several, and for something that is no optimizer.
+        TypeError for several groups with a class that takes no groups, and for anything that is no
+        optimizer.
         """
         self._optimizer: Any = None
-        if isinstance(optimizer_class, type) and issubclass(optimizer_class, _OF_THE_LAB):
+        if isinstance(optimizer_class, type) and issubclass(optimizer_class, _LAB_OPTIMIZERS):
             if len(groups) > 1:
                 raise TypeError(
                     f"{optimizer_class.__name__} of the lab has one set of settings for all "
-                    f"parameters, and here are {len(groups)} groups; choose one of torch.optim"
+                    f"parameters, but there are {len(groups)} groups; use one of torch.optim"
                 )
             if fragments[0]:
                 self._optimizer = optimizer_class(fragments[0], **defaults)
@@ -157,12 +157,12 @@ class Inner:
         self._optimizer = optimizer_class(given, **defaults)
         if not hasattr(self._optimizer, "param_groups"):
             raise TypeError(
-                f"{optimizer_class!r:.60} made {self._optimizer!r:.60}, which is no "
+                f"{optimizer_class!r:.60} returned {self._optimizer!r:.60}, which is no "
                 "torch.optim.Optimizer"
             )
 
     def step(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Make a step with the present settings of `groups`, which schedulers change."""
+        """Make a step with the settings of `groups`, which schedulers may have changed."""
         if self._optimizer is None:
             return
         if hasattr(self._optimizer, "param_groups"):
@@ -184,12 +184,12 @@ class Inner:
 
     @property
     def states(self) -> list[dict[str, Any]]:
-        """The optimizer's states by fragment, in their order."""
+        """The optimizer's states, one dict per fragment, in order."""
         return [] if self._optimizer is None else states_of(self._optimizer)
 
     @states.setter
     def states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """states: of each fragment, in their order; no copies. A rank without any ignores them."""
+        """Set the states, one dict per fragment, without copies. Without fragments: nothing."""
         if self._optimizer is not None:
             load_states(self._optimizer, states)
 
@@ -200,15 +200,15 @@ class Inner:
 
 
 def by_kind(members: list[Member]) -> list[list[Member]]:
-    """Return parameters by dtype and device: those of one kind fit in one flat tensor."""
+    """Return parameters grouped by dtype and device: each group fits in one flat tensor."""
     kinds: dict[tuple[torch.dtype, torch.device], list[Member]] = {}
     for member in members:
         kinds.setdefault((member.parameter.dtype, member.parameter.device), []).append(member)
     return list(kinds.values())
 
 
-_OF_THE_LAB = (SGD, AdamW, LARS)
-_BY_ELEMENT = {SGD, AdamW} | {
+_LAB_OPTIMIZERS = (SGD, AdamW, LARS)
+_ELEMENT_WISE = {SGD, AdamW} | {
     getattr(torch.optim, name)
     for name in "SGD Adam AdamW Adamax NAdam RAdam RMSprop Rprop ASGD Adagrad Adadelta".split()
 }
@@ -219,9 +219,9 @@ _REFUSED = {
 
 
 def takes_fragments(optimizer_class: Any) -> bool:
-    """Return whether it is element-wise: exactly one of these classes. A subclass may differ.
+    """Return whether the class is known to be element-wise. A subclass of one may not be.
 
-    TypeError for what cannot be called, and for an optimizer that cannot be sharded at all.
+    TypeError for anything but a class or function, and for an optimizer that cannot be sharded.
     """
     if not callable(optimizer_class) or isinstance(optimizer_class, torch.optim.Optimizer):
         raise TypeError(
@@ -235,4 +235,4 @@ def takes_fragments(optimizer_class: Any) -> bool:
             f"torch.optim.{name} {_REFUSED[name]}; it cannot be sharded. Choose another, such as "
             "torch.optim.AdamW"
         )
-    return optimizer_class in _BY_ELEMENT
+    return optimizer_class in _ELEMENT_WISE

@@ -1,4 +1,4 @@
-"""Gather, release and reduce units, as forward and backward reach them.
+"""Gather, release and reduce units when forward and backward reach them.
 
     forward     before a unit   gather it, start to gather the next     hook on its module
                 after           release it                              hook on its module
@@ -6,8 +6,8 @@
                 after           release it, start to reduce             its inputs' gradients
                 at the end      finish the root unit and all others     autograd's callback
 
-The order of units is that of the previous pass. A forward pass within backward is a recomputation:
-it gathers and releases, and does nothing else.
+Prefetching assumes that units are called in the order of the previous pass. A forward pass within
+backward is a recomputation, for activation checkpointing: it only gathers and releases.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from labkit.zero.unit import FlatParameter, Unit
 
 _ANOTHER_PASS = (
-    "a gradient came by another way than through the outputs: in a backward pass within this one, "
-    "or from a tensor that was kept. Call checkpoint(..., use_reentrant=False), and return what a "
-    "loss is made of"
+    "a gradient did not come through the module's outputs in this backward pass, but through a "
+    "backward pass inside it, or a tensor kept from forward. Call checkpoint(..., "
+    "use_reentrant=False), and return every tensor that a loss uses"
 )
 
 
 class Passes:
-    """The units of one module, through its passes."""
+    """The units of one module, and their state in the present forward or backward pass."""
 
     def __init__(self, units: Sequence[Unit], resharded: Collection[Unit]) -> None:
         """units: the first is the root unit. resharded: those that are released after forward."""
         self._units, self._resharded = units, resharded
         self._order: list[Unit] = []
-        """Units in the order in which the previous forward pass called them."""
+        """The units in the order in which the previous forward pass called them."""
         self._called: list[Unit] = []
-        """The same for this pass, so far."""
+        """The units that this forward pass has called so far, in order."""
         self._backward = -1
-        """The autograd engine's number of the backward pass; -1: none runs."""
+        """The autograd engine's ID of the backward pass; -1: none runs."""
         self._reduced: Unit | None = None
-        """The one whose gradients are being reduced."""
+        """The unit whose gradients are being reduced."""
 
     def before_forward(self, unit: Unit, _: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Gather `unit`. Returns the inputs, marked so that their gradients end its backward."""
+        """Gather `unit`. Return its inputs, marked so that their gradients end its backward."""
         if _is_within_backward():
             unit.gather()
             return args, kwargs
@@ -63,7 +63,7 @@ class Passes:
         return _marked(partial(self._end_of, unit), (args, kwargs))
 
     def after_forward(self, unit: Unit, _: nn.Module, args: Any, outputs: Any) -> None:
-        """Release `unit`, and have `_before_backward` called when its backward begins."""
+        """Release `unit`, and hook `_before_backward` to the gradients of its outputs."""
         if _is_within_backward():
             if not unit.in_backward:
                 unit.release()
@@ -82,13 +82,13 @@ class Passes:
             unit.release()
 
     def arrived(self, unit: Unit, flat: FlatParameter, index: int, parameter: Tensor) -> None:
-        """Take the gradient of a parameter, which backward has finished."""
+        """Move a parameter's complete gradient into the unit's flat gradients."""
         if self._backward != torch._C._current_graph_task_id():
             raise RuntimeError(f"{unit.name}: {_ANOTHER_PASS}")
         flat.take(index, parameter)
 
     def _begin(self) -> None:
-        """Drop what an earlier pass has left, after an exception or without a backward pass."""
+        """Begin a forward pass. Drop all that a pass without a complete backward has left."""
         self._backward = -1
         for unit in self._units:
             unit.num_passes = 0
@@ -115,7 +115,7 @@ class Passes:
         unit.num_passes -= 1
         if unit.num_passes > 0:
             unit.in_backward = False
-            unit.release()  # its gradients are there after the last of its calls
+            unit.release()  # its gradients are complete after the last of its calls
         else:
             self._finish(unit)
 
@@ -124,7 +124,7 @@ class Passes:
         unit.in_backward = False
         unit.release()
         if self._reduced is not None:
-            self._reduced.finish_reduce()  # or gradients would pile up
+            self._reduced.finish_reduce()  # at most one unit's gradients are reduced at a time
         unit.start_reduce()
         self._reduced = unit
 
@@ -141,7 +141,7 @@ class Passes:
 
 
 class _Mark(torch.autograd.Function):
-    """Pass tensors on; in backward, call `then` when all of their gradients are there."""
+    """Return the tensors; in backward, call `then` when all of their gradients are complete."""
 
     @staticmethod
     def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> Any:
@@ -155,7 +155,7 @@ class _Mark(torch.autograd.Function):
 
 
 def _marked(then: Callable[[], None], inputs: Any) -> Any:
-    """Return the inputs, those with a gradient as outputs of one node of the graph."""
+    """Return the inputs. Those that need a gradient become outputs of one _Mark node."""
     leaves, structure = tree_flatten(inputs)
     which = [n for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad]
     if which:
@@ -170,5 +170,5 @@ def _is_within_backward() -> bool:
 
 
 def _last(units: Sequence[Unit], unit: Unit) -> int:
-    """Return the place of the last call of `unit`; -1: none is known."""
+    """Return the index of the last call of `unit`, or -1."""
     return next((n for n in reversed(range(len(units))) if units[n] is unit), -1)

@@ -1,10 +1,10 @@
 """The state of a sharded optimizer: in shards by rank, or whole.
 
     sharded    rank 0: elements 0..k-1 of each state, rank 1: k..2k-1, ...      written in parallel
-    whole      as one process with torch's optimizer would have it              by parameter number
+    whole      the same as that of torch's optimizer in one process             by parameter number
 
-`merged` makes the second from the first, from files too; `part_of` cuts it for other ranks, of any
-number. Elements are in the order of a parameter's memory.
+`merged` makes a whole state from the parts of all ranks. `part_of` cuts a whole state for any
+number of ranks. Elements are in the order of a parameter's memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ONE_MOMENT = "give parts that were saved at one moment of one run"
 
 
 def is_sharded(state: Mapping[str, Any]) -> bool:
-    """Return whether this is one rank's part. TypeError for anything but a state."""
+    """Return whether `state` is one rank's part. TypeError for anything but a state."""
     if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
         raise TypeError(
             f"{state!r:.60}: give what state_dict() or full_state_dict() returned, here or from "
@@ -36,7 +36,7 @@ def is_sharded(state: Mapping[str, Any]) -> bool:
 def merged(shards: Sequence[Mapping[str, Any]]) -> State:
     """Merge the states of all ranks, in any order, into the whole state.
 
-    ValueError if a rank's part is not there, or where parts are of different runs.
+    ValueError if a rank's part is missing, or if parts are of different runs or steps.
     """
     shards = [shard for shard in shards if is_sharded(shard)]
     by_rank = {shard["rank"]: shard for shard in shards}
@@ -75,9 +75,9 @@ def _joined(fragments: Sequence[Mapping[str, Any]]) -> State:
 
 
 def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) -> State:
-    """Cut a fragment's state out of the whole state of parameter `number`; {} where there is none.
+    """Cut a fragment's state out of the whole state of parameter `number`; {} if it has none.
 
-    fragment: as in a sharded state, without values. ValueError for a state of another shape.
+    fragment: its place, as in a sharded state. ValueError for a state of another shape.
     """
     values = whole["state"].get(number, {})
     if fragment["is_whole"]:
@@ -87,14 +87,14 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
         if isinstance(value, Tensor) and value.dim() and tuple(value.shape) != fragment["shape"]:
             raise ValueError(
                 f"{name} of parameter {number} has shape {tuple(value.shape)}, and the parameter "
-                f"{fragment['shape']}: this state is of another model"
+                f"has {fragment['shape']}: this state belongs to another model"
             )
         if (
             isinstance(value, Tensor)
             and tuple(value.shape) == fragment["shape"]
             and value.numel() > 0
         ):
-            # States of a one-number parameter have one number too; only the step is no element.
+            # All states of a one-number parameter are one number. Only `step` is not per element.
             is_scalar = not fragment["shape"] and name == "step"
             value = (
                 value if is_scalar else _row(value, fragment)[fragment["start"] : fragment["stop"]]
@@ -104,9 +104,9 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
 
 
 def gathered(state: State, group: Group, root: int) -> list[State] | None:
-    """Gather the states of all ranks on rank `root`; None elsewhere.
+    """Gather the states of all ranks on rank `root`; return None on the others.
 
-    Wire: the serialized states, each as long as the longest, to the root.
+    Wire: the serialized states to the root, each padded to the length of the longest.
     """
     file = io.BytesIO()
     torch.save(state, file)
@@ -156,5 +156,5 @@ def _row(value: Tensor, fragment: Mapping[str, Any]) -> Tensor:
 
 
 def copied(value: Any) -> Any:
-    """Return a tensor's copy; anything else as it is."""
+    """Return a copy of a tensor, and anything else unchanged."""
     return value.clone() if isinstance(value, Tensor) else value

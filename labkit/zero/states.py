@@ -1,13 +1,13 @@
 """The base of ZeRO-1 and ZeRO-2: an optimizer's shards and state dicts, without a step.
 
-A shard is one rank's part of a flat tensor. It consists of fragments, one for each parameter in it,
-on which the rank's optimizer steps:
+A shard is one rank's part of a flat tensor. It has a fragment of each parameter that lies in it.
+The rank's optimizer updates these fragments, or float32 master copies of them:
 
-    weights     w0 w0 w0 | w0 w1 w1 | w1 w2 .       parameters are views of it
-    rank 1's             | w0 w1 w1 |               its shard, in two fragments
-    masters                f0 f1 f1                 float32 copies of them, where asked for
+    weights     w0 w0 w0 | w0 w1 w1 | w1 w2 .       parameters are views of this flat tensor
+    rank 1's             | w0 w1 w1 |               a shard with two fragments
+    masters                f0 f1 f1                 only if asked for
 
-Memory: the masters. All else is a view.
+Memory: the master copies. All else is a view.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NOT_SETTINGS = ("params", "param_names")
 
 
 class Masters(NamedTuple):
-    """The copies that an optimizer updates instead of the weights; None: as these are."""
+    """dtype and device of master weights. None: those of the weights."""
 
     dtype: torch.dtype | None = None
     device: torch.device | str | None = None
 
     def are_copies_of(self, weights: Tensor) -> bool:
-        """Return whether masters are copies. They are if a device is named, even the same one."""
+        """Return whether masters are copies of `weights`. With a device they always are."""
         return self.device is not None or self.dtype not in (None, weights.dtype)
 
     def copied(self, view: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Shard:
         group: Group,
         masters: Masters,
     ) -> None:
-        """names, numbers: of the parameters, for errors and for state dicts."""
+        """names, numbers: of the parameters, used in errors and state dicts."""
         self.flat, self.names, self.numbers, self.group = flat, tuple(names), tuple(numbers), group
         self.fragments: list[Fragment] = flat.fragments(group.rank)
         self._weights = own_part(flat.weights, group)
@@ -69,24 +69,24 @@ class Shard:
             (masters.copied(view) if self._has_masters else view).detach().requires_grad_()
             for view in views
         ]
-        """Tensors that the optimizer updates, fragment by fragment."""
+        """The tensors that the optimizer updates, one per fragment."""
 
     @property
     def label(self) -> str:
-        """The label of messages about this shard."""
+        """The first and the last parameter's name, for messages."""
         ends = dict.fromkeys((self.names[0], self.names[-1]))
         return " to ".join(ends)
 
     @property
     def masters(self) -> list[Tensor]:
-        """The master copies; none where the weights themselves are updated."""
+        """The master copies; [] if the optimizer updates the weights themselves."""
         return [target.detach() for target in self.targets] if self._has_masters else []
 
     def set_gradients(self, total: Tensor | None, unused: Collection[int]) -> list[Tensor]:
-        """Give each target its fragment of `total` (k,), as gradient, in the target's dtype.
+        """Set each target's gradient to its fragment of `total` (k,), in the target's dtype.
 
-        None takes the gradients away. unused: parameters, by number, that no rank has used: their
-        targets get none. Returns the gradients.
+        total=None removes the gradients. unused: the numbers of parameters that no rank has used;
+        their targets get no gradient. Returns the gradients.
         """
         gradients: list[Tensor] = []
         for fragment, target in zip(self.fragments, self.targets, strict=True):
@@ -101,19 +101,19 @@ class Shard:
 
     @torch.no_grad()
     def round_masters(self) -> None:
-        """Set the shard of the weights from the masters."""
+        """Copy the masters into this rank's shard of the weights, rounded to its dtype."""
         for fragment, master in zip(self.fragments, self.masters, strict=False):
             self._weights[fragment.place].copy_(self.flat.row(master, fragment))
 
     @torch.no_grad()
     def copy_to_masters(self, *which: int) -> None:
-        """Set masters, by number, or all, from weights that were loaded."""
+        """Copy the weights into the masters of these fragments, or of all."""
         for index in (which or range(len(self.fragments))) if self._has_masters else ():
             fragment = self.fragments[index]
             self.masters[index].copy_(self.flat.shaped(self._weights[fragment.place], fragment))
 
     def place_of(self, index: int) -> dict[str, Any]:
-        """Return the place of a fragment in its parameter, as plain data."""
+        """Return a fragment's place in its parameter, for a state dict."""
         fragment = self.fragments[index]
         form = self.flat.forms[fragment.number]
         return {
@@ -126,10 +126,10 @@ class Shard:
 
 
 class ShardedStates(Groups):
-    """Parameters in flat tensors, cut into shards, and the states of this rank's shards alone.
+    """Parameters in flat tensors that are cut into shards, and the states of this rank's shards.
 
-    `state_dict()` is this rank's part, for each rank to write by itself; `full_state_dict()` is
-    whole, as torch's own optimizer would have it. `load_state_dict` takes both.
+    `state_dict()` returns this rank's part, which each rank can save itself. `full_state_dict()`
+    returns the whole state, as torch's own optimizer does. `load_state_dict` takes both.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ShardedStates(Groups):
         )
         made = getattr(optimizer_class, "within", optimizer_class)
         self.optimizer_name: str | None = None
-        """The class of the optimizer within, with its module; None for a function that makes it."""
+        """Module and class of the inner optimizer; None if a function makes it."""
         if isinstance(made, type):
             self.optimizer_name = f"{made.__module__}.{made.__qualname__}"
         self._trainable_names = {
@@ -175,7 +175,7 @@ class ShardedStates(Groups):
                 self.defaults.setdefault(name, value)
 
     def state_dict(self) -> State:
-        """This rank's part: plain data, and tensors that are the optimizer's own."""
+        """Return this rank's part: plain data, and the optimizer's own tensors, not copies."""
         parts = {}
         for (shard, index), fragment in zip(self._owned(), self.fragments(), strict=True):
             parts[shard.numbers[shard.fragments[index].number]] = {
@@ -200,20 +200,20 @@ class ShardedStates(Groups):
         return found
 
     def full_state_dict(self, root: int = 0) -> State | None:
-        """Return the whole state, on rank `root`; None on the others. Every rank calls it.
+        """Return the whole state on rank `root`, None on the others. Every rank calls it.
 
-        It is the state of torch's own optimizer of that class, and masters. Wire: `gathered`.
+        It is the state dict of torch's own optimizer, with masters. Wire: see `gathered`.
         """
         parts = gathered(self.state_dict(), self.group, root)
         return None if parts is None else merged(parts)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: whole, the same on every rank, or this rank's part of as many ranks.
+        """Load a whole state, the same on every rank, or this rank's part of as many ranks.
 
-        Every rank calls it. Nothing is changed where it does not fit: ValueError for a part of
-        another rank or number of ranks, and for a state of another model; on the other ranks for
-        one that fits nowhere else. Load the model's parameters before: masters that the state does
-        not have are made of them. Wire: one number in an all-reduce.
+        Every rank calls it. ValueError for a part of another rank or number of ranks, and for a
+        state of another model. If it does not fit on one rank, all ranks raise an error and none
+        loads anything. Load the model's parameters before: masters that the state lacks are copied
+        from them. Wire: one number in an all-reduce.
         """
         try:
             states = self._fitting(state_dict)
@@ -222,14 +222,15 @@ class ShardedStates(Groups):
             raise
         if not self._agree(fits=True):
             raise ValueError(
-                "this state fits here and not on another rank, which says why; nothing is loaded"
+                "this state fits here and not on another rank, whose error says why; nothing "
+                "is loaded"
             )
         self.load_fragments(states)
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
 
     def _agree(self, *, fits: bool) -> bool:
-        """Return whether it fits on every rank. Loaded on some only, ranks would diverge."""
+        """Return whether a state fits on every rank: loaded on a few, the ranks would diverge."""
         flag = torch.tensor([float(fits)], device=self.group.device)
         with self.group.label("whether a state fits"):
             return bool(self.group.all_reduce(flag, "min").item())
@@ -242,13 +243,13 @@ class ShardedStates(Groups):
         groups = state_dict["param_groups"]
         if len(groups) != len(self.param_groups):
             raise ValueError(
-                f"this state has {len(groups)} groups of parameters, and the optimizer "
-                f"{len(self.param_groups)}"
+                f"this state has {len(groups)} parameter groups, and the optimizer has "
+                f"{len(self.param_groups)}: make the optimizer with the groups that were saved"
             )
         sizes = [len(group["params"]) for group in groups]
         if sizes != [len(group["params"]) for group in self.param_groups]:
             raise ValueError(
-                f"this state is of groups of {sizes} parameters: it is of another model"
+                f"this state has groups of {sizes} parameters: it belongs to another model"
             )
         states = []
         for shard, index in self._owned():
@@ -267,7 +268,7 @@ class ShardedStates(Groups):
         return [*masters, *self._inner.state_tensors]
 
     def _cuts(self, members: list[Member]) -> list[list[Member]]:
-        """Return the parameters of each flat tensor."""
+        """Return the parameters that go into each flat tensor."""
         return by_kind(members)
 
     def _shard(self, members: list[Member], keeps_whole: bool, masters: Masters) -> Shard:
@@ -278,13 +279,13 @@ class ShardedStates(Groups):
         return Shard(flat, names, numbers, self.group, masters)
 
     def _owned(self) -> list[tuple[Shard, int]]:
-        """This rank's fragments, in the order of the optimizer within."""
+        """Return this rank's fragments as (shard, index), in the inner optimizer's order."""
         return [(shard, index) for shard in self.shards for index in range(len(shard.fragments))]
 
     def load_fragments(self, states: Sequence[State]) -> None:
-        """Take the states of this rank's fragments, in the order of `fragments`; no copies.
+        """Set the states of this rank's fragments, in the order of `fragments`, without copies.
 
-        Masters that they do not have are made of the parameters.
+        Masters that they lack are copied from the parameters.
         """
         states = [dict(values) for values in states]
         for (shard, index), values in zip(self._owned(), states, strict=True):
@@ -325,7 +326,7 @@ class ShardedStates(Groups):
     def _require_equal_layouts(self) -> None:
         """Raise ValueError on a rank whose parameters differ from rank 0's in more than values.
 
-        Broadcasting into other shapes would fill them with garbage, without an error.
+        A broadcast into another layout would fill it with garbage, without an error.
         """
         layout = [
             [(m.number, tuple(m.parameter.shape), m.parameter.stride(), str(m.parameter.dtype))]
@@ -342,5 +343,5 @@ class ShardedStates(Groups):
 
 
 def _plain(value: Any) -> Any:
-    """Copy without the graph's flags, for torch.save."""
+    """Return a tensor detached, for torch.save; anything else unchanged."""
     return value.detach() if isinstance(value, Tensor) else value

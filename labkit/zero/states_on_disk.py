@@ -1,14 +1,14 @@
-"""Optimizer states elsewhere: on the CPU, or on disk through memory maps.
+"""Offload optimizer states: to the CPU, or to disk through memory maps.
 
-    where                 what travels in a step, per parameter of a rank's share
+    where                 what moves in a step, per parameter of a rank's shard
     GPU                   nothing
     CPU, `masters_on`     gradient down, updated parameter up        2 + 2 B in 16 bits
     disk, `on_disk`       moments in and out; masters stay           2 * (4 + 4) B for Adam
-    disk, ZeRO-Infinity   masters too, in and out: not here          2 * (4 + 4 + 4) B for Adam
+    disk, ZeRO-Infinity   masters too (not implemented here)         2 * (4 + 4 + 4) B for Adam
 
-On the CPU the step is made where the states are, so they never move: the optimizer of a
-`Zero1Optimizer(..., masters_on="cpu")` updates copies there. On disk each fragment's states are
-mapped for as long as its step takes, and their pages are handed back: memory holds one fragment's.
+On the CPU: the optimizer of `Zero1Optimizer(..., masters_on="cpu")` steps there, on master copies,
+so states never move. On disk: each fragment's states are mapped into memory during its step and
+unmapped afterwards, so memory holds the states of one fragment.
 
 Papers: Ren et al., "ZeRO-Offload", arXiv:2101.06840; Rajbhandari et al., "ZeRO-Infinity",
 arXiv:2104.07857. What bandwidth a step needs: calc.offload_bandwidth.
@@ -33,14 +33,14 @@ def on_disk(optimizer_class: Any, folder: str | Path) -> OnDisk:
     """Return `optimizer_class` with its states in files of `folder`, for Zero1Optimizer or alone.
 
     optimizer = Zero1Optimizer(params, on_disk(torch.optim.AdamW, "/fast/disk"), world, lr=3e-4)
-    folder: of this host, not on a network; it is made if need be. Files are removed with the
-    optimizer. OSError if it cannot be written to.
+    folder: on a local disk, created if missing. Files are removed with the optimizer. OSError if
+    the folder cannot be written to.
     """
     return OnDisk(optimizer_class, Path(folder))
 
 
 class OnDisk:
-    """A factory of optimizers with states on disk, called as an optimizer's class is."""
+    """A factory of optimizers with states on disk, called like an optimizer's class."""
 
     def __init__(self, within: Any, folder: Path) -> None:
         """within: the optimizer's own class."""
@@ -52,10 +52,10 @@ class OnDisk:
 
 
 class MappedFile:
-    """Some tensors in one file. They are in memory only as long as what `read` returns."""
+    """Tensors in one file. They are in memory only while a result of `read` exists."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Write them. OSError if the disk has no room."""
+        """Write the tensors to the file. OSError if the disk is full."""
         self._path = path
         self._places: dict[str, tuple[int, Tensor]] = {}
         self.states_nbytes = sum(x.nbytes for x in tensors.values())
@@ -70,7 +70,7 @@ class MappedFile:
             mapped.copy_(tensors[name])
 
     def read(self) -> dict[str, Tensor]:
-        """Return the tensors by name: what is written to them is written to the file."""
+        """Return the tensors by name, as memory maps: a write to them is a write to the file."""
         if not self.nbytes:
             return {
                 name: torch.empty_like(x, device="cpu") for name, (_, x) in self._places.items()
@@ -85,9 +85,9 @@ class MappedFile:
 
 
 class OffloadedOptimizer:
-    """Steps on one parameter at a time, with its states mapped from disk meanwhile.
+    """An optimizer that steps on one parameter at a time, with its states mapped from disk.
 
-    `num_bytes_moved`: of states that its steps have read and written so far.
+    `num_bytes_moved`: the bytes of states that its steps have read and written so far.
     """
 
     def __init__(
@@ -104,59 +104,60 @@ class OffloadedOptimizer:
         parameters = [p for group in self.param_groups for p in group["params"]]
         if any(p.device.type != "cpu" for p in parameters):
             raise TypeError(
-                "states on disk are mapped into the host's memory, and these parameters are on a "
+                "states on disk are mapped into the host's memory, but these parameters are on a "
                 'GPU; step on the host: Zero1Optimizer(..., masters_on="cpu")'
             )
-        self._parts = [
-            _Part(optimizer_class([p], **defaults), Path(self._folder.name) / str(number))
+        self._optimizers = [
+            _OneParameter(optimizer_class([p], **defaults), Path(self._folder.name) / str(number))
             for number, p in enumerate(parameters)
         ]
         self.num_bytes_moved = 0
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Set all gradients to None."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
     def step(self) -> None:
-        """Update one parameter after the other. Those without a gradient stay as they are."""
-        parts = iter(self._parts)
+        """Update one parameter after another, except those without a gradient."""
+        optimizers = iter(self._optimizers)
         for group in self.param_groups:
             settings = {name: value for name, value in group.items() if name != "params"}
             for parameter in group["params"]:
-                part = next(parts)
+                optimizer = next(optimizers)
                 if parameter.grad is not None:
-                    self.num_bytes_moved += part.step(settings)
+                    self.num_bytes_moved += optimizer.step(settings)
 
     def read_states(self) -> list[dict[str, Any]]:
         """Return copies of the states in memory, in the form of `labkit.optimizer.states_of`."""
-        return [part.read() for part in self._parts]
+        return [each.read() for each in self._optimizers]
 
     def write_states(self, states: Iterable[Mapping[str, Any]]) -> None:
         """Write states to the files: the inverse of `read_states`."""
-        for part, state in zip(self._parts, states, strict=True):
-            part.write(state)
+        for each, state in zip(self._optimizers, states, strict=True):
+            each.write(state)
 
     def state_tensors(self) -> list[Tensor]:
-        """Return the states in memory between steps: only single numbers."""
-        return [x for part in self._parts for x in part.small.values() if isinstance(x, Tensor)]
+        """Return the states that are in memory between steps: only single numbers."""
+        numbers = (x for each in self._optimizers for x in each.numbers.values())
+        return [x for x in numbers if isinstance(x, Tensor)]
 
 
-class _Part:
-    """The optimizer of one parameter, its states in a file."""
+class _OneParameter:
+    """The optimizer of one parameter, with its states in a file."""
 
     def __init__(self, optimizer: Any, path: Path) -> None:
         self._optimizer, self._path = optimizer, path
         self._file: MappedFile | None = None
-        self.small: dict[str, Any] = {}
+        self.numbers: dict[str, Any] = {}
         """States that are single numbers, such as the number of steps."""
 
     def step(self, settings: Mapping[str, Any]) -> int:
-        """Returns how many bytes of states were read and written."""
+        """Make a step. Return how many bytes of states it has read and written."""
         mapped = {} if self._file is None else self._file.read()
         read = 0 if self._file is None else self._file.states_nbytes
-        load_states(self._optimizer, [{**mapped, **self.small}])
+        load_states(self._optimizer, [{**mapped, **self.numbers}])
         if isinstance(self._optimizer, torch.optim.Optimizer):
             self._optimizer.param_groups[0].update(settings)
         else:
@@ -165,9 +166,9 @@ class _Part:
         state = states_of(self._optimizer)[0]
         for name, x in mapped.items():
             if state[name].data_ptr() != x.data_ptr():
-                x.copy_(state[name])  # an optimizer that makes new ones
+                x.copy_(state[name])  # for an optimizer that replaces its state tensors
         if mapped:
-            self.small = {name: value for name, value in state.items() if name not in mapped}
+            self.numbers = {name: value for name, value in state.items() if name not in mapped}
         else:
             self.write(state)
         load_states(self._optimizer, [{}])
@@ -175,9 +176,9 @@ class _Part:
 
     def read(self) -> dict[str, Any]:
         mapped = {} if self._file is None else self._file.read()
-        return {**{name: x.clone() for name, x in mapped.items()}, **self.small}
+        return {**{name: x.clone() for name, x in mapped.items()}, **self.numbers}
 
     def write(self, state: Mapping[str, Any]) -> None:
         arrays = {n: x for n, x in state.items() if isinstance(x, Tensor) and x.dim()}
-        self.small = {name: value for name, value in state.items() if name not in arrays}
+        self.numbers = {name: value for name, value in state.items() if name not in arrays}
         self._file = MappedFile(self._path, arrays) if arrays else None

@@ -1,20 +1,20 @@
-"""A unit of ZeRO-3: the parameters of one module, which are gathered, used and released together.
+"""A unit of ZeRO-3: the parameters of one module, gathered, used and released together.
 
     released    shard (k,)                                   an n-th, in the parameters' dtype
     gathered    full  (n*k,) in compute_dtype                the module's parameters are views of it
     backward    gradients (n*k,) --reduce-scatter--> (k,)    means, added to the shard's gradient
 
-A `Unit` holds one `FlatParameter` for each kind of parameter: one dtype, all trained or all frozen.
-The optimizer gets the shard by the parameters' own names, as views. For parameters a, b and c:
+A `Unit` has one `FlatParameter` for each dtype, device, and trained or frozen parameters. The
+optimizer gets a view of the shard for each parameter, by its own name. For parameters a, b and c:
 
     full             a a a a a b b | b b c c c c .        2 ranks; "." pads to a multiple of 2
     shards, rank 0   a (5,), b (2,), c (0,)
             rank 1   a (0,), b (2,), c (4,)
 
-What autograd has saved for backward may be a view of `full`, a transposed weight for example. So
-`full` is one tensor for ever, and releasing it takes the memory away from under it: gathered again,
-the saved view has its numbers back. Autograd sees no change in that: it counts versions by tensor,
-and it has never seen `full` itself.
+Autograd may save a view of `full` for backward, for example a transposed weight. So `full` stays
+the same tensor: a release frees its storage (`resize_(0)`), and the next gather fills it again, for
+saved views too. Autograd notices no change: it counts versions by tensor, and it has never seen
+`full` itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from labkit.shards import Extent, NamedShard, require_rows
 from labkit.zero.flat import by_elements, flattened, is_divided_before
 
 NONE = -0.0
-"""Stands for a missing gradient.
+"""The number that stands for a missing gradient.
 
-A sum is -0.0 only where every term is: so a parameter that no rank has used is known from what is
-reduced anyway, and no other message says so. A real gradient has 0.0 for -0.0.
+A sum is -0.0 only if every term is -0.0. So the reduced gradients themselves show which parameters
+no rank has used, without another message. In real gradients 0.0 replaces -0.0.
 """
 
 
@@ -51,10 +51,10 @@ class ShardingOptions(NamedTuple):
     thread: CommunicationThread
     backend: CollectiveBackend
     num_ranks: int
-    """Over which gradients are averaged: with replicas more than `group` has."""
+    """The number of ranks that gradients are averaged over: with replicas more than group.size."""
     compute_dtype: torch.dtype | None
     poison: bool
-    """True if released memory stays, full of nan, so that use after release is noticed."""
+    """True if a release fills memory with nan instead of freeing it, to show use after release."""
 
 
 class Unit:
@@ -67,26 +67,26 @@ class Unit:
         self.flats = [FlatParameter(each, how) for each in _by_kind(parameters)]
         self.is_gathered = False
         self.in_backward = False
-        """From the first gradient of its outputs to the last of its inputs."""
+        """True from the first gradient of its outputs to the last gradient of its inputs."""
         self.num_passes = 0
-        """Calls in forward whose backward has not ended."""
+        """The number of calls in forward whose backward has not ended."""
         self.is_reached = False
-        """True if backward has been here since its gradients were last reduced."""
+        """True if backward has reached this unit since its gradients were last reduced."""
         self._gathering: OnThread[None] | None = None
         self._reducing: list[Callable[[], None]] = []
 
     @property
     def is_trainable(self) -> bool:
-        """Return whether a parameter in it has a gradient."""
+        """Return whether any of its parameters is trained."""
         return any(p.requires_grad for flat in self.flats for p in flat.parameters)
 
     @property
     def has_gradients(self) -> bool:
-        """Return whether gradients have arrived that are not reduced."""
+        """Return whether gradients have arrived that are not reduced yet."""
         return any(flat.gradients is not None for flat in self.flats)
 
     def start_gather(self) -> None:
-        """Start, unless the parameters are there or on their way."""
+        """Start to gather, unless the parameters are gathered or being gathered."""
         if self.is_gathered or self._gathering is not None or not self.flats:
             return
 
@@ -108,7 +108,7 @@ class Unit:
             self.is_gathered = True
 
     def release(self) -> None:
-        """Free the gathered parameters, also those that were gathered and not used."""
+        """Free the gathered parameters, even if they were not used."""
         if self._gathering is not None:
             self._gathering.wait()
             self._gathering = None
@@ -121,7 +121,7 @@ class Unit:
     def start_reduce(self) -> None:
         """Start to reduce the gradients, with NONE for those that have not arrived.
 
-        Also where none has: on other ranks they may have.
+        This is also done if none has arrived: other ranks may have gradients.
         """
         self.is_reached = False
         for flat in self.flats:
@@ -132,12 +132,12 @@ class Unit:
                 self._reducing.append(partial(flat.add_gradient, handle, arrived))
 
     def finish_reduce(self) -> None:
-        """Wait for the reductions, and add this rank's shard to the gradients."""
+        """Wait for the reductions, and add the reduced gradients to those of the shards."""
         while self._reducing:
             self._reducing.pop(0)()
 
     def drop(self) -> None:
-        """Release the unit, and forget gradients of a pass that has failed."""
+        """Release the unit, and drop the gradients of a failed pass."""
         self.release()
         self.in_backward = self.is_reached = False
         self._reducing = []
@@ -146,14 +146,14 @@ class Unit:
 
 
 def _reduce(gradients: Tensor, name: str, backend: CollectiveBackend, group: Group) -> Tensor:
-    # A copy of its own shard: all else is freed here, before the thread gathers the next unit.
+    # A copy of this rank's shard: the rest is freed here, before the thread gathers the next unit.
     with group.label(f"gradients of {name}"):
         own: Tensor = backend.reduce_scatter(gradients, group, in_place=True).wait()
         return own.clone()
 
 
 class FlatParameter:
-    """Parameters of one kind in one flat tensor: a shard of it, and all of it while it is used."""
+    """Parameters in one flat tensor: this rank's shard of it, and all of it while it is used."""
 
     def __init__(self, named: Mapping[str, nn.Parameter], how: ShardingOptions) -> None:
         """Keep this rank's shard of the parameters, and release them."""
@@ -167,9 +167,9 @@ class FlatParameter:
         self._places = [places.get(number, slice(0)) for number in range(len(named))]
         is_trainable = self.parameters[0].requires_grad
         self.shards = [nn.Parameter(self.shard[place], is_trainable) for place in self._places]
-        """This rank's part of each parameter, a view of `shard`; of some there is none."""
+        """This rank's part of each parameter, a view of `shard`; it may be empty."""
         self.has_hooks = is_trainable
-        """True if the parameters have hooks that collect their gradients: see zero3."""
+        """True if zero3 puts hooks on the parameters, which collect their gradients."""
         self._trainable = [is_trainable] * len(self.parameters)
         mark_sharded([*self.shards, *self.parameters])
         mark_replaced(self.parameters)
@@ -177,9 +177,9 @@ class FlatParameter:
         self.full = weights.to(how.compute_dtype) if is_cast else weights
         """(n*k,)"""
         self._views = self._flat.views(self.full)
-        self._nothing = self.full.new_empty(0)
+        self._empty = self.full.new_empty(0)
         self.gradients: Tensor | None = None
-        """(n*k,): those that have arrived in this backward pass, and NONE."""
+        """(n*k,): the gradients of this backward pass, and NONE for those that have not arrived."""
         self._arrived: set[int] = set()
         self._gradient_views: tuple[Tensor, ...] = ()
         self.show()
@@ -194,22 +194,22 @@ class FlatParameter:
         self._how.backend.all_gather(own, group, out=self.full).wait()
 
     def show(self) -> None:
-        """Let the module's parameters be views of `full`."""
+        """Make the module's parameters views of `full`."""
         announce(self.full, "buffers")
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.data = view
 
     def release(self) -> None:
-        """Free `full`. What uses a parameter now gets an empty one, or nan."""
+        """Free `full`. After that a parameter is empty, or with `poison` full of nan."""
         if self._how.poison and self.full.is_floating_point():
             self.full.fill_(torch.nan)
             return
         for parameter in self.parameters:
-            parameter.data = self._nothing
+            parameter.data = self._empty
         self.full.untyped_storage().resize_(0)
 
     def take(self, index: int, parameter: Tensor) -> None:
-        """Move the gradient of a parameter into `gradients`, and free it."""
+        """Move the gradient of a parameter into `gradients`."""
         gradient, parameter.grad = parameter.grad, None
         require_plain_numbers(gradient, self.names[index])
         if gradient is None:
@@ -223,12 +223,11 @@ class FlatParameter:
 
     @property
     def is_trainable(self) -> bool:
-        """Return whether a parameter has a gradient, now that some may be frozen."""
+        """Return whether any of the parameters is trained at present."""
         return any(self._trainable)
 
     def take_gradients(self) -> tuple[Tensor, set[int]]:
-        """Return the gradients, which the caller owns from now on; which parameters have brought
-        one."""
+        """Return the gradients and the numbers of the parameters that have one, and drop both."""
         if self.gradients is None:
             self._allocate_gradients()
         assert self.gradients is not None
@@ -237,7 +236,7 @@ class FlatParameter:
         return taken
 
     def forget_gradients(self) -> None:
-        """Let go of those that have arrived."""
+        """Drop the gradients that have arrived."""
         self.gradients, self._gradient_views, self._arrived = None, (), set()
 
     def _allocate_gradients(self) -> None:
@@ -247,7 +246,7 @@ class FlatParameter:
         announce(self.gradients, "buffers")
 
     def add_gradient(self, reduced: OnThread[Tensor], arrived: Set[int]) -> None:
-        """Add this rank's shard (k,) of the sum over ranks, as a mean, to the shards' gradients.
+        """Divide the reduced sum (k,) by the number of ranks, and add it to the shards' gradients.
 
         arrived: the parameters that this rank has used. A parameter that no rank has used gets no
         gradient. A shard without a gradient gets a view of the mean, in the dtype of the shards.
@@ -267,9 +266,10 @@ class FlatParameter:
                 shard.grad += mean[place]
 
     def follow_frozen(self) -> None:
-        """Freeze in the module what was frozen among the shards since the last pass.
+        """Freeze or unfreeze the module's parameters as their shards were since the last pass.
 
-        RuntimeError that names what was frozen in the module alone, or was frozen from the start.
+        RuntimeError, with names: a parameter was frozen or unfrozen in the module itself, or it was
+        frozen when the module was sharded and is unfrozen now.
         """
         now = [shard.requires_grad for shard in self.shards]
         changed = [
@@ -290,7 +290,7 @@ class FlatParameter:
             parameter.requires_grad_(is_trainable)
 
     def named_shards(self) -> Iterator[NamedShard]:
-        """Yield this rank's part of each parameter. ValueError for one that has other strides."""
+        """Yield this rank's part of each parameter. ValueError for one that is not contiguous."""
         starts = {f.number: f.within.start for f in self._flat.fragments(self._how.group.rank)}
         for number, (name, shard, form) in enumerate(
             zip(self.names, self.shards, self._flat.forms, strict=True)
@@ -318,7 +318,7 @@ class FlatParameter:
                 )
 
     def load(self, whole: Mapping[str, Tensor]) -> None:
-        """Take this rank's shard of `whole`, which has these shapes."""
+        """Copy this rank's shard from whole parameters, by name."""
         flat = torch.zeros_like(self.full, dtype=self.shard.dtype)
         for name, view in zip(self.names, self._flat.views(flat), strict=True):
             view.copy_(whole[name].detach())
@@ -326,7 +326,7 @@ class FlatParameter:
 
 
 def _is_none(total: Tensor) -> bool:
-    """Return whether no rank has put a gradient here."""
+    """Return whether no rank has a gradient here: all numbers are -0.0."""
     numbers = torch.view_as_real(total) if total.is_complex() else total
     return bool((torch.signbit(numbers) & (numbers == 0)).all())
 

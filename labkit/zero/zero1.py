@@ -1,14 +1,14 @@
-"""ZeRO-1: every rank keeps the optimizer states of its share of the parameters only.
+"""ZeRO-1: every rank keeps the optimizer states of its shard of the parameters only.
 
-It adds to plain_zero1.py any torch optimizer with its groups and state dicts, masters in float32,
-states on the CPU or on disk, clipping, and gradients that a part of the ranks has not. In mixed
-precision with Adam the states are three quarters of the memory (12 of 16 bytes): they shrink to
-1/n, and nothing more is sent than in plain data parallelism.
+It adds to plain_zero1.py: any torch optimizer with its groups and state dicts, float32 master
+weights, states on the CPU or on disk, clipping, and gradients that are missing on some ranks. In
+mixed precision with Adam the states are three quarters of the memory, 12 of 16 bytes. They shrink
+to 1/n, with no more traffic than plain data parallelism.
 
-Layout: parameters are views of one flat tensor per group of settings and dtype, cut into n
-shards; gradients likewise. States, and float32 masters where asked for, are of one shard.
-Wire: 2(n-1)/n of the parameters' bytes per step, whatever number of backward passes it has;
-construction broadcasts the parameters from rank 0.
+Layout: parameters and gradients are views of flat tensors, one for each parameter group, dtype and
+device, cut into n shards. A rank has states, and master weights if asked for, of its shards.
+Wire: 2(n-1)/n of the parameters' bytes per step, however many backward passes it has. Construction
+broadcasts the parameters from rank 0.
 Paper: Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
 arXiv:1910.02054, section 5.1.
 """
@@ -32,20 +32,20 @@ from labkit.zero.states import Masters, Shard, ShardedStates
 
 
 class Zero1Optimizer(ShardedStates):
-    """Any optimizer of torch's or the lab's, with its states sharded over the ranks.
+    """Any optimizer of torch or of the lab, with its states sharded over the ranks.
 
         optimizer = Zero1Optimizer(model.parameters(), torch.optim.AdamW, world, lr=3e-4)
         loss(model, share).backward()
         optimizer.step()
 
-    It is a torch.optim.Optimizer, for schedulers too. The model stays unwrapped, since `step()`
-    averages the gradients: parameters of a module in DDP are refused, and a module that is wrapped
-    after sends twice as much. Load a model's parameters before you make it: masters are copies.
+    It is a torch.optim.Optimizer, so schedulers take it. Do not wrap the model in DDP: `step()`
+    averages the gradients. A model wrapped before is a TypeError, one wrapped after doubles the
+    traffic. Load the model's parameters before: master weights are copies.
 
-    Gradients are used up by a step: `.grad` is None after it, and after `reduce_gradients` it holds
-    partial sums. Those of several backward passes add up in the dtype of the parameters, also where
-    masters have another: in bfloat16 a sum of 256 does not notice one more of 1. (Shards of zero3
-    add up in their own dtype.)
+    A step uses the gradients up: `.grad` is None after it, and after `reduce_gradients` it holds
+    partial sums. Gradients of several backward passes are summed in the dtype of the parameters,
+    even if master weights have another dtype: in bfloat16 256 + 1 is 256. (zero3 sums in the dtype
+    of its shards.)
     """
 
     def __init__(
@@ -60,16 +60,17 @@ class Zero1Optimizer(ShardedStates):
         find_unused_parameters: bool = False,
         **defaults: Any,
     ) -> None:
-        """params: parameters, named ones, or dicts with settings of their own, as torch's take.
+        """params: parameters, (name, parameter) pairs, or dicts with settings, as in torch.optim.
 
-        group: None for torch.distributed's default one. backend: the collectives; None: a ring on
-        CPU, the backend's own elsewhere. master_dtype: torch.float32 for parameters of 16 bits:
-        updates are kept in it. masters_on: "cpu" keeps masters and states there, and steps there:
-        see states_on_disk.py. find_unused_parameters: whether a step may leave parameters without
-        gradient; costs one small all-reduce more. defaults: the optimizer's settings.
+        group: None for torch.distributed's default group. backend: the collectives; None: a ring on
+        the CPU, torch's elsewhere. master_dtype: torch.float32 for parameters of 16 bits, which are
+        then rounded copies of float32 master weights. masters_on: "cpu" keeps master weights and
+        states on the CPU and steps there: see states_on_disk.py. find_unused_parameters: True if a
+        step may leave parameters without gradient; this costs one small all-reduce. defaults: the
+        optimizer's settings.
 
-        TypeError for what cannot be sharded; ValueError on a rank whose parameters differ from
-        rank 0's in more than values.
+        TypeError for anything that cannot be sharded. ValueError on a rank whose parameters differ
+        from rank 0's in more than values.
         """
         require_backend(backend)
         require_floating("master_dtype", master_dtype)
@@ -81,11 +82,11 @@ class Zero1Optimizer(ShardedStates):
         self._receive_gradients()
 
     def reduce_gradients(self) -> list[Tensor]:
-        """Average the gradients of this rank's fragments, for `step` to use.
+        """Return the averaged gradients of this rank's fragments. `step` uses them.
 
-        Every rank calls it before `step` to clip gradients, or to look for inf; else `step` does.
-        RuntimeError that names parameters without gradient, before anything is sent, unless they
-        may be missing.
+        To clip gradients or to look for inf every rank calls it before `step`, which calls it
+        otherwise. RuntimeError, before anything is sent: a parameter without gradient, unless
+        find_unused_parameters is True.
         """
         if self._reduced is None:
             self.require_same_trained()
@@ -98,7 +99,7 @@ class Zero1Optimizer(ShardedStates):
         return self._reduced
 
     def named_gradients(self) -> list[tuple[str, Tensor]]:
-        """Yield the means of `reduce_gradients`, each with the name of its parameter.
+        """Return the gradients of `reduce_gradients`, each with the name of its parameter.
 
         A parameter that lies in several shards has a fragment on several ranks.
         """
@@ -113,21 +114,22 @@ class Zero1Optimizer(ShardedStates):
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale all gradients down to a norm of at most `max_norm` over all parameters.
 
-        Not torch's clip_grad_norm_, which is refused: this rank's gradients are no means yet.
-        Returns the norm before, (): the same on every rank. Wire: one number in an all-reduce.
-        TypeError, ValueError for a norm that is no number above 0; errors of `reduce_gradients`.
+        Returns the norm before clipping, (), the same on every rank. torch's clip_grad_norm_ is an
+        error: before `reduce_gradients` the gradients are no means. Wire: one number in an
+        all-reduce. TypeError, ValueError for a max_norm that is no number above 0; errors of
+        `reduce_gradients`.
         """
         max_norm = check_max_norm(max_norm)
         return clip([(each, 1) for each in self.reduce_gradients()], max_norm, self.group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Average, update this rank's shards, gather all. Returns what `closure` does.
+        """Average gradients, update this rank's shards, gather all shards. Returns closure's loss.
 
-        Gradients are the ranks' means: where shares of the batch differ in size, scale the loss of
-        each by `len(share) / len(batch) * group.size`. Of padded sequences count the targets that
-        are not ignored, instead of the rows. Errors as in `reduce_gradients`, and
-        RuntimeError for a parameter that was moved or converted since the optimizer was made.
+        Gradients are means over the ranks. If the ranks' shares of the batch differ in size, scale
+        each loss by `len(share) / len(batch) * group.size`. For padded sequences count the targets
+        that are not ignored instead of the rows. Errors as in `reduce_gradients`, and RuntimeError
+        for a parameter that was moved or converted since the optimizer was made.
         """
         loss = None
         if closure is not None:
@@ -147,7 +149,7 @@ class Zero1Optimizer(ShardedStates):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, also those that are averaged."""
+        """Drop all gradients, the averaged ones too."""
         self._forget_gradients()
         for shard in self.shards:
             shard.set_gradients(None, ())
@@ -157,7 +159,7 @@ class Zero1Optimizer(ShardedStates):
         self._gradients = [FlatGradients(shard, self._before_arrival) for shard in self.shards]
 
     def _sums(self) -> list[Tensor]:
-        """This rank's part (k,) of the gradients' sums over the ranks, by shard."""
+        """Return for each shard this rank's part (k,) of the gradients' sum over the ranks."""
         missing = [gradients.missing() for gradients in self._gradients]
         if not self.find_unused_parameters:
             self._require_none_missing(self.shards, missing)
@@ -184,12 +186,12 @@ class Zero1Optimizer(ShardedStates):
     def _before_arrival(self) -> None:
         if self._reduced is not None:
             raise RuntimeError(
-                "a backward pass after reduce_gradients(), and before the step that uses what it "
-                "averaged: call step() or zero_grad() first"
+                "a backward pass between reduce_gradients() and the step that uses the averaged "
+                "gradients: call step() or zero_grad() first"
             )
 
     def _require_none_missing(self, shards: Sequence[Shard], missing: Sequence[set[int]]) -> None:
-        """RuntimeError that names the parameters without a gradient on this rank, by shard."""
+        """Raise RuntimeError with the names of parameters without a gradient on this rank."""
         names = [
             shard.names[index]
             for shard, indices in zip(shards, missing, strict=True)
@@ -197,8 +199,8 @@ class Zero1Optimizer(ShardedStates):
         ]
         if names:
             raise RuntimeError(
-                f"rank {self.group.rank}: no gradient for {', '.join(names)}, which a backward "
-                "pass left out. Use them, or pass find_unused_parameters=True; or freeze them with "
+                f"rank {self.group.rank}: no gradient for {', '.join(names)}: no backward pass has "
+                "reached them. Use them, or pass find_unused_parameters=True; or freeze them with "
                 "requires_grad_(False) on every rank before the optimizer is made"
             )
 
@@ -214,15 +216,14 @@ class Zero1Optimizer(ShardedStates):
 
 
 class FlatGradients:
-    """The gradients of one shard's parameters in one flat tensor (n*k,), as backward brings them.
+    """The gradients of one flat tensor's parameters in another flat tensor (n*k,).
 
-        w.grad = view of flat      the hook frees what autograd made: the view has its numbers
-
-    A second backward pass adds to the view, in place: gradients of several microbatches add up.
+    When a gradient is complete, a hook copies it there, and `.grad` becomes a view of it. A second
+    backward pass adds to the view in place, so gradients of several microbatches are summed.
     """
 
     def __init__(self, shard: Shard, before: Callable[[], None]) -> None:
-        """before: called with each gradient that arrives; it may raise an error."""
+        """before: called before each gradient is copied; it may raise an error."""
         self.shard = shard
         self.flat = torch.zeros_like(shard.flat.weights)
         kind = PartOfGradient if shard.group.size > 1 else Tensor
@@ -245,20 +246,20 @@ class FlatGradients:
             parameter.grad = view
 
     def missing(self) -> set[int]:
-        """Parameters without a gradient, by number."""
+        """Return the numbers of the parameters without a gradient."""
         return {n for n, p in enumerate(self.shard.flat.parameters) if p.grad is None}
 
     def settle(self) -> None:
-        """Take in gradients that the program has set by hand."""
+        """Copy gradients that the program has assigned to `.grad` itself."""
         for index, parameter in enumerate(self.shard.flat.parameters):
             self._move(index, parameter)
 
     def fill(self, missing: set[int]) -> None:
-        """Write zeros for these: the gradients of other ranks are added to them."""
+        """Write zeros for missing gradients: those of other ranks are added to them."""
         for index in missing:
             self._views[index].zero_()
 
     def forget(self) -> None:
-        """Take the gradients away from the parameters; the memory stays."""
+        """Set `.grad` of all parameters to None. The flat tensor stays."""
         for parameter in self.shard.flat.parameters:
             parameter.grad = None

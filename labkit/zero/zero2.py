@@ -1,19 +1,19 @@
-"""ZeRO-2 adds to zero1.py: no rank keeps gradients of another rank's shard either.
+"""ZeRO-2: gradients are sharded too. It adds to zero1.py a reduce-scatter during backward.
 
     backward   w4 w3 |  w2 w1  | w0
     network          | reduce-scatter bucket 0 | bucket 1 | ...
-    kept               G of my shard of bucket 0, 1, ...
+    kept               this rank's shard of bucket 0, 1, ...
 
-A gradient moves into its bucket as soon as it is there; a full bucket is reduced while backward
-goes on, and is freed: what stays is the shard. With one bucket on its way and one being filled,
-gradients take two buckets and an n-th of the parameters, where zero1 needs room for all of them.
-(Buckets are cut, and reduced, in the order opposite to that in which modules are made. Where they
-are used in another order, full ones wait, and take their room, for those before them.)
+A gradient moves into its bucket as soon as it is complete. A full bucket is reduce-scattered while
+backward goes on, and freed: only this rank's shard stays. One bucket is reduced and one is filled,
+so gradients take two buckets and an n-th of all gradients, while zero1 keeps all of them. (Buckets
+are cut and reduced in the reverse order of the modules' construction. If modules are used in
+another order, full buckets stay in memory until those before them are full.)
 
-The price comes with several microbatches to a step. zero1 adds gradients up on each rank and
-reduces once; here nothing is left to add to but the shard, so every backward pass reduces.
+The price: with several microbatches per step zero1 sums gradients on each rank and reduces once.
+Here a rank keeps only its shard of the sum, so every backward pass reduces.
 
-Layout: as zero1, with one flat tensor for each bucket.
+Layout: as in zero1, with one flat tensor for each bucket.
 Wire: k microbatches: k + 1 times (n-1)/n of the parameters' bytes.
 Paper: Rajbhandari et al., arXiv:1910.02054, section 5.2.
 """
@@ -45,9 +45,9 @@ class Zero2Optimizer(Zero1Optimizer):
         loss(model, share).backward()      every `.grad` is None again
         optimizer.step()
 
-    After an exception in a backward pass call zero_grad, on all ranks; where all have reduced as
-    many buckets, the next pass is right. `step` also raises RuntimeError for a gradient that
-    was set by hand, and where there was no backward pass since the last one.
+    After an exception in a backward pass call zero_grad on all ranks. The next pass is right if all
+    ranks had reduced the same number of buckets. `step` also raises RuntimeError for a gradient
+    that was set by hand, and if there was no backward pass since the last step.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Zero2Optimizer(Zero1Optimizer):
     ) -> None:
         """bucket_bytes: see `make_buckets`; the other arguments are Zero1Optimizer's.
 
-        TypeError also for an optimizer that must see whole parameters: in a bucket of few
-        parameters some ranks would own all, and others nothing.
+        TypeError also for an optimizer that needs whole parameters: in a bucket of few parameters
+        some ranks would own all, and others none.
         """
         if not takes_fragments(optimizer_class):
             raise TypeError(
@@ -106,7 +106,7 @@ class Zero2Optimizer(Zero1Optimizer):
         current = torch._C._current_graph_task_id()
         if self._pass not in (-1, current):
             raise RuntimeError(
-                "a backward pass within another one, or after one that failed: call "
+                "a backward pass inside another one, or after one that failed: call "
                 "checkpoint(..., use_reentrant=False), and zero_grad() after an exception"
             )
         if self._pass == -1:
@@ -115,7 +115,7 @@ class Zero2Optimizer(Zero1Optimizer):
         self._start_full()
 
     def _begin_pass(self, number: int) -> None:
-        """Begin a backward pass, by the autograd engine's number, at its first gradient."""
+        """Begin a backward pass at its first gradient. number: the autograd engine's ID of it."""
         for bucket in self._buckets:
             bucket.drop()  # left from a failed pass
         self._pass, self._num_started = number, 0
@@ -128,12 +128,12 @@ class Zero2Optimizer(Zero1Optimizer):
 
     def _start_next(self) -> None:
         if self._num_started:
-            self._buckets[self._num_started - 1].finish()  # or buckets would pile up
+            self._buckets[self._num_started - 1].finish()  # at most one is reduced at a time
         self._buckets[self._num_started].start(self._thread, self.backend)
         self._num_started += 1
 
     def _end_pass(self) -> None:
-        """Called by the autograd engine when the backward pass has finished."""
+        """Reduce the last buckets. The autograd engine calls it when backward has finished."""
         self._pass = -1
         if not self.find_unused_parameters:
             self.require_same_trained()
@@ -145,7 +145,7 @@ class Zero2Optimizer(Zero1Optimizer):
         self._buckets[-1].finish()
 
     def _sums(self) -> list[Tensor]:
-        """Return the sums in the buckets: each backward pass has added to them."""
+        """Return the sums over ranks and backward passes, by bucket."""
         by_hand = [
             name
             for shard in self.shards
@@ -154,8 +154,8 @@ class Zero2Optimizer(Zero1Optimizer):
         ]
         if by_hand:
             raise RuntimeError(
-                f"{', '.join(by_hand)}: a gradient was set by hand, and here they are used as "
-                "backward brings them; use Zero1Optimizer for that"
+                f"{', '.join(by_hand)}: a gradient was set by hand, but this optimizer takes "
+                "gradients from backward passes only; use Zero1Optimizer instead"
             )
         sums = [bucket.total for bucket in self._buckets]
         if any(total is None for total in sums):
@@ -175,7 +175,7 @@ class Zero2Optimizer(Zero1Optimizer):
 
 
 class GradientBucket:
-    """The gradients of one shard's parameters in one backward pass, and their sum over passes.
+    """One bucket's gradients in a backward pass, and this rank's shard of their sum over passes.
 
     .grad  -->  bucket (n*k,)  -- reduce-scatter -->  shard (k,), added to for every microbatch
     freed       freed when it is reduced              kept until the step
@@ -193,7 +193,7 @@ class GradientBucket:
         self._reducing: OnThread[Tensor] | None = None
 
     def take(self, index: int, parameter: Tensor) -> None:
-        """Move a gradient in, and free it."""
+        """Move a parameter's gradient into the bucket."""
         gradient = parameter.grad
         require_plain_numbers(gradient, self.shard.names[index])
         if self._flat is None:
@@ -205,15 +205,15 @@ class GradientBucket:
 
     @property
     def is_full(self) -> bool:
-        """Return whether every gradient is there."""
+        """Return whether every gradient has arrived."""
         return len(self._ready) == len(self.shard.names)
 
     def missing(self) -> set[int]:
-        """Return the numbers of the parameters whose gradients are not there."""
+        """Return the numbers of the parameters whose gradients have not arrived."""
         return set(range(len(self.shard.names))) - self._ready
 
     def start(self, thread: CommunicationThread, backend: CollectiveBackend) -> None:
-        """Start to reduce it, with zeros for what is missing."""
+        """Start to reduce the bucket, with zeros for missing gradients."""
         if self._flat is None:
             self._allocate()
         flat = self._flat
@@ -231,7 +231,7 @@ class GradientBucket:
         self._reducing = thread.start(reduce)
 
     def finish(self) -> None:
-        """Wait for it, keep this rank's shard of the sum, and free the rest."""
+        """Wait for the reduction, keep this rank's shard of the sum, and free the bucket."""
         if self._reducing is None:
             return
         reduced = self._reducing.wait()
@@ -244,7 +244,7 @@ class GradientBucket:
         self.drop()
 
     def drop(self) -> None:
-        """Free what this pass has brought."""
+        """Free the gradients of this pass."""
         self._flat, self._views, self._reducing = None, (), None
         self._ready = set()
 

@@ -1,35 +1,35 @@
-"""ZeRO-3, or fully sharded data parallelism: parameters too are there only while they are used.
+"""ZeRO-3, or fully sharded data parallelism: parameters, too, are whole only while they are used.
 
-    forward    gather 0 | compute 0, gather 1 | compute 1, gather 2 | ...      each released after
-    backward   gather 2 | compute 2, gather 1 | compute 1, gather 0 | ...      and again
+    forward    gather 0 | compute 0, gather 1 | compute 1, gather 2 | ...      released after use
+    backward   gather 2 | compute 2, gather 1 | compute 1, gather 0 | ...      released after use
     gradients             reduce-scatter 2      reduce-scatter 1
 
-It adds to plain_zero3.py: hooks, so that any module can be wrapped; and overlap. While a unit
-computes, the next one's parameters are gathered and the last one's gradients are reduced. So a rank
-holds an n-th of all states, two gathered units, and the gradients of two.
+It adds two things to plain_zero3.py: hooks, so that any module can be wrapped, and overlap. While a
+unit computes, the next unit is gathered and the gradients of the last one are reduced. So a rank
+holds an n-th of all states, two gathered units, and the gradients of two units.
 
-Parameters of no layer (embeddings, the last norm, the head) belong to the root unit, which is
-gathered for all of a forward pass, and for all of a backward pass.
+Parameters outside all layers (embeddings, the last norm, the head) belong to the root unit, which
+is gathered during the whole forward pass and the whole backward pass.
 
 This file has the module and chooses its units. The gather itself is in unit.py, and passes.py says
 when it starts.
 
 Layout: each rank has a part of each parameter, as a flat view (numel of the part,) of its unit's
-shard (k,). `named_parameters()` yields these by the parameters' own names: they are what the
-optimizer gets. The parameters of `module` itself are empty outside of their unit's turn.
+shard (k,). `named_parameters()` yields these views by the parameters' own names, and the optimizer
+updates them. The parameters of `module` itself are empty except while their unit is gathered.
 Wire: per microbatch two all-gathers and a reduce-scatter of all parameters: 3 (n-1)/n of their
 bytes. A unit with `reshard_after_forward=False` stays gathered, and saves one all-gather.
 
-Hybrid sharding: shards within a group of fast links, replicas across the slow ones. (torch: HSDP,
+Hybrid sharding: shards within a group of fast links, replicas across slow links. (torch: HSDP,
 HYBRID_SHARD.)
 
               host 0: ranks 0 1 2 3     host 1: ranks 4 5 6 7
     shards    s0 s1 s2 s3               s0 s1 s2 s3               gathered and reduced in the host
     replicas  0-4, 1-5, 2-6, 3-7                                  gradients' shards: all-reduced
 
-With m hosts, 2(m-1)/m of the gradients' bytes leave a host per backward pass. A ring through all
-ranks would carry three times all bytes between hosts. The price is memory: states shrink to 1/4
-here, not to 1/8.
+With m hosts, 2(m-1)/m of the gradients' bytes leave a host per backward pass. Sharding over all n
+ranks sends 3 (n-1)/n of the parameters' bytes over each host's link. The price is memory: here
+states shrink to 1/4, not to 1/8.
 
 Papers: Rajbhandari et al., arXiv:1910.02054, sections 5.3 and 7.2.2; Zhao et al., "PyTorch FSDP",
 arXiv:2304.11277, whose storages and hooks this follows (hybrid sharding: section 3.2.2).
@@ -72,31 +72,32 @@ _LISTS = nn.ModuleList | nn.ModuleDict
 
 
 class FullyShardedModule(nn.Module):
-    """A module of which each rank keeps an n-th, and gathers layer by layer what it computes with.
+    """A module whose parameters are sharded, and gathered layer by layer while they are used.
 
         model = FullyShardedModule(module, world)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         loss(model, share).backward()      leaves means in the gradients of the shards
         optimizer.step()
 
-    `named_parameters()` are this rank's parts of the parameters, by the names that these have in
-    `module` (a tied parameter has its first one), as torch's FSDP(use_orig_params=True) shows them.
-    An optimizer's groups, freezing and the logging of gradients can go by them. A parameter of
-    which this rank has no number is empty, and gets no gradient. Nor does one that no rank has used
-    since zero_grad, so that weight decay leaves it alone as in one process; where some ranks have,
-    the others count as zeros. What is frozen here is frozen in `module` from the next forward pass
-    on. Make the optimizer after this: the step of one that has the parameters of `module` is a
-    RuntimeError. It must be element-wise: Adam is, LAMB and Muon are not. Gradients are
-    PartOfGradient, which refuse torch's clip_grad_norm_ and torch.amp.GradScaler.
+    `named_parameters()` yields this rank's part of each parameter by its name in `module`, as in
+    torch's FSDP(use_orig_params=True); a tied parameter has its first name. Use these names for an
+    optimizer's groups, for freezing and for logging. A parameter of which this rank has no element
+    is empty and gets no gradient. A parameter that no rank has used since zero_grad gets none
+    either, so weight decay skips it, as in one process. If only some ranks have used it, the others
+    count as zeros. Freezing a part freezes the parameter in `module` from the next forward pass on.
+
+    Make the optimizer from this module: one with the parameters of `module` raises RuntimeError in
+    its step. It must be element-wise: Adam is, LAMB and Muon are not. Gradients are PartOfGradient:
+    torch's clip_grad_norm_ and torch.amp.GradScaler raise an error for them.
 
     Every rank makes the same passes through the same units. Released parameters are empty, and a
-    sum over them is 0 without an error; `debug=True` fills them with nan. A unit must not change
-    its input in place, as a ReLU(inplace=True) at its start would: torch raises an error about a
+    sum over them is 0 without an error; `debug=True` fills them with nan. If a unit changes its
+    input in place, for example by a ReLU(inplace=True) at its start, torch raises an error about a
     view.
     """
 
     module: nn.Module
-    """The module within, with empty parameters; its buffers are whole, and every rank's own."""
+    """The wrapped module. Its parameters are empty; its buffers are whole, and each rank's own."""
 
     def __init__(
         self,
@@ -112,14 +113,14 @@ class FullyShardedModule(nn.Module):
     ) -> None:
         """group: the ranks that shard; None for torch.distributed's default one.
 
-        compute_dtype: of gathered parameters, gradients on the wire, and floating-point inputs;
-        shards keep their own, so bfloat16 computes with float32 masters. units: modules that are
-        gathered each by itself; None: the members of every outermost ModuleList and Sequential.
+        compute_dtype: of gathered parameters, reduced gradients and floating-point inputs. Shards
+        keep their dtype, so bfloat16 with float32 shards is mixed precision. units: the modules to
+        gather one by one; None: the members of every outermost ModuleList and Sequential.
         reshard_after_forward: whether units are released after forward, and gathered again for
-        backward; or the units that are, of which `module` itself stands for the root unit. The
-        last layer and the root unit are needed again at once.
-        replicas: ranks that hold the same shards, for hybrid sharding. debug: released parameters
-        are full of nan, instead of gone.
+        backward; or the units that are, where `module` itself stands for the root unit. (Backward
+        needs the last layer and the root unit at once: releasing them saves little.)
+        replicas: ranks that hold the same shards, for hybrid sharding. debug: fill released
+        parameters with nan instead of freeing them.
 
         TypeError for no module, ValueError for units that are not within it, and on a rank whose
         module differs from rank 0's in more than its values.
@@ -153,14 +154,14 @@ class FullyShardedModule(nn.Module):
         self._parameters.update((name, shards[name]) for name in names)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's result, in the dtype of computing. Hooks call `Passes`."""
+        """Return the module's result. Inputs are cast to compute_dtype; hooks call `Passes`."""
         args, kwargs = tree_map_only(Tensor, self._cast, (args, kwargs))
         return self.module(*args, **kwargs)
 
     def _hook(self, modules: Iterable[nn.Module]) -> None:
-        """Let `Passes` be called before and after each unit, and with every gradient.
+        """Add hooks that call `Passes` before and after each unit, and with every gradient.
 
-        Hooks refer to `Passes` weakly, and go with it: see data_parallel/replica.py.
+        They refer to `Passes` weakly, and are removed with it: see data_parallel/replica.py.
         """
         handles: list[RemovableHandle] = []
         for unit, each in zip(self._units, modules, strict=True):
@@ -174,10 +175,10 @@ class FullyShardedModule(nn.Module):
                 if flat.has_hooks
                 for index, parameter in enumerate(flat.parameters)
             ]
-        remove_with(self._passes, handles)  # which a graph that waits for backward keeps alive
+        remove_with(self._passes, handles)  # a graph that waits for backward keeps it alive
 
     def train(self, mode: bool = True) -> FullyShardedModule:
-        """Set the mode of the module within, like nn.Module.train."""
+        """Set the mode of the wrapped module, like nn.Module.train."""
         self.module.train(mode)
         self.training = mode
         return self
@@ -185,26 +186,26 @@ class FullyShardedModule(nn.Module):
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale the gradients of all shards down to a norm of at most `max_norm` over all ranks.
 
-        Not torch's clip_grad_norm_, which is refused: it sees this rank's shards only, and would
-        scale each rank's by another factor. Returns the norm before, (). Wire: one number in an
+        Returns the norm before clipping, (). torch's clip_grad_norm_ is an error: it sees only this
+        rank's shards, so every rank would scale by another factor. Wire: one number in an
         all-reduce.
-        TypeError, ValueError for a norm that is no number above 0.
+        TypeError, ValueError for a max_norm that is no number above 0.
         """
         gradients = [(p.grad, 1) for p in self.parameters() if p.grad is not None]
         return clip(gradients, max_norm, self.group)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """RuntimeError: a rank has a part, which would load on another one without an error."""
+        """Raise RuntimeError: a rank's part would load on another rank without an error."""
         raise RuntimeError(_NO_STATE_DICT)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """RuntimeError: see `state_dict`."""
+        """Raise RuntimeError: see `state_dict`."""
         raise RuntimeError(_NO_STATE_DICT)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Return all parameters by their names in the module, whole, in the shards' dtype; copies.
+        """Return copies of all whole parameters, by name in the module, in the shards' dtype.
 
-        Every rank calls it. A tied one has its first name. Wire: an all-gather of everything.
+        Every rank calls it. A tied parameter has its first name. Wire: an all-gather of all shards.
         """
         found = {}
         for flat in self._flats:
@@ -230,7 +231,7 @@ class FullyShardedModule(nn.Module):
     def named_shards(self) -> Iterator[NamedShard]:
         """Yield this rank's part of each parameter, and the module's buffers, for a checkpoint.
 
-        Frozen parameters are there, too. TypeError for a module that is cut by tensor parallelism.
+        Frozen parameters are included. TypeError for a tensor-parallel module.
         """
         layers = [getattr(each, "shardings", {}) for each in self.module.modules()]
         if any(sharding.dim is not None for each in layers for sharding in each.values()):
@@ -245,7 +246,7 @@ class FullyShardedModule(nn.Module):
 
     @property
     def shards(self) -> list[Tensor]:
-        """The flat shards (k,), padding included, by unit and kind; the root unit's come first."""
+        """The flat shards (k,) with padding, by unit; those of the root unit come first."""
         return [flat.shard for flat in self._flats]
 
     @property
@@ -264,8 +265,8 @@ class FullyShardedModule(nn.Module):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            "a sharded module is not moved or converted: do so first, and shard it after; "
-            "compute_dtype=torch.bfloat16 computes in 16 bits"
+            "a sharded module cannot be moved or converted: move or convert the module first, then "
+            "shard it; compute_dtype=torch.bfloat16 computes in 16 bits"
         )
 
 
@@ -273,16 +274,16 @@ def usual_modules(module: nn.Module) -> list[nn.Module]:
     """Return the layers: the members of every outermost Sequential, ModuleList and ModuleDict."""
     found: list[nn.Module] = []
     for child in module.children():
-        # A list within a list is never called itself, so nothing would gather it.
+        # A list inside a list is never called itself, so its forward hooks would never gather it.
         is_layer = isinstance(module, _LISTS | nn.Sequential) and not isinstance(child, _LISTS)
         found += [child] if is_layer else usual_modules(child)
     return found
 
 
 def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict[str, nn.Module]:
-    """Return the chosen modules by name, without those that have no parameters.
+    """Return the chosen modules that have parameters, by name.
 
-    ValueError for one that is not in `module`, is all of it, or is within another.
+    ValueError for a module that is not inside `module`, or is inside another chosen one.
     """
     names = {each: name for name, each in module.named_modules()}
     units = list(usual_modules(module) if chosen is None else chosen)
@@ -304,7 +305,7 @@ def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict
 def resharded_names(
     chosen: bool | Iterable[nn.Module], modules: Mapping[str, nn.Module]
 ) -> set[str]:
-    """Return the units that are released after forward. ValueError for one not in `modules`."""
+    """Return the names of units to release after forward. ValueError for one not in `modules`."""
     if isinstance(chosen, bool):
         return set(modules) if chosen else set()
     given = {id(each) for each in chosen}
@@ -320,9 +321,9 @@ def resharded_names(
 def parameters_by_unit(
     module: nn.Module, modules: Mapping[str, nn.Module]
 ) -> dict[str, dict[str, nn.Parameter]]:
-    """Return the parameters of each of `modules`, by unit and name; the first is the root unit.
+    """Return the parameters by unit and name. The first unit is the root unit.
 
-    A parameter that is tied between units belongs to the root unit, which is there all the time.
+    A parameter that units share belongs to the root unit, which stays gathered for all of them.
     """
     owners: dict[nn.Parameter, set[str]] = {}
     names: dict[nn.Parameter, str] = {}
@@ -346,8 +347,7 @@ def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
 
 
 def require_replicas(replicas: Group, group: Group) -> None:
-    """Raise ValueError unless these ranks hold the same shard, and no others of `group` are among
-    them.
+    """Raise ValueError unless `replicas` hold one shard, and share only this rank with `group`.
 
     Wire: two numbers in an all-gather.
     """
@@ -363,9 +363,9 @@ def require_replicas(replicas: Group, group: Group) -> None:
 
 
 def across(replicas: Group, backend: CollectiveBackend) -> CollectiveBackend:
-    """`backend`, whose reduce-scatter sums over the ranks that hold the same shard, too.
+    """Return `backend` with a reduce-scatter that also sums over the replicas of a shard.
 
-    Wire, besides: 2(m-1)/m of a shard's bytes, with m replicas.
+    This adds 2(m-1)/m of a shard's bytes to its traffic, with m replicas.
     """
 
     def reduce_scatter(flat: Tensor, group: Group, *, in_place: bool = False) -> Done:
@@ -378,8 +378,8 @@ def across(replicas: Group, backend: CollectiveBackend) -> CollectiveBackend:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Raise RuntimeError for parameters that nobody trains any more; TypeError for shards that the
-    optimizer would take for whole parameters."""
+    """Raise RuntimeError for parameters that shards have replaced, TypeError for shards in an
+    optimizer that needs whole parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     require_in_use(parameters)
     kind = type(optimizer)
@@ -393,12 +393,12 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
 
 @cache
 def _watch_steps() -> None:
-    """Look at what optimizers step on, once there are shards. torch calls it for every step."""
+    """Let torch call `_before_step` before every optimizer step, from the first sharding on."""
     register_optimizer_step_pre_hook(_before_step)
 
 
 _NO_STATE_DICT = (
-    "a sharded module has no state_dict: each rank holds another part, and the module within is "
-    "empty. Save full_parameters() and the buffers of `module`; or `shards`, on each rank, for as "
-    "many ranks"
+    "a sharded module has no state_dict: each rank holds another part, and the parameters of the "
+    "wrapped module are empty. Save full_parameters() and the buffers of `module`; or `shards` on "
+    "each rank, to load on as many ranks"
 )

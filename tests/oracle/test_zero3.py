@@ -872,7 +872,7 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
             "no unit",
             "reshard_after_forward has a module that is no unit; units are the rest, blocks.0",
         ),
-        ("moved", "a sharded module is not moved or converted"),
+        ("moved", "a sharded module cannot be moved or converted"),
         ("other shapes", r"rank 1 has \d+ numbers in \d+ tensors"),
         ("sparse", "the gradient of weight is sparse"),
         ("twice", "are shards, or have been sharded"),
