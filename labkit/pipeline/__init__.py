@@ -1,24 +1,24 @@
-"""Pipeline parallelism: the model cut by layers, the batch by sequences, the order as data.
+"""Pipeline parallelism: the layers are cut into stages, the batch into microbatches.
 
 Read in this order, and start here:
 
-    plain.py        1F1B on one stage per rank: a row of cells, and its sends and receives
+    plain.py        1F1B with one stage per rank: its order, and its sends and receives
 
-then, with schedules as data:
+Then schedules are data:
 
-    op.py           Op(kind, stage, microbatch), Schedule, plan; a schedule as text, and back
+    op.py           Op(kind, stage, microbatch), Schedule, plan; schedules as text and from text
     schedules.py    naive, gpipe, one_f_one_b, interleaved; zero bubble: H1, H2 and V
-    validation.py   is it a step, and can it be performed? An error marks the cell
-    simulation.py   when everything runs: makespan, idle time, the bubble; microbatches in flight
+    validation.py   is a schedule a training step, and can it be performed?
+    simulation.py   when each operation runs: makespan, idle time, bubble; microbatches in flight
 
-    executor.py     Pipeline: the list performed by real stages on real ranks; one weight on two
-                    stages; pipeline_checks.py has its arguments, deferred.py a backward in halves
-    stage_messages.py  its messages, in the order of their sender
+    executor.py     Pipeline: a schedule performed by real stages on real ranks; tied weights;
+                    pipeline_checks.py checks its arguments, deferred.py splits its backward
+    stage_messages.py  the messages between its stages, in an order without deadlock
     gpt_pp.py       the lab's GPT cut into stages, which layers go where, and its training
-    emulated.py     operations that take a given time, by sleeping: schedules measured on few cores
-    pipedream.py    updates without a flush, with stashed versions
+    emulated.py     operations that sleep for a given time: schedules measured on few cores
+    pipedream.py    updates without a flush, with weight stashing
 
-    messages.py     a schedule as receive, compute, send; with sends that block, does it end?
+    messages.py     a schedule as receive, compute, send: does it deadlock if sends block?
 
     schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
     simulate(schedule).bubble()         # 0.2727..., 3/11

@@ -1,20 +1,20 @@
-"""A backward in two halves: I, the gradient of the input, now; W, those of the weights, later.
+"""Split a backward: I, the input's gradient, runs now; W, the weights' gradients, run later.
 
     y = x W^T      I: dx = dy W          the stage before waits for it
-                   W: dW = dy^T x        nobody waits for it; keeps x and dy until then
+                   W: dW = dy^T x        no rank waits for it; x and dy are kept until then
 
-Most of a stage's work is such products, and of each of them the two halves cost as much as its
-forward. So while a stage computes, its calls of F.linear go through a Function whose backward does
-the first half and puts the second into a list. All else is cheap and stays in I: norms, embeddings,
-activations, attention without its projections. (nn.MultiheadAttention as well: its projections are
-called where no mode sees them. Its stages are right, and have little left for W.) The layers of
-labkit.tensor_parallel have Functions of their own, which put off the same half: they take `later=`,
-which is this. What they send, they send in I.
+Most of a stage's work is in linear layers, and each half of their backward costs as much as their
+forward. So while a stage computes, F.linear is replaced by a Function whose backward does the first
+half and puts the second into a list. All else is cheap and stays in I: norms, embeddings,
+activations, attention without its projections. (nn.MultiheadAttention stays in I, too, since its
+projections are not calls of F.linear that a mode sees. The result is right, but little is left for
+W.) The layers of labkit.tensor_parallel have Functions of their own, which defer the same half to
+the DeferredWeights in their argument `later`. They communicate in I.
 
-What a split backward holds until W is x and dy of every product; the rest is let go with I. In a
-transformer's blocks that is less than before I, in a plain chain of linear layers it is more.
-Activation checkpointing inside a stage: with labkit.recompute. torch's own computes again where
-the mode is not, and says that other tensors were saved.
+A split backward keeps x and dy of every linear layer until W, and frees all else in I. In a block
+of a transformer this is less than before I, in a plain chain of linear layers more. For activation
+checkpointing inside a stage use labkit.recompute: torch's own recomputes outside the mode, and
+raises an error because other tensors were saved.
 Paper: Qi et al., arXiv:2401.10241; the list is their WeightGradStore.
 """
 
@@ -33,7 +33,7 @@ from labkit.collectives.backend import first_order_only
 
 
 class _Product(NamedTuple):
-    """The second half of one y = x W^T + b."""
+    """The deferred half of the backward of y = x W^T + b."""
 
     x: Tensor
     weight: Tensor
@@ -44,15 +44,15 @@ class _Product(NamedTuple):
 class DeferredWeights(TorchFunctionMode):
     """`with deferred: y = stage(x)`; then `deferred.backward(y, grad)` is I, `accumulate()` is W.
 
-    One for each microbatch of a stage: it holds what W needs. Parameters that F.linear takes
-    directly are deferred; what was computed from parameters first (a cast, a norm of weights) is
-    not, and gets its gradient in I as usual. Hooks on parameters do not see a W.
+    A stage needs one for each microbatch: it keeps what W needs. The gradients of parameters that
+    F.linear takes directly are deferred. A weight that is computed from parameters first, for
+    example by a cast, gets its gradient in I as usual. Hooks on parameters are not called in W.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.products: list[_Product] = []
-        self.is_deferring = False  # an autograd.grad within the stage's forward wants all at once
+        self.is_deferring = False  # False for an autograd.grad inside the stage's forward
 
     def __torch_function__(
         self,
@@ -67,16 +67,16 @@ class DeferredWeights(TorchFunctionMode):
             is_matrix = weight.dim() == 2 and x.dim() >= 2
             if is_matrix and _is_parameter(weight) and (bias is None or _is_parameter(bias)):
                 return _Linear.apply(x, weight, bias, self)
-        if "later" in kwargs and torch.is_grad_enabled():  # a function that can put it off itself
+        if "later" in kwargs and torch.is_grad_enabled():  # a function that can defer W itself
             return func(*args, **{**kwargs, "later": self})
         return func(*args, **kwargs)
 
     def put(self, x: Tensor, weight: Tensor, grad_y: Tensor) -> None:
-        """Keep a product y = x W^T, without a bias, whose weight gradient W computes later."""
+        """Defer the weight gradient of a product y = x W^T, without a bias, until W."""
         self.products.append(_Product(x.detach(), weight, None, grad_y))
 
     def backward(self, root: Tensor | GradientEdge, grad: Tensor | None = None) -> None:
-        """I: backward from `root`, but for the weights that wait."""
+        """Perform I: backward from `root`, without the deferred weights."""
         self.is_deferring = True
         try:
             torch.autograd.backward(root, grad)
@@ -84,7 +84,7 @@ class DeferredWeights(TorchFunctionMode):
             self.is_deferring = False
 
     def accumulate(self) -> None:
-        """W: add the weights' gradients of this microbatch to their `.grad`."""
+        """Perform W: add this microbatch's deferred gradients to the weights' `.grad`."""
         while self.products:
             product = self.products.pop()
             grad_weight, grad_bias = _of_weights(product)
@@ -99,7 +99,7 @@ class _Linear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, deferred: DeferredWeights
     ) -> Tensor:
         ctx.save_for_backward(x)
-        # Not saved as x is: hooks on saved tensors may bring back a copy, and W needs the leaves.
+        # Not saved like x: hooks on saved tensors may return copies, but W needs the leaves.
         ctx.weight, ctx.bias, ctx.deferred = weight, bias, deferred
         return F.linear(x, weight, bias)
 
@@ -118,7 +118,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _of_weights(product: _Product) -> tuple[Tensor, Tensor | None]:
-    """Return the second half: dW = dy^T x, and the bias's, the sum of dy."""
+    """Return the gradients of the weight, dy^T x, and of the bias, the sum of dy."""
     x, weight, bias, grad_y = product
     rows_y, rows_x = grad_y.flatten(0, -2), x.flatten(0, -2).to(grad_y.dtype)
     grad_weight = (rows_y.t() @ rows_x).to(weight.dtype)

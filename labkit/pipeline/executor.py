@@ -1,24 +1,24 @@
-"""A schedule performed: real stages on real ranks, operation by operation.
+"""Perform a schedule with real stages on real ranks, operation by operation.
 
-    F   take the input from the stage before (or from the batch), compute y from x, hand it on; the
-        last stage computes the loss                     keeps x and the graph's end
-    I   take the gradient of y from the stage after (the last has the loss), compute that of x, hand
-        it on                                            keeps what W needs
+    F   receive x from the stage before (or take it from the batch), compute y, send it; the last
+        stage computes the loss                          keeps x and the graph's end
+    I   receive the gradient of y from the stage after (the last has the loss), compute that of x,
+        send it                                          keeps what W needs
     W   add the weights' gradients to `.grad`            keeps nothing
     B   I, then W. In a stage whose backward is never split this is torch's own backward.
 
-No schedule is known here by name: `Pipeline.step` performs whatever list it is given. That is more
-than plain.py does, which has 1F1B alone: so every schedule runs by the same code that is validated,
-simulated and drawn. Several stages per rank, backwards in halves, outputs of any shape, weighted
-losses and a tied weight come with it, and messages in an order that nccl needs, too (wires.py).
+`Pipeline.step` performs any schedule; plain.py has 1F1B alone. So the schedule that runs is the one
+that is validated, simulated and drawn. This also adds several stages per rank, split backwards,
+outputs of any shape, weighted losses, a tied weight, and an order of messages that is safe on nccl
+(stage_messages.py).
 
-Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which need
-not be equal; gradients are those of the mean loss over the batch: over its rows, or over what a
-WeightedLoss is a mean over. (What looks at a whole batch, such as a batch norm, sees a microbatch.)
+Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which may
+differ in size by one row. Gradients are those of the mean loss over the batch: over its rows, or by
+the weights of a WeightedLoss. (A batch norm normalizes over a microbatch, not over the batch.)
 Wire: see stage_messages.py.
 
-Tied weights: the token embedding, on the first stage, is the head's weight, on the last. Each of
-the two stages computes a part of its gradient. The weight stays one only if both ranks take the
+Tied weights: the token embedding of the first stage is also the head's weight on the last. Each of
+the two stages computes a part of its gradient. Both copies stay equal only if both ranks take the
 same step, with the sum of both parts:
 
     rank of the first stage   part of the embedding   part + part    the same bits on both:
@@ -55,11 +55,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class WeightedLoss:
-    """A mean over something other than rows, such as the targets that are not padding.
+    """A loss that is a mean over something other than rows, such as targets that are not padding.
 
-    A microbatch with more of it counts more, so `weight(targets)` says how much there is in its
-    targets: before the first forward, since a backward may come before the last. No step checks
-    whether that is so.
+    `weight(targets)` returns what the mean of a microbatch is divided by, here the number of such
+    targets. It is called before the first forward, since a backward may come before the last
+    forward. No step checks that the weight is right.
     """
 
     mean: Loss
@@ -73,15 +73,15 @@ class WeightedLoss:
 class Pipeline:
     """The stages of one rank, and the schedule by which all ranks perform a step.
 
-    stages: stage -> module, those that `schedule.stages_of(rank)` names. Each takes one tensor and
-    gives one, of as many rows (dim 0). loss: (output, targets) -> the mean over the rows of a
+    stages: stage -> module, for each of `schedule.stages_of(rank)`. A module takes one tensor and
+    returns one with as many rows (dim 0). loss: (output, targets) -> the mean over the rows of a
     microbatch, or a WeightedLoss, such as token_loss; the last stage calls it. tied: a weight that
-    the first stage shares with the last, on both ranks: their gradients are added up. Without it
-    two copies drift apart.
-    Every rank makes its Pipeline at the same point. While the inputs keep their sizes, so do the
-    outputs of the stages, and their dtype.
-    ScheduleError: no training step. ValueError: other stages, another number of ranks, or other
-    schedules on some ranks.
+    the first and the last stage share, given on both ranks: a step sums its two gradients. Without
+    it the two copies drift apart.
+    Every rank makes its Pipeline at the same point. The sizes and dtypes of the stages' outputs may
+    change only with the sizes of the inputs.
+    ScheduleError: no training step. ValueError: other stages or another number of ranks than the
+    schedule's, or different schedules on some ranks.
     """
 
     def __init__(
@@ -100,20 +100,20 @@ class Pipeline:
         self.stages, self.loss, self.tied = dict(stages), loss, tied
         self._means = None if isinstance(loss, WeightedLoss) else checks.MeanOfMeans(loss)
         self._stage_messages = StageMessages(schedule, self.group)
-        self._is_whole = True  # False while a step is under way, and after one that has failed
+        self._is_whole = True  # False during a step, and after one that has failed
 
     def step(self, inputs: Tensor, targets: Tensor) -> Step:
-        """Forward and backward of one batch; gradients are added to the parameters' `.grad`.
+        """Run forward and backward of one batch, and add gradients to the parameters' `.grad`.
 
         Every rank passes the whole batch, inputs (rows, ...) and targets (rows, ...): tokens are
         small. The first stage uses the inputs, the last the targets.
-        ValueError: fewer rows than microbatches, unequal numbers of rows, or a loss over rows where
-        the microbatches have other shares of targets that are IGNORED.
+        ValueError: fewer rows than microbatches, unequal numbers of rows, or a loss over rows if
+        the microbatches have different shares of IGNORED targets.
         """
         rank, num_stages = self.group.rank, self.schedule.num_stages
         if not self._is_whole:
             raise RuntimeError(
-                "the step before this one has failed, and its messages are still under way; make "
+                "the step before this one has failed, and its messages may still arrive; make "
                 "a new Pipeline in a new run"
             )
         work = self._work(inputs, targets)
@@ -153,10 +153,10 @@ class Pipeline:
 class Step:
     """The result of a step on one rank.
 
-    loss: the mean over the batch, on the rank of the last stage, else None; losses: the mean of
-    each microbatch, there. spans: its operations, in seconds of the machine's clock, without what
-    it waited for. in_flight: the most microbatches whose activations it held at once; on several
-    stages a microbatch counts each time.
+    loss: the mean over the batch, on the rank of the last stage, else None. losses: the mean of
+    each microbatch, on that rank. spans: the rank's operations, in seconds of the machine's clock,
+    without waiting for messages. in_flight: the most microbatches whose activations it held at
+    once; a microbatch on two of its stages counts twice.
     """
 
     loss: float | None
@@ -183,12 +183,12 @@ def execute(
     *,
     tied: Tensor | None = None,
 ) -> Step:
-    """Perform one step of a Pipeline made for it. See there, and `Pipeline.step`."""
+    """Make a Pipeline and perform one step. For arguments see Pipeline and `Pipeline.step`."""
     return Pipeline(schedule, stages, loss, group, tied=tied).step(inputs, targets)
 
 
 class Work:
-    """A step's microbatches on one rank. `held`: (stage, microbatch) -> what is kept of it."""
+    """A step's microbatches on one rank. `held`: (stage, microbatch) -> what backward needs."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Work:
         }
 
     def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        """Perform an operation; return its product for another stage. taken: another's product."""
+        """Perform an operation on the received product `taken`; return the product to send."""
         return self._compute[op.kind](op, taken)
 
     def losses(self) -> tuple[float, ...]:
@@ -228,7 +228,7 @@ class Work:
         return tuple(torch.stack([self._losses[each] for each in sorted(self._losses)]).tolist())
 
     def mean_loss(self) -> float | None:
-        """Over the batch, where the last stage is."""
+        """Return the batch's mean loss on the rank of the last stage; None elsewhere."""
         if not self._losses:
             return None
         return sum(mean * share for mean, share in zip(self.losses(), self._shares, strict=True))
@@ -282,7 +282,7 @@ class Work:
             (deferred.backward if deferred else torch.autograd.backward)(end, grad)
         self.held[op.stage, op.microbatch] = _Held(None, None, deferred)
         if op.stage == 0:
-            return None  # nobody has computed what comes in there
+            return None  # no stage has computed the input of the first
         return torch.zeros_like(x) if x.grad is None else x.grad
 
     def _backward_of_weights(self, op: Op, _: Tensor | None) -> None:
@@ -292,17 +292,17 @@ class Work:
 
 
 class _Held(NamedTuple):
-    """Values that a stage keeps of a microbatch between its operations."""
+    """The tensors that a stage keeps of a microbatch between its operations."""
 
     x: Tensor | None
-    # The graph's end instead of the output: once sent, nobody needs its numbers here.
+    # The graph's end instead of the output: this rank does not need the output once it is sent.
     end: GradientEdge | None
     deferred: DeferredWeights | None
 
 
 def set_aside(weight: Tensor | None) -> Tensor | None:
-    """Before a step: take the gradient that there is from the weight. What the step adds is summed
-    over the two ranks; what was there before has been already."""
+    """Remove and return a tied weight's gradient before a step. Earlier steps have summed it over
+    the two ranks already; this step sums only what it adds."""
     if weight is None:
         return None
     before, weight.grad = weight.grad, None
@@ -312,10 +312,9 @@ def set_aside(weight: Tensor | None) -> Tensor | None:
 def sum_tied_gradients(
     weight: Tensor, before: Tensor | None, schedule: Schedule, group: Group
 ) -> None:
-    """Make `weight.grad` the sum of the first stage's, the last's and the one from `before`.
+    """Make `weight.grad` the sum of the first stage's gradient, the last stage's and `before`.
 
-    Called on the ranks of both; where one rank holds both stages and one weight, its gradient is
-    the sum as it is.
+    Both ranks call it. If one rank holds both stages and one weight, autograd has summed already.
     """
     first, last = schedule.rank_of[0], schedule.rank_of[schedule.num_stages - 1]
     mine = torch.zeros_like(weight) if weight.grad is None else weight.grad

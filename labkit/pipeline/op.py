@@ -1,22 +1,22 @@
-"""A schedule as data: for each rank, the list of its operations, in the order it performs them.
+"""A schedule as data: for each rank the list of its operations, in order.
 
     rank 0   F0 F1 F2 F3             B0    B1    B2    B3
     rank 1      F0 F1 F2 F3       B0    B1    B2    B3
                                                         F3: the forward of microbatch 3
 
-The same list is validated, simulated, executed on real ranks and drawn. It holds no times: when an
-operation runs follows from the order, from what it needs, and from how long each one takes.
+The same list is validated, simulated, executed on real ranks and drawn. It has no times: they
+follow from the order, from what each operation needs, and from how long it takes.
 
     F   forward of one microbatch through one stage     needs F of the stage before
-    B   its backward, whole: B = I, then W              needs F, and B or I of the stage after
-    I   the gradient of the stage's input alone         the same
-    W   the gradients of the stage's weights            needs I
+    B   its whole backward: I, then W                   needs F, and B or I of the stage after
+    I   only the gradient of the stage's input          the same as B
+    W   only the gradients of the stage's weights       needs I
 
-Only F and the gradient of the input (B or I) leave a stage; no rank waits for a W. Zero-bubble
-schedules use that freedom (Qi et al., arXiv:2401.10241).
+Other stages need only F and the input's gradient, from B or I: no rank waits for a W. Zero-bubble
+schedules use this (Qi et al., arXiv:2401.10241).
 
-`text` writes a schedule, a line per rank, and `parse` reads it. A stage is written where a rank
-holds several: `F0@2` is the forward of microbatch 0 on stage 2.
+`text` writes a schedule as a line per rank, and `parse` reads it. If ranks hold several stages, the
+stage follows: `F0@2` is the forward of microbatch 0 on stage 2.
 
     F0 F1 B0 F2 B1 B2
     F0 B0 F1 B1 F2 B2
@@ -36,17 +36,17 @@ from labkit import arguments
 
 
 class Kind(StrEnum):
-    """The computation of an operation."""
+    """The kind of an operation: forward, or a backward whole or in halves."""
 
     F = "F"
     B = "B"
-    I = "I"  # noqa: E741 - the letter of the paper, in which B is our I
+    I = "I"  # noqa: E741 - the letter of torch.distributed.pipelining; the paper calls it B
     W = "W"
 
 
-# The product of an operation, as waiting operations name it: (kind, stage, microbatch), kind F
-# for the output, I for the gradient of the input, W for the weights'. An Op equals its tuple; plain
-# tuples are cheaper to make, and a large schedule needs half a million.
+# The result of an operation: (kind, stage, microbatch), with kind F for the output, I for the
+# gradient of the input, W for those of the weights. An Op is equal to its tuple. Plain tuples are
+# faster to make, and a large schedule needs half a million.
 Product = tuple[Kind, int, int]
 
 
@@ -58,12 +58,12 @@ class Op(NamedTuple):
     microbatch: int
 
     def __str__(self) -> str:
-        """`F3`: the stage is left out, as in pictures, where the row tells it."""
+        """Write `F3`, without the stage, as in pictures, where the row shows the stage."""
         return f"{self.kind}{self.microbatch}"
 
     @property
     def product(self) -> Product:
-        """The product that other stages wait for: B and I both yield the input's gradient, an I."""
+        """Its product: for B, as for I, the input's gradient, since other stages wait for that."""
         kind, stage, microbatch = self
         return (Kind.I, stage, microbatch) if kind is Kind.B else self
 
@@ -93,8 +93,8 @@ Row = Callable[..., Iterator[Op]]
 class Schedule:
     """The operations of every rank in a step. Nothing is checked here: see `validate`.
 
-    rows: rows[rank] in the order of performance. num_stages: of the whole pipeline; a rank may
-    hold several (virtual stages). Schedules compare by value.
+    rows: rows[rank] has the operations of a rank, in order. num_stages: of the whole pipeline; a
+    rank may hold several (virtual stages). Schedules compare by value.
     """
 
     name: str
@@ -104,12 +104,12 @@ class Schedule:
 
     @property
     def num_ranks(self) -> int:
-        """p: how many ranks work on a step."""
+        """p: the number of ranks."""
         return len(self.rows)
 
     @cached_property
     def rank_of(self) -> dict[int, int]:
-        """stage -> the rank that holds it: the first that performs something of it."""
+        """stage -> the rank that holds it, which is the first with an operation of this stage."""
         found: dict[int, int] = {}
         for rank, row in enumerate(self.rows):
             for op in row:
@@ -117,16 +117,16 @@ class Schedule:
         return found
 
     def stages_of(self, rank: int) -> list[int]:
-        """Return the stages that a rank holds, in the order of the pipeline."""
+        """Return the stages that a rank holds, in order."""
         return sorted(stage for stage, holder in self.rank_of.items() if holder == rank)
 
 
 def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Schedule:
     """Return the schedule whose ranks perform `row(r, num_ranks, num_microbatches, **choices)`.
 
-    plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2); a functools.partial is a row, too.
-    ValueError, TypeError: counts under 1 or no whole numbers, a row that yields no operations or
-    something else, and what the row itself refuses.
+    plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2); row may be a functools.partial.
+    ValueError, TypeError: a count that is no whole number from 1, a row that yields nothing or
+    anything but operations; and the errors of the row itself.
     """
     arguments.whole("num_ranks", num_ranks, "1 or more")
     arguments.whole("num_microbatches", num_microbatches, "1 or more")
@@ -142,10 +142,10 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
             )
         rows.append(tuple(ops))
         for op in rows[-1]:
-            if not _is_sound(op):
+            if not _is_op(op):
                 raise TypeError(
-                    f"row={name}: row {rank} has {op!r}: give Op(kind, stage, microbatch), with a "
-                    "Kind and two whole numbers"
+                    f"row={name}: for rank {rank} it has {op!r}: give Op(kind, stage, microbatch), "
+                    "with a Kind and two whole numbers"
                 )
     if not any(rows):
         raise ValueError(f"row={name}: no rank has an operation; yield Op(kind, stage, microbatch)")
@@ -153,13 +153,13 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
     return Schedule(name, tuple(rows), num_stages, num_microbatches)
 
 
-def _is_sound(op: object) -> bool:
+def _is_op(op: object) -> bool:
     if not isinstance(op, Op):
         return False
     parts: tuple[Any, ...] = op
     kind, stage, microbatch = parts
     if type(kind) is Kind and type(stage) is int and type(microbatch) is int:
-        return True  # nearly always: half a million operations are asked
+        return True  # fast, for half a million operations; what follows is for numpy's numbers
     return isinstance(kind, Kind) and all(
         isinstance(each, Integral) for each in (stage, microbatch)
     )
@@ -169,30 +169,30 @@ _CELL = re.compile(r"([FBIW])(\d+)(?:@(\d+))?")
 
 
 def lines(schedule: Schedule) -> list[list[str]]:
-    """Write the cells of each rank as text."""
+    """Return the cells of each rank as text."""
     written = cell_of(schedule)
     return [[written(op) for op in row] for row in schedule.rows]
 
 
 def cell_of(schedule: Schedule) -> Callable[[Op], str]:
-    """Write an operation: `F0`, or `F0@2` where a rank has another stage than its own.
+    """Return the function that writes an operation: `F0`, or `F0@2` if stages are not ranks.
 
-    So in all that is said of a schedule an operation looks as it does in the rows.
+    With it an operation looks the same in errors as in the rows.
     """
     is_plain = all(op.stage == rank for rank, row in enumerate(schedule.rows) for op in row)
     return str if is_plain else lambda op: f"{op}@{op.stage}"
 
 
 def text(schedule: Schedule) -> str:
-    """Write the schedule as text: a line per rank, without times. `parse` reads it again."""
+    """Return the schedule as text, a line per rank, without times. `parse` reads it."""
     return "\n".join(" ".join(row) for row in lines(schedule))
 
 
 def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
-    """Read a schedule from its text or its lines. Cells without a stage are of the rank's own.
+    """Read a schedule from its text or its lines. In a cell without @, the stage is the rank.
 
-    ValueError for a cell that is no operation, TypeError for a line that is no text. What is
-    missing or out of order `validate` tells.
+    ValueError for a cell that is no operation, TypeError for a line that is no text. `validate`
+    finds operations that are missing or out of order.
     """
     rows = written.strip().splitlines() if isinstance(written, str) else list(written)
     if not all(isinstance(row, str) for row in rows):
@@ -221,16 +221,16 @@ def _op(cell: str, rank: int) -> Op:
 
 
 def around(schedule: Schedule, marks: dict[int, int], most: int = 12) -> str:
-    """Return the schedule as text with one cell per marked rank in brackets; long rows are
-    shortened.
+    """Return the schedule as text, with one cell of each rank in `marks` in brackets.
 
-    marks: rank -> index in its row; the row's length marks its end, where something is missing.
+    marks: rank -> index in its row, or the row's length to mark its end. most: the number of cells
+    to show of a row.
     """
     return marked(lines(schedule), marks, most)
 
 
 def marked(rows: Sequence[Sequence[str]], marks: dict[int, int], most: int = 12) -> str:
-    """Write as `around` does, for the cells of each rank."""
+    """Return rows of cells as text, marked as by `around`."""
     centre = next(iter(marks.values()), 0)
     start = max(0, min(centre - most // 2, max(map(len, rows)) - most))
     shown = []

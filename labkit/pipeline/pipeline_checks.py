@@ -1,4 +1,4 @@
-"""Checks of a pipeline's arguments: an error names the value, the reason and a way out."""
+"""Check a pipeline's arguments: an error has the value, the reason and what to do next."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from labkit.pipeline.op import Op, Schedule
 
 
 def same_plan(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
-    """Check that all ranks have the same plan, and that both ends of the model tie a weight, or
-    none.
+    """Check that all ranks have one schedule, and both ends like tied weights, or none.
 
     Wire: an all-gather of two numbers.
     """
     mine = zlib.crc32(repr((schedule.num_microbatches, schedule.rows)).encode())
     own = 0 if tied is None else zlib.crc32(repr((tuple(tied.shape), tied.dtype)).encode())
     both = group.all_gather(torch.tensor([mine, own], device=group.device)).view(-1, 2)
-    told, ties = both.t().tolist()
-    others = [rank for rank, number in enumerate(told) if number != mine]
+    plans, ties = both.t().tolist()
+    others = [rank for rank, number in enumerate(plans) if number != mine]
     if others:
         raise ValueError(
             f"ranks {others} have planned another schedule than rank {group.rank}: its "
@@ -35,13 +34,13 @@ def same_plan(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
         given = {rank: "a weight" if ties[rank] else "none" for rank in (first, last)}
         raise ValueError(
             f"tied: {given[first]} on rank {first} of the first stage and {given[last]} on rank "
-            f"{last} of the last, or weights of other shapes or dtypes: the two add up their "
-            "gradients, so pass the same weight on both, or on neither"
+            f"{last} of the last, or weights of other shapes or dtypes: a step sums their "
+            "gradients, so pass the same weight on both ranks, or on neither"
         )
 
 
 def stages(given: Mapping[int, nn.Module], schedule: Schedule, group: Group) -> None:
-    """This rank's stages are those of the schedule, and its ranks those of the group."""
+    """Check that the schedule is for as many ranks as the group, and this rank has its stages."""
     if schedule.num_ranks != group.size:
         raise ValueError(
             f"a schedule of {schedule.num_ranks} ranks for a group of {group.size}; plan it with "
@@ -60,12 +59,12 @@ def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
     for name, x in (("inputs", inputs), ("targets", targets)):
         if x.grad_fn is not None:
             raise ValueError(
-                f"{name} were computed from something with a gradient, which ends here: put that "
-                "into the first stage, or pass them detached"
+                f"{name} need a gradient, which a pipeline does not propagate: put the layers that "
+                "compute them into the first stage, or pass them detached"
             )
     if len(inputs) != len(targets):
         raise ValueError(
-            f"{len(inputs)} rows of inputs and {len(targets)} of targets: give equally"
+            f"{len(inputs)} rows of inputs and {len(targets)} of targets: give equally many"
         )
     if len(inputs) < num_microbatches:
         raise ValueError(
@@ -75,40 +74,41 @@ def batch(inputs: Tensor, targets: Tensor, num_microbatches: int) -> None:
 
 
 def rows_count_alike(targets: Sequence[Tensor]) -> None:
-    """Check that all microbatches count equally many targets, since losses average their means."""
+    """Check that every microbatch has the same share of targets that count: a loss over rows
+    weights the microbatches' means by rows."""
     if targets[0].dtype not in (torch.int64, torch.int32):
         return
     rows = [len(part) for part in targets]
     real = [int(counted(part).sum()) for part in targets]
     if any(real[0] * rows[n] != real[n] * rows[0] for n in range(1, len(rows))):
         raise ValueError(
-            f"the microbatches of {rows} rows have {real} targets that are not {IGNORED}, and this "
-            "loss counts by rows: the mean of their means would not be the mean over the batch. "
+            f"the microbatches of {rows} rows have {real} targets that are not {IGNORED}, but this "
+            "loss counts rows: the mean of their means would not be the mean over the batch. "
             "Pass token_loss, or WeightedLoss(loss, weight), where weight(targets) is the number "
             "of targets that the loss is a mean over, or of rows: len"
         )
 
 
 def output(y: Any, x: Tensor, op: Op, stage: nn.Module) -> None:
-    """A stage gives one tensor that has a gradient and a row for each row it took.
+    """Check that a stage returns one tensor that needs a gradient and has the input's rows.
 
-    A first stage that is frozen whole has none, and needs none.
+    A first stage whose parameters are all frozen needs no gradient.
     """
     if not isinstance(y, Tensor):
         raise TypeError(
-            f"stage {op.stage} gave {type(y).__name__}: a stage gives one tensor; join several "
-            "into one"
+            f"stage {op.stage} returned {type(y).__name__}: a stage returns one tensor; join "
+            "several into one"
         )
     if y.dim() == 0 or len(y) != len(x):
         raise ValueError(
-            f"stage {op.stage} took {len(x)} rows and gave {tuple(y.shape)}: dim 0 is the rows of "
-            "the microbatch, all the way"
+            f"stage {op.stage} took {len(x)} rows and returned {tuple(y.shape)}: dim 0 must stay "
+            "the rows of the microbatch"
         )
     trains = x.requires_grad or any(each.requires_grad for each in stage.parameters())
     if not y.requires_grad and (trains or not torch.is_grad_enabled()):
         raise ValueError(
-            f"stage {op.stage} gave a tensor without a gradient: no backward can go through it; "
-            "is it computed under no_grad, or from something that is detached?"
+            f"stage {op.stage} returned a tensor that needs no gradient, so backward cannot go "
+            "through it; leave out no_grad() and detach() in the stage"
         )
 
 
@@ -117,18 +117,18 @@ def loss(value: Any) -> None:
     if not isinstance(value, Tensor) or value.dim():
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(
-            f"loss gave {shape}: it gives the mean over the rows of a microbatch, one number"
+            f"loss returned {shape}: return one number, the mean over the rows of a microbatch"
         )
     if not value.requires_grad:
-        raise ValueError("loss gave a number without a gradient; leave out detach() and item()")
+        raise ValueError("loss returned a number that needs no gradient; leave out detach()")
 
 
 class MeanOfMeans:
-    """Asks a loss over rows whether the mean of two microbatches is the mean of their means.
+    """Checks that a loss of two microbatches together is the mean of their two losses.
 
-    A sum is not, nor a mean over weights of classes, nor a loss that compares rows with each other:
-    cut into microbatches these have another gradient than over the whole batch. One loss more in
-    the first step, without a gradient, on its first two microbatches.
+    This does not hold for a sum, a mean weighted by classes, or a loss that compares rows with each
+    other: cut into microbatches, their gradient is not that of the whole batch. The check computes
+    the loss of the first step's first two microbatches together, without a gradient.
     """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -137,7 +137,7 @@ class MeanOfMeans:
         self._is_done = False
 
     def look_at(self, y: Tensor, targets: Tensor, mean: Tensor) -> None:
-        """Take a microbatch's output, targets and loss; ask with the second, and never again."""
+        """Take a microbatch's output, targets and loss. Check with the second one, once."""
         if self._is_done:
             return
         if self._first is None:
@@ -149,11 +149,11 @@ class MeanOfMeans:
         expected = (len(y_0) * first + len(y) * second) / (len(y_0) + len(y))
         tolerance = torch.finfo(mean.dtype if y.is_complex() else y.dtype).eps ** 0.5
         if not abs(both - expected) > tolerance * max(abs(first), abs(second), abs(both)):
-            return  # nan is no reason here
+            return  # also for nan
         if self._of(y, targets) != second:
-            return  # a loss that draws random numbers is another each time
+            return  # the loss draws random numbers: it differs each time
         raise ValueError(
-            f"loss gave {first:.4g} and {second:.4g} for two microbatches of {len(y_0)} and "
+            f"loss returned {first:.4g} and {second:.4g} for two microbatches of {len(y_0)} and "
             f"{len(y)} rows, and {both:.4g} for both together; a mean over rows gives "
             f"{expected:.4g}. The step would have another gradient than one process with the whole "
             "batch. Give a mean: reduction='mean'; for weights of classes "

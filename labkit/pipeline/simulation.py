@@ -1,28 +1,27 @@
-"""An event simulation of a schedule: when each operation runs, the bubble, the memory held.
+"""Simulate a schedule: when each operation runs, the bubble, the memory in use.
 
-A rank performs its row in order. An operation starts when its rank is free and what it needs has
-arrived. A message arrives `send` after its operation has ended, and keeps no rank busy meanwhile.
-(Two messages over one link do not slow each other: comm/throttle.py has links with queues.) Times
-are in any unit.
+A rank performs its row in order. An operation starts when its rank is free and the message that it
+needs has arrived. A message arrives `send` after its operation has ended, and keeps no rank busy.
+(Messages on one link do not slow each other: comm/throttle.py has links with queues.) Times are in
+any unit.
 
-A Timing is a schedule with its times, simulated or measured. It has the makespan, the idle time and
-the bubble, which is a share of the ranks' time by two conventions: relative to the TOTAL, of all
-the time that the ranks spend on a step; relative to the IDEAL, of the time in which they work. 1F1B
-with 4 stages and 8 microbatches idles 3 of 11 parts of the total, and 3 for every 8 of work.
+A Timing is a schedule with its times, simulated or measured. It has the makespan, the busy time and
+the bubble. There are two conventions for the bubble, the ranks' idle time: relative to the TOTAL
+time of a step, or to the IDEAL time, in which they work. 1F1B with 4 stages and 8 microbatches has
+a bubble of 3/11 of the total, which is 3/8 of the ideal.
 
-`in_flight` and `peak_memory` tell what a rank holds during a step:
+`in_flight` and `peak_memory` return what a rank holds during a step:
 
     rank 0 of 4, 1F1B    F0 F1 F2 F3 B0 F4 B1 ...
     in flight            1  2  3  4  3  4  3          peak 4; GPipe's is m
 
-This follows from the order alone: no times are needed. A microbatch is in flight on a stage from
-its F to its B; where B is split, to its W, since the inputs of the weights are needed until then.
+This follows from the order alone, without times. A microbatch is in flight on a stage from its F to
+its B, or to its W if the backward is split: W needs the inputs of the weights.
 
-`in_time` writes a schedule in time as text, a column per unit, for times that are whole numbers of
-a unit:
+`in_time` writes a schedule as text with a column per unit of time, if all times are whole units:
 
     rank 0  F0 F1 F2 .  .  B0 B0 B1 B1 B2 B2
-    rank 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .          a B of two units, a rank that waits: "."
+    rank 1  .  F0 F1 F2 B0 B0 B1 B1 B2 B2 .          B takes two units; ".": the rank is idle
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from labkit.pipeline.validation import executable_order, validate
 
 
 class Span(NamedTuple):
-    """An operation, or the message that it sent, with its time."""
+    """An operation, or the message that it sends, with its start and end."""
 
     op: Op
     start: float
@@ -47,10 +46,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """A schedule with its times: seconds where they were measured, otherwise the costs' unit.
+    """A schedule with its times: in seconds if measured, in the unit of the costs if simulated.
 
-    rows[rank]: its operations, in the order in which it performs them. send: the cost of a message
-    over the boundary between the stages s and s + 1; None: the messages' times are not known.
+    rows[rank]: a rank's operations, in order. send[s]: the cost of a message between the stages s
+    and s + 1; None: the messages' times are not known.
     """
 
     schedule: Schedule
@@ -59,7 +58,7 @@ class Timing:
 
     @cached_property
     def sends(self) -> tuple[Span, ...]:
-        """The messages between ranks, each as the operation (F or I) whose product it carries."""
+        """The messages between ranks. A message's op is the F or I whose product it carries."""
         num_stages, rank_of = self.schedule.num_stages, self.schedule.rank_of
         found: list[Span] = []
         if self.send is None:
@@ -74,7 +73,7 @@ class Timing:
 
     @cached_property
     def makespan(self) -> float:
-        """From the first start to the last end."""
+        """The time from the first start to the last end."""
         first = min(row[0].start for row in self.rows if row)
         return max(row[-1].end for row in self.rows if row) - first
 
@@ -84,10 +83,9 @@ class Timing:
         return [sum(span.end - span.start for span in row) for row in self.rows]
 
     def bubble(self, relative_to: str = "total") -> float:
-        """Return the ranks' idle time, as a share of all their time, or of their busy time
-        ("ideal").
+        """Return the ranks' idle time divided by all their time, or by their busy time ("ideal").
 
-        ValueError for another word. 0 for a schedule that takes no time at all.
+        Returns 0 for a schedule that takes no time. ValueError for another word.
         """
         if relative_to not in ("total", "ideal"):
             raise ValueError(f"relative_to={relative_to!r}: say 'total' or 'ideal'")
@@ -103,10 +101,10 @@ class Timing:
 
 
 def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
-    """Return the ranks' measurements (`Step.spans`, by rank) as one Timing, which begins at 0.
+    """Return the measured `Step.spans` of all ranks as one Timing, which starts at 0.
 
-    Ranks of one machine share its clock. ValueError: spans of another number of ranks, of other
-    operations than the schedule's, or that overlap.
+    Ranks of one machine share its clock. ValueError: spans of another number of ranks, or of other
+    operations than the schedule's.
     """
     if len(spans_of) != schedule.num_ranks:
         raise ValueError(
@@ -134,7 +132,7 @@ def _require_spans_of(row: Sequence[Op], spans: Sequence[Span], rank: int) -> No
 def plain(given: Any) -> Any:
     """Return a list, tuple, range, numpy array or tensor as a tuple, and other values unchanged.
 
-    An array without dims is the number in it. The numbers in it are not checked.
+    An array without dims becomes a number. Numbers are not checked.
     """
     if hasattr(given, "tolist"):  # numpy's and torch's numbers are then Python's
         given = given.tolist()
@@ -167,8 +165,7 @@ class Costs:
             object.__setattr__(self, each.name, plain(getattr(self, each.name)))
 
     def of(self, kind: Kind, num_stages: int) -> list[float]:
-        """Return the costs of a kind of operation by stage. ValueError for a wrong number of
-        costs."""
+        """Return the costs of a kind of operation by stage. ValueError: a wrong number of them."""
         if kind is Kind.B:
             halves = (self.of(Kind.I, num_stages), self.of(Kind.W, num_stages))
             return [i + w for i, w in zip(*halves)]
@@ -183,22 +180,22 @@ class Costs:
 def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
     if isinstance(cost, tuple):
         if len(cost) != count:
-            raise ValueError(f"{name} has {len(cost)} numbers, and {count} are needed: one each")
+            raise ValueError(f"{name} has {len(cost)} numbers, but {count} are needed: one each")
         return [arguments.number(name, each, "0 or more", least=0) for each in cost]
     return [arguments.number(name, cost, "0 or more", least=0)] * count
 
 
 def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
-    """Return times of every operation and message. Raises ScheduleError unless it is a whole step.
+    """Return the times of every operation and message. ScheduleError: no training step.
 
-    ValueError, TypeError: costs that cannot be.
+    ValueError, TypeError: costs that are negative, no numbers, or of a wrong count.
     """
     order = executable_order(schedule)
     num_stages, rank_of = schedule.num_stages, schedule.rank_of
     duration = {kind: costs.of(kind, num_stages) for kind in Kind}
     send = costs.of_sends(num_stages)
     free = [0.0] * schedule.num_ranks
-    arrival: dict[Product, float] = {}  # when the stage that waits for it has it
+    arrival: dict[Product, float] = {}  # when the stage that needs it has it
     rows: list[list[Span]] = [[] for _ in schedule.rows]
     for rank, op in order:
         need = op.needs(num_stages)
@@ -214,10 +211,9 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
 
 
 def in_flight(schedule: Schedule) -> list[int]:
-    """Return by rank the most microbatches that it holds. On several stages, each counts.
+    """Return by rank the most microbatches in flight at once. On two stages one counts twice.
 
-    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. Raises ScheduleError unless it is a whole
-    step.
+    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. ScheduleError: no training step.
     """
     return [round(peak) for peak in peak_memory(schedule)]
 
@@ -227,11 +223,11 @@ def peak_memory(
     activation: float | Sequence[float] = 1.0,
     kept_for_weights: float = 1.0,
 ) -> list[float]:
-    """Return by rank the largest memory that activations take, in the unit of `activation`.
+    """Return by rank the peak memory of activations, in the unit of `activation`.
 
-    activation: of one microbatch on one stage, one number or one per stage, in a list, an array or
-    a tensor. kept_for_weights: the share of it that an I leaves for its W (the inputs of the
-    products, without attention's scores and the like). ValueError for numbers that cannot be.
+    activation: that of one microbatch on one stage, as one number or one per stage, in a list, an
+    array or a tensor. kept_for_weights: the share that W still needs after I (inputs of linear
+    layers, but not attention's scores). ValueError for a negative number or a wrong count.
     """
     validate(schedule)
     sizes = _per_stage("activation", plain(activation), schedule.num_stages)
@@ -250,10 +246,10 @@ _ROUNDING = 1e-6  # in the unit of time
 
 
 def in_time(timing: Timing, unit: float = 1.0, most: int = 40) -> str:
-    """Write a line per rank from the first start on. What comes after `most` columns is "...".
+    """Return the schedule in time, a line per rank; "..." stands for columns after `most`.
 
-    unit: the time of a column. ValueError for an operation that does not begin and end on a
-    column's edge, or takes no time.
+    unit: the time of a column. ValueError for an operation that does not start and end at a
+    multiple of it, or that takes no time.
     """
     begins = min(row[0].start for row in timing.rows if row)
     cells = [
@@ -275,11 +271,11 @@ def in_time(timing: Timing, unit: float = 1.0, most: int = 40) -> str:
 
 
 def _columns(name: str, span: Span, begins: float, unit: float) -> range:
-    first = _column(span.start - begins, unit, f"the start of {name}")
-    behind = _column(span.end - begins, unit, f"the end of {name}")
-    if behind == first:
-        raise ValueError(f"{name} takes no time, and has no column; give it a cost of unit={unit}")
-    return range(first, behind)
+    start = _column(span.start - begins, unit, f"the start of {name}")
+    stop = _column(span.end - begins, unit, f"the end of {name}")
+    if stop == start:
+        raise ValueError(f"{name} takes no time and has no column; give it a cost of unit={unit}")
+    return range(start, stop)
 
 
 def _column(time: float, unit: float, what: str) -> int:

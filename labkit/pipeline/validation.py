@@ -1,11 +1,10 @@
 """Is this list of operations a training step? And in which order can it be performed?
 
-    every stage on one rank; each microbatch once through each stage, F, and back, B, or I and W;
-    nothing before what it needs, and no cycle of ranks that wait for each other.
+    Every stage is on one rank. Each stage takes each microbatch once forward (F) and once back (B,
+    or I and W). No operation precedes one that it needs, and no ranks wait in a cycle.
 
-A rank performs its row in order and waits where something has not arrived. Sends do not wait: they
-are posted and go on by themselves (`execute` does it so). With sends that block until they are
-received, more orders deadlock: see messages.py.
+A rank performs its row in order, and waits if a message has not arrived. Sends do not block, as in
+`execute`. If sends block until they are received, more orders deadlock: see messages.py.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from labkit.pipeline.op import Kind, Op, Product, Schedule, around, cell_of
 
 
 class ScheduleError(ValueError):
-    """A schedule that is no training step. The message ends with the marked cell in its row.
+    """A schedule that is no training step. The message ends with the schedule, one cell marked.
 
-    rank, index: the cell; index is the row's length where something is missing.
+    rank, index: the marked cell; index is the row's length if an operation is missing.
     """
 
     def __init__(self, reason: str, schedule: Schedule, rank: int, index: int) -> None:
@@ -28,20 +27,19 @@ class ScheduleError(ValueError):
 
 
 def validate(schedule: Schedule) -> None:
-    """Raise ScheduleError for a list that is no training step; it marks the first such cell.
+    """Raise ScheduleError for a schedule that is no training step, with its first wrong cell.
 
-    TypeError, ValueError for anything but lists of operations: counts below 1, missing rows, cells
-    that are not an Op.
+    Cells must be Ops and counts 1 or more, as `plan` and `parse` make them: this is not checked.
     """
     for _ in executable_order(schedule):
         pass
 
 
 def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
-    """Yield (rank, operation): every rank in its order, and dependencies first.
+    """Yield (rank, operation) in an order in which all can be performed.
 
-    Raises ScheduleError: for a wrong cell at once, for a deadlock when no rank can go on; and what
-    `validate` says. Time: linear in the number of operations.
+    Raises ScheduleError: for a wrong cell at once, for a deadlock when no rank can go on. Time:
+    linear in the number of operations.
     """
     _require_each_once(schedule)
     return _in_order(schedule)
@@ -72,7 +70,7 @@ def _in_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
         raise _deadlock(schedule, position, done)
 
 
-# The product of each kind of operation, and the products it needs of its stage: F, I and W.
+# The products of each kind of operation, and the product of its own stage that it needs.
 _YIELDS = {
     Kind.F: (Kind.F,),
     Kind.B: (Kind.I, Kind.W),
@@ -80,7 +78,7 @@ _YIELDS = {
     Kind.W: (Kind.W,),
 }
 _NEEDS = {Kind.F: None, Kind.B: Kind.F, Kind.I: Kind.F, Kind.W: Kind.I}
-_Seen = dict[Kind, dict[tuple[int, ...], Kind]]  # product -> (stage, microbatch) -> who made it
+_Seen = dict[Kind, dict[tuple[int, ...], Kind]]  # product -> (stage, microbatch) -> its maker
 
 
 def _require_each_once(schedule: Schedule) -> None:
@@ -149,8 +147,8 @@ def _missing(schedule: Schedule, seen: _Seen) -> ScheduleError:
 
 
 def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> ScheduleError:
-    """Names the ranks that wait for each other in a cycle."""
-    waits: dict[int, tuple[Op, Product, int]] = {}  # rank -> its operation, what for, from whom
+    """Return an error that names the ranks that wait in a cycle."""
+    waits: dict[int, tuple[Op, Product, int]] = {}  # rank -> operation, its need, of rank
     for rank, row in enumerate(schedule.rows):
         if position[rank] < len(row):
             op = row[position[rank]]
@@ -167,16 +165,16 @@ def _deadlock(schedule: Schedule, position: list[int], done: set[Product]) -> Sc
         reason = f"rank {rank} has {op} of stage {op.stage} before {_shown(need)} of stage "
         return ScheduleError(f"{reason}{need[1]}, which it needs", schedule, rank, position[rank])
     written = cell_of(schedule)
-    told = "; ".join(
+    waiting = "; ".join(
         f"rank {each} waits at {written(waits[each][0])} for "
         f"{_shown(waits[each][1], written)} of rank {waits[each][2]}"
         for each in cycle
     )
-    return ScheduleError(f"a deadlock: {told}", schedule, cycle[0], position[cycle[0]])
+    return ScheduleError(f"a deadlock: {waiting}", schedule, cycle[0], position[cycle[0]])
 
 
 def _shown(product: Product, written: Callable[[Op], str] = str) -> str:
-    """Write a product for a reader of unsplit backwards, for whom the input's gradient is a B."""
+    """Return a product as text. The input's gradient is "B0 or I0": either operation makes it."""
     kind, stage, microbatch = product
     makers = (Kind.B, Kind.I) if kind is Kind.I else (kind,)
     return " or ".join(written(Op(maker, stage, microbatch)) for maker in makers)

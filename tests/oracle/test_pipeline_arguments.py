@@ -54,11 +54,11 @@ WRONG = {
     "no step": (lambda w: pipeline(w, schedule=parse("F0 B0 B0")), "B0 of stage 0 is there twice"),
     "inputs with a past": (
         lambda w: pipeline(w).step(X.clone().requires_grad_() * 2, X),
-        "inputs were computed from something with a gradient",
+        "inputs need a gradient, which a pipeline does not propagate",
     ),
     "loss without gradient": (
         lambda w: pipeline(w, loss=lambda y, t: F.mse_loss(y, t).detach()).step(X, X),
-        "loss gave a number without a gradient",
+        "loss returned a number that needs no gradient",
     ),
     "few rows": (
         lambda w: pipeline(w).step(X[:1], X[:1]),
@@ -67,11 +67,11 @@ WRONG = {
     "unequal rows": (lambda w: pipeline(w).step(X, X[:3]), "4 rows of inputs and 3 of targets"),
     "no tensor out": (
         lambda w: pipeline(w, Pair()).step(X, X),
-        "stage 0 gave tuple: a stage gives one tensor",
+        "stage 0 returned tuple: a stage returns one tensor",
     ),
     "rows lost": (
         lambda w: pipeline(w, nn.Sequential(nn.Linear(3, 3), nn.Flatten(0))).step(X, X),
-        r"stage 0 took 2 rows and gave \(6,\)",
+        r"stage 0 took 2 rows and returned \(6,\)",
     ),
     "no gradient": (lambda w: pipeline(w, Detached()).step(X, X), "tensor without a gradient"),
     "padded, by rows": (
@@ -80,7 +80,7 @@ WRONG = {
     ),
     "loss of many": (
         lambda w: pipeline(w, loss=lambda y, t: y - t).step(X, X),
-        r"loss gave \(2, 3\)",
+        r"loss returned \(2, 3\)",
     ),
     "a sum": (
         lambda w: pipeline(w, loss=partial(F.mse_loss, reduction="sum")).step(X, 2 * X),
