@@ -7,7 +7,7 @@
 
     labkit.run(hello, world_size=4).values      # [tensor(6), tensor(6), tensor(6), tensor(6)]
 
-Needs only torch and cloudpickle; what draws, grades or talks to a notebook loads when it is used.
+Needs only torch and cloudpickle. Pictures, graders and widgets load when they are first used.
 """
 
 import sys
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
         warm_up,
     )
 
-# torch takes two seconds: in a terminal the fork server imports it meanwhile (cli/__init__.py).
+# Names load when used: torch takes two seconds, and in a terminal the fork server imports it.
 __getattr__, __dir__, __all__ = lazy(__name__)
 
 _ipython = sys.modules.get("IPython")
 if "ipykernel" in sys.modules and _ipython is not None and _ipython.get_ipython() is not None:
-    # In a notebook a run will follow: while the reader reads on, the server gets ready for it.
+    # In a notebook a run will follow: the fork server starts while the reader reads on.
     from labkit.launch import warm_up
 
     warm_up()

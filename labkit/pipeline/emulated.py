@@ -62,8 +62,8 @@ class _EmulatedWork(Work):
 def emulated_step(world: Group, schedule: Schedule, costs: Costs, num_steps: int = 1) -> list[Step]:
     """Perform a schedule with small stages and these costs in seconds: run(emulated_step, p, ...).
 
-    Returns this rank's steps, after one that is not counted: only the first tells shapes. Of the
-    ranks' n-th steps `measured(schedule, [steps[n].spans for steps in run.values])` makes a Timing.
+    Returns this rank's steps without the first, which also sends shapes. For the n-th steps of all
+    ranks `measured(schedule, [steps[n].spans for steps in run.values])` returns a Timing.
     """
     stages = {stage: nn.Linear(8, 8) for stage in schedule.stages_of(world.rank)}
     free = Costs(forward=0, input_gradient=0, weight_gradient=0)

@@ -1,4 +1,4 @@
-"""A schedule as what its ranks do on the wire: receive, compute, send, one action after another.
+"""A schedule as actions: each rank receives, computes and sends, and sends may block.
 
     1F1B, 2 ranks   rank 0   F0 >F0 F1 >F1 <B0 B0 ...         >F0  sends what F0 has yielded
                     rank 1   <F0 F0 B0 >B0 <F1 F1 B1 ...      <B0  receives it
@@ -8,15 +8,15 @@ A Send or a Recv stands alone where it blocks: the rank goes on when the other s
 A Together has messages that are posted without blocking; the rank waits for all of them at its end
 (torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
 
-`actions` gives the plain order, which deadlocks for 1F1B. `require_end` tells whether rows of
-actions come to their end, if a send ends only when it has been received:
+`actions` returns the plain order, which deadlocks for 1F1B. `require_end` checks that rows of
+actions finish, if a send ends only when it has been received:
 
     rank 0   ... F1 >F1 <B0 ...     both are in a send, and neither comes to its receive:
     rank 1   ... B0 >B0 <F1 ...     a deadlock; it ends if one of them receives first
 
 No message is kept on the way: it is complete when both sides have posted it. gloo works like that,
-and NCCL for messages beyond its small buffers. The verdict does not depend on the ranks' pace:
-what one rank posts never takes from another what it could have done.
+and NCCL for messages beyond its small buffers. The verdict does not depend on the ranks' speed: a
+message that one rank posts never prevents what another rank could do.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class _PostedMessages:
 
 
 def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
-    """Return (rank, action) as they end, every rank in its order.
+    """Yield (rank, action) as the actions end, every rank in its order.
 
     Raises MessageError when no rank can go on. rule "deadlock": ranks wait for each other in a
     cycle. "ended": a rank waits for one that has come to its end. "pair": the two ends of a

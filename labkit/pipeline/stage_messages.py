@@ -65,9 +65,9 @@ class StageMessages:
         self._rows: Sequence[int] = ()
 
     def begin(self, rows: Sequence[int], sizes_of_input: tuple[int, ...]) -> None:
-        """A step whose microbatches have so many rows each; inputs of the same sizes otherwise.
+        """Begin a step. rows: of each microbatch. sizes_of_input: its sizes except dim 0.
 
-        Every rank passes the same. Where the sizes are new, headers go ahead again.
+        Every rank passes the same. If sizes_of_input changes, headers are sent again.
         """
         if sizes_of_input != self._sizes_of_input:
             self._layouts.clear()

@@ -73,7 +73,7 @@ WRONG = {
         lambda w: pipeline(w, nn.Sequential(nn.Linear(3, 3), nn.Flatten(0))).step(X, X),
         r"stage 0 took 2 rows and returned \(6,\)",
     ),
-    "no gradient": (lambda w: pipeline(w, Detached()).step(X, X), "tensor without a gradient"),
+    "no gradient": (lambda w: pipeline(w, Detached()).step(X, X), "tensor that needs no gradient"),
     "padded, by rows": (
         lambda w: pipeline(w, loss=F.cross_entropy).step(X, torch.tensor([0, -100, 1, 2])),
         r"microbatches of \[2, 2\] rows have \[1, 2\] targets that are not -100",
