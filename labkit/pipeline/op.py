@@ -144,8 +144,8 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
         for op in rows[-1]:
             if not _is_op(op):
                 raise TypeError(
-                    f"row={name}: for rank {rank} it has {op!r}: give Op(kind, stage, microbatch), "
-                    "with a Kind and two whole numbers"
+                    f"row={name}: row {rank} has {op!r}: give Op(kind, stage, microbatch), with a "
+                    "Kind and two whole numbers"
                 )
     if not any(rows):
         raise ValueError(f"row={name}: no rank has an operation; yield Op(kind, stage, microbatch)")

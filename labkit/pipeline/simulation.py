@@ -180,7 +180,7 @@ class Costs:
 def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
     if isinstance(cost, tuple):
         if len(cost) != count:
-            raise ValueError(f"{name} has {len(cost)} numbers, but {count} are needed: one each")
+            raise ValueError(f"{name} has {len(cost)} numbers, and {count} are needed: one each")
         return [arguments.number(name, each, "0 or more", least=0) for each in cost]
     return [arguments.number(name, cost, "0 or more", least=0)] * count
 
