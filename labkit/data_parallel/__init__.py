@@ -11,9 +11,9 @@ Read in this order. Each rung adds one idea to the one before:
 
 Beside them:
 
-    replica.py             Replica: what all of them share, checks, hooks that end with their owner
-    reduction.py           many tensors as one message; and
-                           `all_reduce=`: start(x, group) -> handle. A function, or one of these:
+    replica.py             Replica, the base class of all wrappers: checks, hooks, buffers
+    reduction.py           many tensors as one message; the interface of `all_reduce=`:
+                           start(x, group) -> handle. It is a function, or one of these:
     compression.py           error feedback, one bit, top-k, PowerSGD
     background.py            on the group's communication thread
     symmetric_buckets.py     in shared memory

@@ -5,12 +5,11 @@
 
 InBackground is a blocking all-reduce on that thread, while backward goes on.
 
-The thread has a group of its own: messages of the thread and of the program would mix otherwise, in
-an order that differs by rank. Every rank starts the same calls in the same order.
+The thread has a group of its own. Otherwise its messages would mix with the program's, in an order
+that differs by rank. Every rank starts the same calls in the same order.
 
-A group has one communication thread, which all wrappers share. Threads and sockets are never given
-back (a process group cannot be taken down while another rank may be in it), so they must not become
-more with every model that is wrapped.
+All wrappers of a group share one communication thread. A process group cannot be destroyed while
+another rank may be in it, so its threads and sockets are never released: one per wrapper would leak.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class InBackground(Reduction):
     """
 
     def __init__(self, all_reduce: AllReduce, group: Group | None = None) -> None:
-        """Every rank of `group` calls this: the first time, the thread's group is split off.
+        """Split off the thread's group, unless it exists. Every rank of `group` calls this.
 
         group: None for torch.distributed's default one. TypeError for anything but an all-reduce.
         """
@@ -61,7 +60,7 @@ class InBackground(Reduction):
         return InBackground(self._within.of(bucket), self._group)
 
     def start(self, x: Tensor, group: Group) -> Handle:
-        """Hand over `x`. ValueError for a group of other ranks than that of the construction."""
+        """Submit `x` to the thread. ValueError unless `group` has the ranks of the construction."""
         if group.ranks != self._group.ranks:
             raise ValueError(
                 f"this all-reduce is between ranks {list(self._group.ranks)}, not "
@@ -71,7 +70,7 @@ class InBackground(Reduction):
 
 
 class CommunicationThread:
-    """Runs collectives in the background, in the order of calls. `of` makes it."""
+    """Runs collectives in the background, in the order of calls. Get one with `of`."""
 
     def __init__(self, group: Group) -> None:
         self._own: WeakKeyDictionary[Group, Group] = WeakKeyDictionary()
@@ -81,14 +80,14 @@ class CommunicationThread:
 
     @classmethod
     def of(cls, group: Group) -> CommunicationThread:
-        """Return the one of a group, whose ranks all call this: the first call splits off a
-        group."""
+        """Return the thread of a group. All its ranks call this: the first call splits off a group.
+        """
         if group not in _THREADS:
             _THREADS[group] = cls(group)
         return _THREADS[group]
 
     def own(self, group: Group) -> Group:
-        """Return the same ranks, for messages of this thread. All of them call it, as with `of`."""
+        """Return this thread's group of the same ranks as `group`. All ranks call this, as `of`."""
         if group not in self._own:
             own = group.split(0)
             assert isinstance(own, Group)
@@ -96,16 +95,16 @@ class CommunicationThread:
         return self._own[group]
 
     def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
-        """Call `collective(group of the thread)` when those before are done; on nccl, now.
+        """Call `collective(group of the thread)` after the earlier calls; on nccl, immediately.
 
-        nccl works in the background by itself, and needs the operations of all groups in the same
-        order on every rank. A thread beside the program's own would start them in any order.
+        nccl is asynchronous by itself, and needs the operations of all groups in the same order on
+        every rank. A second thread would start its operations at any time between the program's.
         """
         if self.group.backend == "nccl":
             done = Future[T]()
             done.set_result(collective(self.group))
             return OnThread(done, self.group)
-        # So that the operations keep their label, and the line that they are started at.
+        # The operations keep the caller's label and line.
         context = as_handed_over_here(contextvars.copy_context())
         call = _on_the_same_stream(collective, self.group)
         return OnThread(self._executor.submit(context.run, call), self.group)
@@ -118,7 +117,7 @@ class OnThread(Generic[T]):
         self._future, self._group = future, group
 
     def wait(self) -> T:
-        """Block until it is done; return its result, or raise its error."""
+        """Block until the collective is done; return its result, or raise its error."""
         with self._group.region(WAITS):
             return self._future.result()
 
@@ -127,7 +126,7 @@ _THREADS: WeakKeyDictionary[Group, CommunicationThread] = WeakKeyDictionary()
 
 
 def _on_the_same_stream(collective: Callable[[Group], T], group: Group) -> Callable[[], T]:
-    """Run the collective on the caller's GPU stream, since a thread has the default one."""
+    """Return a call of the collective on this thread's GPU stream; a new thread has the default."""
     if group.device.type != "cuda":
         return lambda: collective(group)
     stream = torch.cuda.current_stream(group.device)

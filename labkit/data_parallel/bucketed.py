@@ -1,9 +1,9 @@
-"""BucketedDDP: as NaiveDDP, with a few large messages instead of many small ones. The third rung.
+"""BucketedDDP: NaiveDDP with a few large messages instead of many small ones. The third rung.
 
     backward ......................... | all-reduce bucket 0 | bucket 1 | bucket 2 | step
 
-A small message costs its latency, whatever is in it: 100 parameters cost 100 latencies, four
-buckets cost four. Still nothing computes while they travel: see overlapped.py.
+The time of a small message is its latency, whatever its size: 100 parameters cost 100 latencies,
+four buckets cost four. Ranks are idle while buckets travel; overlapped.py mends that.
 
 A bucket holds the gradients of many parameters in one flat tensor:
 
@@ -11,12 +11,12 @@ A bucket holds the gradients of many parameters in one flat tensor:
     backward finishes them          w4 w3 w2 w1 w0
     buckets                         [w4 w3] [w2 w1 w0]       the first is full first
 
-A gradient is a view into its bucket: what is summed there is summed in `parameter.grad`, without a
-copy. It has the strides of its parameter, channels_last for example, as autograd's own gradients
-have: an optimizer goes through both in one order.
+A gradient is a view into its bucket: summing the bucket sums `parameter.grad`, without a copy. The
+view has the strides of its parameter (channels_last, for example), like autograd's own gradients,
+so that an optimizer reads both in the same memory order.
 
-The order of use is not known before a step. Mostly it is that of `module.parameters()`, the order
-in which modules are made. The first bucket is small, so that the network has work early.
+The order of use is not known before the first step. In most models it is the order of
+`module.parameters()`. The first bucket is small, so that the network starts early.
 
 Layout: as NaiveDDP, and gradients are views into the buckets.
 Wire: 2(n-1)/n of the gradients' bytes per rank, in one all-reduce per bucket.
@@ -52,7 +52,7 @@ _SIZES = "bytes from 1; 25 * 2**20 is usual, and 1 gives every parameter a bucke
 class Bucket:
     """Gradients of some parameters of one dtype, one after the other in `flat`.
 
-    Each as it lies in memory: its elements in the order of its parameter's.
+    The elements of each gradient are in the memory order of its parameter.
     """
 
     number: int
@@ -65,12 +65,12 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """Name of the bucket for people."""
-        ends = dict.fromkeys((self.names[0], self.names[-1]))  # one name, where it has one
+        """The bucket's name in journals and messages."""
+        ends = dict.fromkeys((self.names[0], self.names[-1]))  # equal if it has one parameter
         return f"bucket {self.number}: {' to '.join(ends)}"
 
     def take(self, index: int, scale: float) -> None:
-        """Move the gradient of one parameter into the bucket, times `scale`; none counts as 0.
+        """Move a parameter's gradient, times `scale`, into the bucket; a missing one counts as 0.
 
         TypeError for a sparse gradient, and for one that has a graph of its own.
         """
@@ -80,7 +80,7 @@ class Bucket:
         if gradient is None:
             view.zero_()
         elif gradient.data_ptr() == view.data_ptr():
-            view.mul_(scale)  # it was left there, and backward has added to it
+            view.mul_(scale)  # already a view: backward has added to it in place
         else:
             torch.mul(gradient, scale, out=view)
         # A PartOfGradient stays one, in the bucket too.
@@ -103,7 +103,7 @@ class BucketedDDP(Replica):
         broadcast_buffers: bool = True,
     ) -> None:
         """bucket_bytes: see `make_buckets`. See `Replica` for the other arguments."""
-        # First, so that what is refused is refused before anything is sent.
+        # Bad arguments are refused before anything is sent.
         reduction = reduction_of(all_reduce)
         buckets = make_buckets(trainable_parameters(module), bucket_bytes)
         reductions = [reduction.of(bucket) for bucket in buckets]
@@ -114,9 +114,10 @@ class BucketedDDP(Replica):
     def reduce_gradients(self) -> None:
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
-        Wire: one all-reduce per bucket; the next starts while one is under way.
-        Raises RuntimeError when a trained parameter has no gradient, and when parameters were
-        added, frozen or unfrozen since the module was wrapped; before anything is sent.
+        Wire: one all-reduce per bucket; all are in flight together.
+        Before anything is sent, it raises RuntimeError if a trained parameter has no gradient, or
+        if parameters were added, frozen, unfrozen, converted or moved since the module was wrapped,
+        and TypeError for a sparse gradient.
         """
         require_as_wrapped(self.module, self._as_wrapped)
         gradients_of(self)
@@ -139,7 +140,7 @@ def make_buckets(
 ) -> list[Bucket]:
     """Cut the parameters, last first, into buckets of one dtype and device each.
 
-    A bucket is closed by the parameter with which it reaches its size, as torch's are. Memory: all
+    As in torch, the parameter with which a bucket reaches its size is the bucket's last. Memory: all
     gradients once. TypeError and ValueError for a size that is no whole number from 1.
     """
     cuts = cut(parameters, bucket_bytes)
@@ -171,7 +172,7 @@ def bucket_in(flat: Tensor, number: int, members: Mapping[str, nn.Parameter]) ->
 
 
 def shaped(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Views of `flat`, (sum of numels,), in the shapes and strides of the parameters."""
+    """Return views of `flat`, (sum of numels,), with the shapes and strides of the parameters."""
     parts = flat.split([parameter.numel() for parameter in parameters])
     return tuple(map(shaped_like, parts, parameters))
 

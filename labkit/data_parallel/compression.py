@@ -1,33 +1,34 @@
-"""Gradients made smaller before they travel: plug-ins of DDP.
+"""Gradient compression for DDP: OneBit, TopK and PowerSGD.
 
     model = DDP(module, world, TopK(0.01))
 
-Error feedback: what compression leaves out now is sent later.
+Error feedback: each rank keeps the part of its gradient that compression left out, the residual,
+and adds it to the next gradient.
 
-    step t, on each rank    c = g + e          the gradient, and what is still owed: the residual
-                            send part of c
-                            e = c - what was sent
+    step t, on each rank    c = g + e          the gradient plus the residual
+                            send a compressed form of c
+                            e = c - the form that was sent
 
-Summed over the steps, the applied updates are the sum of all gradients, less the residuals at the
-end. So small entries of a gradient arrive late and do arrive. Without feedback they never would.
-The theory is one of SGD. Adam divides by a running size of gradients that it now sees in lumps;
-1-bit Adam (arXiv:2102.02888) first lets that settle without compression. A residual has the scale
-of the loss that it came from: under dynamic loss scaling it is paid back at another one.
+Summed over the steps, the applied updates are the sum of all gradients minus the last residuals. So
+small entries of a gradient arrive late; without feedback they would never arrive. The theory holds
+for SGD. Adam divides by a running average of squared gradients, which compression distorts; 1-bit
+Adam (arXiv:2102.02888) first trains without compression until that average is stable. A residual
+has the loss scale of its step: under dynamic loss scaling it is added at a different scale.
 
 OneBit: the sign of each entry, and one number for the size of all of a parameter's.
 
     0.1 -3.0  0.2  0.7   ->   + - + +  and 1.0, their mean magnitude   ->   1 -1 1 1
 
-Eight signs are one byte. Signs cannot be summed on the way, so they are gathered.
+Eight signs are one byte. A reduction cannot sum signs on the way, so they are all-gathered.
 Wire: every rank sends (n-1) (numel / 8 + itemsize per parameter) bytes round the ring. For float32
-that is an all-reduce's 2(n-1)/n 4 numel divided by 64/n: 32 times less on 2 ranks, 8 times on 8.
+that is 64/n times less than an all-reduce: 32 times on 2 ranks, 8 times on 8.
 
-TopK: of each bucket only the largest entries travel, with their places.
+TopK: only the largest entries of each bucket are sent, with their indices.
 
     rank 0   0.1 -3.0  0.2  0.9     k = 1: (1, -3.0)  -+
     rank 1   2.0  0.1 -0.3  0.4     k = 1: (0,  2.0)  -+- all-gather ->  2.0 -3.0  0  0
 
-The largest places differ by rank, so this too is an all-gather, whose bytes grow with the ranks.
+The indices differ by rank, so this too is an all-gather, whose bytes grow with the ranks.
 Wire: every rank sends (n-1) k (8 + itemsize) bytes round the ring, k = ratio times the numel.
 An all-reduce sends 2(n-1)/n numel itemsize: with float32 top-k sends less below ratio = 2/(3n).
 
@@ -38,11 +39,12 @@ PowerSGD: a gradient matrix as a product of two thin ones, which can be summed.
     P = sum over ranks of M Q,   orthonormal columns      one all-reduce of a r
     Q = sum over ranks of M' P                            one all-reduce of b r
 
-One step of power iteration towards the r largest singular vectors; Q is kept for the next step, in
-which gradients are not much different. M Q is linear in M, so the all-reduces sum, and the bytes do
-not grow with the ranks. (torch's hook sends the first thousand steps whole, since gradients change
-too fast at first for the guess to follow.)
-Wire: two all-reduces per bucket, of all P and all Q. Vectors such as biases go with the P, whole.
+This is one step of power iteration towards the r largest singular vectors. The next step starts
+with this Q, because gradients change little between steps. M Q is linear in M, so all-reduces can
+sum it, and the bytes do not grow with the ranks. torch's hook sends the gradients of the first
+thousand steps uncompressed, because they change too fast at first.
+Wire: two all-reduces per bucket, one of all P and one of all Q. Vectors such as biases are sent
+uncompressed with the P.
 
 Papers: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et al.,
 "Error feedback fixes SignSGD", arXiv:1901.09847; Aji and Heafield, "Sparse communication for
@@ -68,16 +70,16 @@ __all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]
 
 
 class Compressor(Reduction):
-    """A way to make gradients small, for any number of buckets.
+    """A method of compression, for any number of buckets.
 
-    It blocks: the all-gather of one bucket ends before backward continues. In the background,
+    It blocks: backward waits for the exchange of each bucket. In the background,
     DDP(module, world, InBackground(TopK(0.01), world)), backward goes on meanwhile.
     """
 
     remembers_buckets = True
 
     def __init__(self, *, error_feedback: bool = True) -> None:
-        """error_feedback: False throws away what is left out, to see what that does."""
+        """error_feedback: False drops the residual, to show its effect on training."""
         self.error_feedback = error_feedback
 
     def of(self, bucket: Bucket) -> "Exchange":
@@ -85,7 +87,7 @@ class Compressor(Reduction):
         return Exchange(self, bucket, torch.zeros_like(bucket.flat))
 
     def start(self, x: Tensor, group: Group) -> Handle:
-        """TypeError: see `of`."""
+        """Raise TypeError: a compressor works on buckets. See `of`."""
         raise TypeError(
             f"{type(self).__name__} works on buckets, and there are none here; wrap the module in "
             "BucketedDDP or DDP"
@@ -93,26 +95,26 @@ class Compressor(Reduction):
 
     @abstractmethod
     def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
-        """Send a small form of `x`, (numel,): the sum of all ranks' forms, and this rank's own.
+        """Send a compressed form of `x`, (numel,); return the sum of all ranks' forms, and its own.
 
-        The second is what x counts for in the sum: the difference is owed.
+        The second tensor is this rank's contribution to the sum: x minus it is the residual.
         """
 
 
 class Exchange(Reduction):
-    """The all-reduce of one bucket. `owed`: this rank's residual, (numel,)."""
+    """The compressed all-reduce of one bucket. `owed`: this rank's residual, (numel,)."""
 
     def __init__(self, compressor: Compressor, bucket: Bucket, owed: Tensor) -> None:
         """Made by `Compressor.of`."""
         self._compressor, self._bucket, self.owed = compressor, bucket, owed
 
     def start(self, x: Tensor, group: Group) -> Handle:
-        """Replace `x` by something near its sum over the ranks, the same on every rank."""
+        """Replace `x` by an approximation of its sum over the ranks, the same on every rank."""
         x.add_(self.owed)
         total, own = self._compressor.exchange(x, self._bucket, group)
         if self._compressor.error_feedback:
-            # An overflow is everyone's, as the sum is: the step will be skipped, and what was owed
-            # before it still is. Chosen by `where`: on a GPU an `if` would make the host wait.
+            # All ranks have the same sum, so all see an overflow and skip the step: the residual
+            # stays. `where` instead of `if`, for which the host would wait for the GPU.
             is_sum = torch.isfinite(total).all()
             self.owed = torch.where(is_sum, x - own, self.owed)
         return Done(x.copy_(total))
@@ -141,7 +143,7 @@ def _each_for(numels: list[int], scale: Tensor) -> Tensor:
 
 
 def _signed(signs: Tensor, like: Tensor) -> Tensor:
-    """Return 1 where a bit is set, and -1 elsewhere, as many as `like` has entries."""
+    """Return a tensor like `like`: 1 where a bit is set, -1 elsewhere."""
     return unpacked(signs, like.numel()).to(like.dtype) * 2 - 1
 
 
@@ -173,8 +175,8 @@ class TopK(Compressor):
         all_values = group.all_gather(x[places])
         own = torch.zeros_like(x).scatter_(0, places, x[places])
         total = torch.zeros_like(x)
-        # Rank by rank: within one no place comes twice, so the order of adding is fixed, and with
-        # it the bits, on GPUs too.
+        # Rank by rank: no index occurs twice within one rank's, so the order of additions is fixed
+        # and the result is bit-equal on all ranks, also on GPUs.
         for of_rank, values in zip(all_places.split(k), all_values.split(k), strict=True):
             total[of_rank] += values
         return total, own
@@ -185,10 +187,10 @@ def _places(like: Tensor) -> Tensor:
 
 
 class PowerSGD(Compressor):
-    """Send matrices of rank `rank` instead of gradients.
+    """Send the factors of a matrix of rank `rank` instead of each gradient.
 
-    A gradient of more than two dims counts as (first, product of the others). One that would not
-    get smaller is sent whole.
+    A gradient of more than two dims is reshaped to (first, product of the others). A gradient whose
+    factors would not be smaller is sent uncompressed.
     """
 
     def __init__(self, rank: int = 2, *, error_feedback: bool = True) -> None:
@@ -218,33 +220,33 @@ class PowerSGD(Compressor):
         for summed, share in zip(*views, strict=True):
             if self._is_large(summed):
                 summed.copy_(next(products).view(summed.shape))
-                share.copy_(summed / group.size)  # an nth each; of what is whole, a rank's own
+                share.copy_(summed / group.size)  # P is of all ranks: each counts for an nth
             else:
                 summed.copy_(summed_whole[: summed.numel()].view(summed.shape))
                 summed_whole = summed_whole[summed.numel() :]
         return total, own
 
     def _is_large(self, gradient: Tensor) -> bool:
-        """Return whether P and Q together are smaller."""
+        """Return whether P and Q together are smaller than the gradient."""
         if gradient.dim() < 2 or not gradient.numel():
             return False
         rows, columns = len(gradient), gradient.numel() // len(gradient)
         return (rows + columns) * self.rank < rows * columns
 
     def _first_guess(self, matrix: Tensor) -> Tensor:
-        """Return the same on every rank."""
+        """Return a random Q, the same on every rank."""
         generator = torch.Generator().manual_seed(matrix.shape[0] * 8191 + matrix.shape[1])
         guess = torch.randn(matrix.shape[1], self.rank, generator=generator, device="cpu")
         return guess.to(matrix)
 
 
 def _next_guess(right: Tensor, guess: Tensor) -> Tensor:
-    """Return `right`, unless it has an overflow or only zeros. The host need not know which."""
+    """Return `right`, or `guess` if `right` has an overflow or only zeros, without a host sync."""
     return torch.where(torch.isfinite(right).all() & right.any(), right, guess)
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """Make columns orthonormal, in float32 at least: QR is not made for half precision."""
+    """Make columns orthonormal, in float32 at least: torch has no QR in half precision."""
     wide = columns.to(torch.promote_types(columns.dtype, torch.float32))
     return torch.linalg.qr(wide)[0].to(columns.dtype)
 

@@ -5,11 +5,17 @@
     labkit.solution("ring_all_reduce")   after a pass, or on confirmation
     labkit.reset("ring_all_reduce")      the stub again; the learner's file is kept
 
-Read in this order: grader.py, what a grader is made of, with one of labkit/course/*/exercises;
-engine.py, from a name to a verdict; submission.py reads the code, harness.py runs it on each rank,
-observed.py is what was seen there; findings.py looks for the first thing that is wrong, with
-unfinished.py and differences.py; verdict.py says it. watched.py is the group that code under test
-gets. catalog.py finds exercises, stubs.py and workspace.py are about files, hints.py about the
-learner. graded_schedules.py has what exercises about schedules share; puzzles/ is another kind of
-exercise.
+Read the files in this order:
+
+    grader.py             the parts of a grader; read one of labkit/course/*/exercises with it
+    engine.py             from the name of an exercise to its verdict
+    submission.py         reads the learner's code
+    harness.py            calls it on each rank, with the group of watched.py
+    observed.py           the record of what every rank did
+    findings.py           finds the first mistake, with unfinished.py and differences.py
+    verdict.py            shows it to the learner
+
+catalog.py finds the exercises. stubs.py and workspace.py handle the learner's files, hints.py hints
+and solutions. graded_schedules.py is shared by the exercises about pipeline schedules. puzzles/ has
+another kind of exercise.
 """

@@ -1,4 +1,4 @@
-"""Find what is taught by the folders of labkit/course, and import none of it before it is used.
+"""Find subjects and exercises by the folders of labkit/course; import each when it is used.
 
 load_subjects()["zero"]                  order, title, topics, and the names of its exercises
 load_catalog()["zero1_step"]             an exercise: title, hints, what to say after a pass
@@ -22,11 +22,11 @@ NUM_HINTS = 3
 
 
 class UnknownExercise(UserError, LookupError):
-    """No exercise has that name. The message says the closest; without one, all that there are."""
+    """No exercise has that name. The message lists the closest name, or all names."""
 
 
 class CatalogError(UserError, ValueError):
-    """A TOML file of labkit/course is not what it should be."""
+    """A TOML file of labkit/course cannot be read, or its entries are not the expected ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ class Subject:
     """A folder of labkit/course, as its subject.toml describes it."""
 
     name: str
-    """The folder's."""
+    """The folder's name."""
     title: str
     order: int
     exercises: tuple[str, ...]
     """Names, in reading order."""
     topics: tuple[dict[str, Any], ...]
-    """Its topics in interviews: see labkit.interview.cards.Topic."""
+    """The subject's topics in interviews: see labkit.interview.cards.Topic."""
 
     @property
     def folder(self) -> Path:
-        """Where all of it lies."""
+        """The subject's folder."""
         return COURSE / self.name
 
 
@@ -67,17 +67,17 @@ class Exercise:
 
 
 def load_subjects() -> dict[str, Subject]:
-    """Every subject by its folder's name, in reading order. Raises CatalogError."""
+    """Return every subject by its folder's name, in reading order. Raises CatalogError."""
     return _subjects(COURSE)
 
 
 def load_catalog() -> dict[str, Exercise]:
-    """Every exercise by name, in reading order. Raises CatalogError."""
+    """Return every exercise by name, in reading order. Raises CatalogError."""
     return _exercises(COURSE)
 
 
 def get_exercise(name: str) -> Exercise:
-    """The exercise called `name`. Raises UnknownExercise, with the closest name, or with all."""
+    """Return the exercise called `name`. Raises UnknownExercise."""
     catalog = load_catalog()
     if name in catalog:
         return catalog[name]
@@ -120,7 +120,7 @@ def _exercises(course: Path) -> dict[str, Exercise]:
 
 
 def _entries(path: Path, of: type, *given: str) -> dict[str, Any]:
-    """The entries of a TOML file, which has all fields `of` a class but those `given` otherwise."""
+    """Read a TOML file whose keys are the fields of the class `of`, except those in `given`."""
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The difference of a result from the right one, in words."""
+"""Describe how a result differs from the right one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from labkit.grade.observed import pairs
 
 
 def form_of(got: Any, right: Any) -> tuple[str, str]:
-    """(name, why) of a result that is not the right one, by its form; `wrong values` at last."""
+    """Return (name, why) for a wrong result: another form, or `wrong values` if the form is right.
+    """
     forms = (_other_form(*place) for place in pairs(got, right))
     return next((form for form in forms if form), _WRONG_VALUES)
 
 
 def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
-    """(name, why) of one place of a result; None where the form is the right one."""
+    """Return (name, why) for one place of a result; None if its form is right."""
     what = f"the result at {path}" if path else "the result"
     if got is None and right is not None and not path:
         return "returns nothing", "the function ends without a return, so its value is None"
@@ -48,7 +49,7 @@ def _other_form(path: str, got: Any, right: Any) -> tuple[str, str] | None:
 
 
 def _in_order(keys: Iterable[Any]) -> str:
-    """Keys as they are written in Python, sorted where they have an order."""
+    """Return keys as Python writes them, sorted if they can be compared."""
     try:
         keys = sorted(keys)
     except TypeError:
@@ -56,7 +57,7 @@ def _in_order(keys: Iterable[Any]) -> str:
     return cut(", ".join(map(repr, keys)))
 
 
-_TO_NUMBER = ". float(x) makes a plain number of a tensor of one, or of a Fraction"
+_TO_NUMBER = ". float(x) converts a tensor with one element, or a Fraction, to a plain number"
 _WRONG_VALUES = (
     "wrong values",
     "the result is not the right one, and no usual mistake explains it",
@@ -72,8 +73,8 @@ def _kind(value: Any) -> str:
 def common_factor(results: Iterable[tuple[Any, Any]]) -> float | None:
     """Return the factor from every right number to the one that was got, within 1%.
 
-    results: (got, right). None where there is no such number, where anything else differs, or where
-    there are no two different numbers, which tell a factor from chance.
+    results: (got, right). Return None if there is no such factor, or if anything else differs. Also
+    None if fewer than two different numbers are known: the factor could be chance.
     """
     numbers = {each for got, right in results for each in _numbers(got, right) if each != (0, 0)}
     if len({right for _, right in numbers}) < 2 or not all(right for _, right in numbers):
@@ -85,7 +86,7 @@ def common_factor(results: Iterable[tuple[Any, Any]]) -> float | None:
 
 
 def _numbers(got: Any, right: Any) -> Iterator[tuple[float, float]]:
-    """The numbers of two results, place by place; (nan, 1) where something else differs."""
+    """Yield the numbers of two results, place by place; (nan, 1) where something else differs."""
     for path, one, other in pairs(got, right):
         if _other_form(path, one, other):
             yield math.nan, 1.0
@@ -98,8 +99,8 @@ def _numbers(got: Any, right: Any) -> Iterator[tuple[float, float]]:
 
 
 def difference(got: Any, right: Any) -> str:
-    """`got 3, expected 5`; inside of lists, dicts and tensors the first place that differs."""
-    for steps in (_MANY_STEPS, 8):  # first what is no rounding, by whatever grader
+    """Return `got 3, expected 5`, for the first place in lists, dicts and tensors that differs."""
+    for steps in (_MANY_STEPS, 8):  # a difference that no grader's tolerance allows comes first
         for place in pairs(got, right):
             if not close(*place[1:], steps=steps):
                 return _described(*place)
@@ -126,7 +127,7 @@ _MANY_STEPS = 2**16
 
 
 def shown(value: Any) -> str:
-    """A value as people read it: 1,048,576; long ones are cut."""
+    """Return a value as text for people: 1,048,576; long texts are cut."""
     if isinstance(value, torch.Tensor):
         if value.numel() == 1:
             return shown(value.item())
@@ -142,5 +143,5 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """A text of 100 characters at most; a longer one ends with three dots."""
+    """Cut a text to 100 characters, of which the last three are dots."""
     return text if len(text) <= 100 else f"{text[:97]}..."

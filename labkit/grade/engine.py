@@ -1,9 +1,11 @@
-"""check: one exercise, one verdict. Notebook, terminal and pytest all come here.
+"""Grade one exercise with `check`. Notebooks, the terminal and pytest all call it.
 
-read the code (submission.py)  ->  launch it on its cases, world size by world size
-(harness.py, on each rank)     ->  Observed, case by case (observed.py)
-what is wrong? (findings.py)   ->  launch the programs of the exercise's mistakes on these cases
-whose results are the same?    ->  a Verdict (verdict.py)
+1. submission.py reads the learner's code.
+2. harness.py calls it on every rank and every case, one launch for each world size.
+3. observed.py has the record: one Observed for each case.
+4. findings.py looks for the first case that is wrong. It launches the exercise's known mistakes on
+   the same cases: the mistake with the same wrong results is the learner's.
+5. verdict.py shows the finding.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from labkit.grade.verdict import Finding, Outcome, Verdict
 from labkit.grade.workspace import Workspace, find_learners_workspace, find_workspace
 from labkit.launch import launch
 from labkit.launch.errors import RunError
-from labkit.progress import practice as practised
+from labkit.progress import practice
 
 _MORE_PATIENCE = 4.0
 _STALL_S = 2.0
@@ -52,12 +54,12 @@ def check(
     submission: None for the learner's own exercises/<name>.py, or the path of another file, or a
     function, such as one written in a notebook cell.
     seed: repeats the inputs of an earlier check; without it they are new every time.
-    timeout_s: for each launch of the code; what takes longer counts as hung. If it is wrong, the
-    programs of mistakes have a minute of their own.
+    timeout_s: for each launch of the code; a launch that takes longer counts as hung. Launches of
+    the exercise's known mistakes have a minute instead.
 
-    Raises UnknownExercise, NothingToGrade (no such file), WorkspaceNotFound, and TypeError for a
-    function that cannot be sent to the ranks, each saying what to do, and ValueError for another
-    timeout; whatever is wrong with the code itself is in the verdict.
+    Raises UnknownExercise, NothingToGrade (no such file), WorkspaceNotFound, TypeError for a
+    function that cannot be sent to the ranks, and ValueError for a timeout that is no positive
+    number. A fault of the learner's code raises nothing: it is in the verdict.
     """
     workspace = workspace or find_workspace()
     exercise = get_exercise(name)
@@ -74,7 +76,7 @@ def check(
     next_name = (names[names.index(name) + 1 :] or [""])[0]
     verdict = Verdict(exercise, finding, shown, seed, call, next_name)
     if code.is_own:
-        practised.record_check(
+        practice.record_check(
             name,
             attempted=verdict.outcome is not Outcome.NOT_ATTEMPTED,
             passed=bool(verdict),
@@ -87,7 +89,7 @@ def check(
 def _graded(
     parts: tuple[Grader, ...], code: Submission, seed: int, timeout_s: float
 ) -> tuple[Finding | None, str]:
-    """The first mistake, or what a pass has shown. Part by part."""
+    """Grade the parts in order; return the first mistake, or the text of a pass."""
     shown = []
     for part in parts:
         unwritten = set(part.functions) & set(code.unwritten)
@@ -116,7 +118,7 @@ def _tried(part: Grader, num_cases: int) -> str:
 def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: float) -> Observation:
     """Launch the code on `n` ranks, on all cases of that world size.
 
-    A machine too busy to come to the code in time is given longer, once.
+    If the time ran out before the code was reached, launch it once more with a longer timeout.
     """
     cases = cases_of(grader, n, seed)
     if isinstance(grader, Questions):
@@ -127,8 +129,8 @@ def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: floa
         observation = _launched(grader, codes, cases, n, _MORE_PATIENCE * timeout_s)
 
     def mistaken(function: str) -> dict[Patch, list[Observed]]:
-        of_it = tuple(case for case in cases if case.function == function)
-        return observe_mistakes(grader, code.solution, of_it, n)
+        cases_of_function = tuple(case for case in cases if case.function == function)
+        return observe_mistakes(grader, code.solution, cases_of_function, n)
 
     return dataclasses.replace(observation, mistaken=mistaken)
 
@@ -136,10 +138,10 @@ def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: floa
 def observe_mistakes(
     grader: Grader, solution: str, cases: tuple[Case, ...], n: int
 ) -> dict[Patch, list[Observed]]:
-    """Return what the mistakes that have no predicate do with these cases, by patch.
+    """Run the mistakes that have no predicate on these cases; return the results by patch.
 
-    Of several ranks it takes one more launch for each program that does not end on all cases; it is
-    not asked again. Patches that do not fit are left out: the solution is not there, or was edited.
+    On several ranks a program that fails ends the launch. The next launch begins with the program
+    after it. Patches that do not fit the solution's text (missing or edited) are left out.
     """
     programs: dict[Patch, Code] = {}
     for patch in (p for m in grader.mistakes if m.predicate is None for p in m.patches):
@@ -161,7 +163,7 @@ def observe_mistakes(
 
 
 def cases_of(grader: Grader, n: int, seed: int) -> list[Case]:
-    """All cases of a world size."""
+    """Return all cases of a world size. The same seed gives the same inputs."""
     draw = Draw(n, random.Random(f"{seed}/{n}"))
     if isinstance(grader, Questions):
         return list(grader.cases(draw))
@@ -219,7 +221,7 @@ def _launched(
 
 
 def _from_journal(timeline: Timeline, region: str) -> list[Event]:
-    """The operations of a case that a rank did not return from."""
+    """Return the operations of a case in which a rank did not return, from the run's journal."""
     began_s = [each.start_s for each in timeline.regions if each.name == region]
     return [
         Event(
@@ -236,7 +238,7 @@ def _from_journal(timeline: Timeline, region: str) -> list[Event]:
 
 
 def _records(path: Path, num_cases: int) -> list[RankSeen]:
-    """Return what a rank left of each case; nothing of those that it did not come to the end of."""
+    """Read a rank's record of each case; an empty one for each case that it did not finish."""
     seen: list[RankSeen] = []
     ends = FileNotFoundError, EOFError, pickle.UnpicklingError
     with contextlib.suppress(*ends), path.open("rb") as file:

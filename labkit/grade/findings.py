@@ -1,9 +1,10 @@
 """Find the first thing that is wrong with what was observed in a launch.
 
-The first case that went wrong decides what is looked for: a broken rule, a case that did not end
-(crash or hang), or a wrong result. Then come the exercise's named mistakes, then what any exercise
-can get wrong. Where all results are right, named mistakes over the budget, then the budget.
-unfinished.py says how a case ended too early, differences.py how a result differs.
+The first case that went wrong decides the kind of mistake: a broken rule, a case that did not end
+(crash or hang), or a wrong result. The exercise's named mistakes are tried first, then those that
+any exercise can have. If all results are right, the costs are checked: named mistakes over the
+budget, then the budget itself. unfinished.py explains a case that did not end, differences.py how a
+result differs.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _PRINTED_LINES = 10
 
 
 def first(grader: Grader, observation: Observation) -> Finding | None:
-    """The mistake to show; None where all is right and within the budget."""
+    """Return the mistake to show; None if all results are right and within the budget."""
     found = _first(grader, observation)
     return dataclasses.replace(found[0], printed=_printed(found[1])) if found else None
 
 
 def _printed(observed: Observed) -> str:
-    """The end of what the ranks printed during a case."""
+    """Return the last lines that each rank printed during a case."""
     return "\n".join(
         f"[rank {rank}] {line}" if observed.n > 1 else line
         for rank, seen in enumerate(observed.ranks)
@@ -41,7 +42,7 @@ def _printed(observed: Observed) -> str:
 
 
 def _first(grader: Grader, observation: Observation) -> tuple[Finding, Observed] | None:
-    """The mistake, and the case that shows it."""
+    """Return the mistake, and the case that shows it."""
     failure = observation.failure
     for observed in observation.cases:
         for rank, seen in enumerate(observed.ranks):
@@ -63,7 +64,7 @@ def _fault(grader: Grader, observed: Observed) -> bool:
 
 
 def _wrong(grader: Grader, observation: Observation) -> tuple[Finding, Observed]:
-    """At least one case has a wrong result, or changes what it must not change."""
+    """Return the finding where a case has a wrong result, or a side effect that is not allowed."""
     wrong, asked = _wrong_cases(grader, observation)
     if wrong[0].wrong_ranks:  # mistakes are recognised by their results
         mistaken = observation.mistaken(wrong[0].case.function)
@@ -119,9 +120,9 @@ def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
 
 
 def _reads_early(observed: Observed) -> bool:
-    """Return whether NaN of a buffer under way came into a result."""
-    is_under_way = any(e.is_pending for r in observed.ranks for e in r.events)
-    return is_under_way and any(
+    """Return whether a result has NaN from a buffer whose operation was not complete."""
+    has_pending = any(e.is_pending for r in observed.ranks for e in r.events)
+    return has_pending and any(
         _has_nan(observed.ranks[rank].output) and not _has_nan(observed.right[rank])
         for rank in observed.wrong_ranks
     )
@@ -149,14 +150,13 @@ def _is_nearly_right(observed: Observed) -> bool:
 
 
 def _wrong_cases(grader: Grader, observation: Observation) -> tuple[list[Observed], list[Observed]]:
-    """The cases that went wrong, and all that were finished, of the function to talk about."""
+    """Return the wrong cases of the first function that goes wrong, and all its finished cases."""
     finished = [observed for observed in observation.cases if observed.returned]
     wrong = [observed for observed in finished if _fault(grader, observed)]
-    # With several functions, the first that goes wrong is the one to talk about.
     function = wrong[0].case.function
     wrong = [observed for observed in wrong if observed.case.function == function]
     return (
-        # Side effects of a case with a right result are looked at where nothing else is wrong.
+        # A side effect matters only if every result is right.
         [observed for observed in wrong if observed.wrong_ranks] or wrong,
         [observed for observed in finished if observed.case.function == function],
     )
@@ -169,10 +169,11 @@ def named(
     asked: Sequence[Observed],
     mistaken: Mapping[Patch, Sequence[Observed]],
 ) -> tuple[Mistake | None, Observed]:
-    """The mistake that holds in most of `cases`, the first of several, and the first such case.
+    """Return the mistake that holds in most of `cases`, and the first case in which it holds.
 
-    One that holds in less than half of the cases with wrong results explains too little.
-    asked: all cases of the function, right ones too. mistaken: what the programs of mistakes do.
+    A mistake that holds in less than half of the cases with wrong results explains too little.
+    asked: all cases of the function, including right ones. mistaken: by patch, the results of the
+    programs of mistakes.
     """
     best, example = None, cases[0]
     most = 0 if outcome is Outcome.OVER_BUDGET else (len(cases) - 1) // 2, len(asked)
@@ -191,14 +192,15 @@ def held(
     asked: Sequence[Observed],
     mistaken: Mapping[Patch, Sequence[Observed]],
 ) -> tuple[Sequence[Observed], int]:
-    """The cases in which a mistake holds, and in how many of `asked` its program agrees."""
+    """Return the cases in which a mistake holds, and how many of `asked` its program agrees with.
+    """
     if mistake.predicate is not None:
         return [observed for observed in cases if _is_seen(mistake.predicate, observed)], len(asked)
     best: tuple[Sequence[Observed], int] = [], 0
     for patch in mistake.patches:
         theirs = {each.case: each for each in mistaken.get(patch, ()) if each.returned}
         agree = [each for each in asked if _agree(each, theirs.get(each.case))]
-        # Two wrong results: what is right in one program may be close to what is wrong in another.
+        # Both must be wrong: a right result may be close enough to a wrong one to count as equal.
         holds = [o for o in agree if o in cases and o.wrong_ranks and theirs[o.case].wrong_ranks]
         best = max(best, (holds, len(agree)), key=lambda found: (len(found[0]), found[1]))
     return best
@@ -232,7 +234,7 @@ def _finding(mistake: Mistake, grader: Grader, observed: Observed) -> Finding:
 
 
 def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
-    """Return side effects of a call with a right result: (name, why)."""
+    """Return (name, why) of a side effect of a call; None without one."""
     for rank, seen in enumerate(observed.ranks):
         given = observed.case.of_rank(rank)
         if grader.keeps_arguments:
@@ -259,14 +261,14 @@ def _side_effect(grader: Grader, observed: Observed) -> tuple[str, str] | None:
 
 
 def _unchanged(before: Any, after: Any) -> bool:
-    """Return whether an argument is what it was; values of other types are not looked at."""
+    """Return whether an argument has not changed; values of other types are not compared."""
     known = torch.Tensor | int | float | str | list | dict
     places = [(now, was) for _, now, was in pairs(after, before) if isinstance(was, known)]
     return all(close(now, was, steps=0) for now, was in places)
 
 
 def _got_and_expected(grader: Grader, observed: Observed) -> str:
-    """The first wrong result: where, got, expected."""
+    """Return the first wrong result as text: where, got, expected."""
     rank = (observed.wrong_ranks or [0])[0]
     where = observed.label if observed.n == 1 else f"{observed.label}: rank {rank}"
     if observed.case.function:
@@ -278,7 +280,7 @@ def _got_and_expected(grader: Grader, observed: Observed) -> str:
 
 
 def _over_budget(grader: Grader, cases: Sequence[Observed]) -> tuple[Finding, Observed] | None:
-    """All results are right; what they cost may not be."""
+    """Return the first case whose results are right but cost too much; None without one."""
     mistake, example = named(grader.mistakes, Outcome.OVER_BUDGET, cases, cases, {})
     if mistake is not None:
         return _finding(mistake, grader, example), example
@@ -294,7 +296,7 @@ def _over_budget(grader: Grader, cases: Sequence[Observed]) -> tuple[Finding, Ob
 
 
 def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
-    """The first limit that a rank exceeds: (rank, of what, in words)."""
+    """Return the first limit that a rank exceeds: (rank, resource, text); None if none does."""
     budget = grader.budget(observed)
     for rank, seen in enumerate(observed.ranks):
         sizes = [event.nbytes for event in observed.messages(rank)]
@@ -318,9 +320,9 @@ def _excess(grader: Grader, observed: Observed) -> tuple[int, str, str] | None:
 
 
 def _unfinished(grader: Grader, observed: Observed, failure: RunError) -> Finding:
-    """A case that did not end on every rank."""
+    """Return the finding for a case that did not end on every rank."""
     general = how_it_ended(failure, observed)
-    # Ranks that make different calls end in a mismatch or wait for ever, by chance.
+    # Timing decides whether ranks with different calls end in a mismatch or in a hang.
     outcome = Outcome.HUNG if isinstance(failure, Mismatch) else general.outcome
     mistake, _ = named(grader.mistakes, outcome, [observed], [observed], {})
     if mistake is None:

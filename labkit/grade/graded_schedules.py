@@ -1,10 +1,11 @@
-"""The common part of the exercises about pipeline schedules: rows read, checked and timed.
+"""Grade the exercises about pipeline schedules: read rows of cells, check them and time them.
 
 The function under test returns the row of one rank. The rows of all ranks together are a schedule:
 rows[rank] = ["F0", "F1", "B0", ...]. They are not compared with the solution's rows. A schedule is
 right if it is a valid training step, and if it takes no more time and memory than allowed.
 
-labkit.pipeline is imported inside functions: ranks that run code under test import this module too.
+labkit.pipeline is imported inside functions: ranks that run code under test import this module,
+and labkit.pipeline is closed to them.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _WHY = {
     "than ranks. Stages are numbered over the whole model.",
     "an operation twice": "Each microbatch passes through each stage once, forward and backward.",
     "holds too many activations": "Activations are held from a microbatch's forward to the end of "
-    "its backward. With fewer of them the step would take as long.",
+    "its backward. The step would take no longer with fewer of them.",
     "a larger bubble than needed": "Some rank waits for a result that could be there earlier. Look "
     "for the first dot that is not needed, and for what the next cell needs.",
 }
-# By words in what labkit.pipeline.validate says.
+# Names by words in the message of labkit.pipeline.validate.
 _NAMES = {
     "deadlock": "ranks wait for each other",
     "missing": "leaves an operation out",
@@ -61,13 +62,14 @@ _NAMES = {
 
 
 def pipeline(p: int, m: int, *virtual: int) -> Case:
-    """A case: p ranks, m microbatches and, where the function is given it, stages per rank."""
+    """Return a case: p ranks, m microbatches and, if the function takes it, stages per rank."""
     label = f"{p} rank{'s' * (p > 1)}, {m} microbatch{'es' * (m > 1)}"
     return Case(label + "".join(f", {v} stages on each" for v in virtual), p, m, *virtual)
 
 
 def drawn_pipelines(draw: Draw) -> list[Case]:
-    """Small first; one rank, one microbatch, fewer microbatches than ranks, and large ones."""
+    """Draw cases, a small one first: one rank, one microbatch, fewer microbatches than ranks, and
+    large ones."""
     rng, square = draw.rng, draw.rng.randrange(3, 6)
     sizes = [(rng.randrange(3, 5), rng.randrange(6, 9)), (2, rng.randrange(4, 7))]
     sizes += [(1, rng.randrange(2, 9)), (rng.randrange(3, 9), 1), (1, 1)]
@@ -78,7 +80,7 @@ def drawn_pipelines(draw: Draw) -> list[Case]:
 
 
 def all_rows(watch: Any, args: tuple[Any, ...]) -> Any:
-    """Ask for the row of each rank."""
+    """Call the function under test for each rank, and return the rows."""
     return [as_list(watch.function(rank, *args)) for rank in range(args[0])]
 
 
@@ -90,12 +92,16 @@ def as_list(row: Any) -> Any:
 
 
 def num_first_forwards(row: Sequence[str]) -> int:
-    """The number of forwards before the first other cell."""
+    """Return the number of forwards before the first other cell."""
     return len([*itertools.takewhile(lambda cell: str(cell).startswith("F"), row)])
 
 
 def starts_with(*counts: Callable[..., int]) -> Callable[[Observed], bool]:
-    """A predicate: rank r has count(r, p, m, ...) forwards before its first backward, or all."""
+    """Return a predicate: on every rank r, count(r, p, m, ...) forwards come before a backward.
+
+    The count is cut to the number of forwards that the rank has. With several `counts`, one of them
+    must fit all ranks.
+    """
 
     def seen(s: Observed) -> bool:
         p, m, virtual = (*s.args, 1)[:3]
@@ -113,20 +119,20 @@ class Rules:
     """The rules for schedules of one exercise."""
 
     time: Callable[..., float]
-    """time(cost, p, m, ...): the longest step allowed."""
+    """time(cost, p, m, ...) returns the longest time that a step may take."""
     memory: Callable[..., list[int]] | None = None
-    """memory(p, m, ...): by rank, the most activations that it may hold."""
+    """memory(p, m, ...) returns the most activations that each rank may hold."""
     kinds: str = "FB"
     costs: Sequence[Cost] = FORWARD_AND_BACKWARD
     all_forwards_first: bool = False
     names_stages: bool = False
 
     def grader(self, mistakes: Sequence[Mistake], **others: Any) -> Questions:
-        """The grader of a function that returns one rank's row. others: cases, shown."""
+        """Return the grader of a function that returns one rank's row. others: cases, shown."""
         nothing = Finding(Outcome.PASSED, "", "")
         return Questions(
             mistakes=mistakes,
-            right=lambda p, *others: [[] for _ in range(p)],  # only its form is looked at
+            right=lambda p, *others: [[] for _ in range(p)],  # only the number of rows is used
             same=lambda got, right, case: self.invalid(got, case.args) is None,
             call=all_rows,
             closed=("labkit.pipeline",),
@@ -147,16 +153,17 @@ class Rules:
         seen: Callable[[Observed], bool],
         hint: int = 2,
     ) -> Mistake:
-        """A mistake whose schedules are valid, and take too long or hold too much."""
+        """Return a mistake whose schedules are valid, but take too long or hold too much."""
         is_seen = lambda s: seen(s) and self.found(s) is not None  # noqa: E731
         return Mistake(name, why, made_by, over_budget=is_seen, hint=hint)
 
     def found(self, s: Observed) -> Finding | None:
-        """Return what is wrong with a schedule; None where it keeps to all rules."""
+        """Return the first mistake of a schedule; None if it follows all rules."""
         return self.invalid(s.y, s.args) or self.over(s.y, s.args)
 
     def invalid(self, rows: Any, args: tuple[int, ...]) -> Finding | None:
-        """Why rows are no training step: the first wrong cell, a missing one, or a deadlock."""
+        """Return the first wrong cell, missing cell or deadlock; None if this is a training step.
+        """
         from labkit.pipeline import ScheduleError, validate
         from labkit.pipeline.op import marked
 
@@ -173,7 +180,7 @@ class Rules:
         return Finding(Outcome.WRONG, name, _WHY[name], seen, 3, picture=picture)
 
     def _wrong_cell(self, rows: Any) -> tuple[str, str, dict[int, int]] | None:
-        """The first cell that this exercise does not have there: (name, what is seen, where)."""
+        """Return the first cell that this exercise does not allow there: (name, text, marks)."""
         stage = r"@(\d+)" if self.names_stages else r"(?:@(\d+))?"
         for rank, row in enumerate(rows):
             if not isinstance(row, list) or any(isinstance(cell, list | tuple) for cell in row):
@@ -195,7 +202,8 @@ class Rules:
         return None
 
     def over(self, rows: Rows, args: tuple[int, ...]) -> Finding | None:
-        """Return what a valid schedule has too much of: activations, then time."""
+        """Return the finding for a valid schedule that holds or takes too much; activations first.
+        """
         from labkit.pipeline import Costs, in_flight, simulate
 
         schedule = _schedule_of(rows, args)
@@ -220,7 +228,7 @@ class Rules:
 
 
 def _too_much(name: str, seen: str, timing: Any) -> Finding:
-    """A valid schedule over the budget, shown in time."""
+    """Return the finding for a valid schedule over the budget, with its picture in time."""
     from labkit.pipeline import in_time
 
     picture = in_time(timing, most=24)
@@ -228,7 +236,7 @@ def _too_much(name: str, seen: str, timing: Any) -> Finding:
 
 
 def _schedule_of(rows: Rows, args: tuple[int, ...]) -> Any:
-    """The rows as a Schedule of labkit.pipeline."""
+    """Return the rows as a Schedule of labkit.pipeline."""
     from labkit.pipeline import parse
 
     p, m, virtual = (*args, 1)[:3]

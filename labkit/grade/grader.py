@@ -5,10 +5,11 @@ A grader is data and small functions; engine.py does the grading. There are two 
     OnRanks     a function that is called on every rank, with a group as its last argument
     Questions   functions that calculate: they are called in one process, without a group
 
-An exercise with several functions may have a list of graders, for one after the other.
+An exercise with several functions may have a list of graders, one for each part.
 
-A mistake is a name, an explanation, the number of the hint that helps, and patches of the solution
-that make it. It is recognised by what these return, or by a predicate over what was observed.
+A mistake is a name, an explanation, the number of the hint that helps, and patches that put the
+mistake into the solution. The engine recognises it by the results of the patched solution, or by a
+predicate over the observed case.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ __all__ += ["Patch", "Questions", "close", "patch", "patches", "program", "withi
 
 @dataclass(frozen=True)
 class Patch:
-    """How a mistake is made: in the text of the solution, or as a program of its own."""
+    """A program with a mistake: replacements in the solution's text, or a whole text."""
 
     replacements: tuple[tuple[str, str], ...] = ()
     text: str = ""
 
     def applied_to(self, solution: str) -> str:
-        """The wrong program. Raises ValueError unless each text to replace stands there once."""
+        """Return the wrong program. Raises ValueError unless each text to replace occurs once."""
         if self.text:
             return self.text
         for old, new in self.replacements:
@@ -48,17 +49,17 @@ class Patch:
 
 
 def patch(*texts: str) -> Patch:
-    """patch(old, new, old, new, ...): each `old` stands exactly once in the text, in its turn."""
+    """patch(old, new, old, new, ...): replace in this order; each `old` must occur exactly once."""
     return Patch(tuple(zip(texts[::2], texts[1::2], strict=True)))
 
 
 def patches(old: str, *new: str) -> list[Patch]:
-    """One patch for each of the new texts."""
+    """Return one patch for each of the new texts."""
     return [patch(old, each) for each in new]
 
 
 def program(text: str) -> Patch:
-    """A whole short program, where the mistake needs another one than a patched solution."""
+    """Return a patch that replaces the solution by another program."""
     return Patch(text=text)
 
 
@@ -69,11 +70,12 @@ Predicate = Callable[[Observed], bool | str]
 class Mistake:
     """A mistake that learners make.
 
-    It holds in a case with a wrong result if a program of `made_by` returns the same on all ranks,
-    or, where there is a predicate, if that holds. Predicates are for what results do not tell, and
-    for a property that wrong results of many programs share. They may raise, on odd results: that
-    counts as no. The engine names the mistake that holds in most of the cases that went wrong; of
-    several, one with a predicate or whose program is right wherever the answer is, then the first.
+    It holds in a case with a wrong result if a program of `made_by` returns the same result on all
+    ranks. A mistake with a predicate holds where the predicate is true. Predicates are for mistakes
+    that results do not show, or that many different wrong results share. A predicate that raises,
+    on a result of another form, counts as false. The engine names the mistake that holds in most of
+    the wrong cases. If several do, it takes the one whose program agrees with the learner's in most
+    cases overall (a predicate counts as all), then the first in the list.
     """
 
     name: str
@@ -82,24 +84,24 @@ class Mistake:
     made_by: Patch | Sequence[Patch] = ()
     """How the mistake is made; several ways where the explanation is the same."""
     seen: Predicate | None = None
-    """Asked of cases with something wrong in them."""
+    """Evaluated in cases with a wrong result."""
     over_budget: Predicate | None = None
-    """Asked of cases with right results. It may say yes with a text that has the numbers."""
+    """Evaluated in cases with right results. It may return a text with the numbers for True."""
     hung: Predicate | None = None
-    """Asked of the case that did not end."""
+    """Evaluated in the case that did not end."""
     crashed: Predicate | None = None
-    """Asked of the case in which a rank raised an error."""
+    """Evaluated in the case in which a rank raised an error."""
     hint: int = 1
     """1: the concept, 2: the invariant, 3: the lines where it goes wrong."""
 
     @property
     def patches(self) -> Sequence[Patch]:
-        """All ways to make it."""
+        """The patches that make the mistake, as a sequence."""
         return (self.made_by,) if isinstance(self.made_by, Patch) else self.made_by
 
     @property
     def outcome(self) -> Outcome:
-        """How a check ends that finds it."""
+        """The outcome of a check that finds this mistake."""
         if self.over_budget:
             return Outcome.OVER_BUDGET
         if self.hung:
@@ -108,7 +110,7 @@ class Mistake:
 
     @property
     def predicate(self) -> Predicate | None:
-        """The one that it has; None where it is known by its results."""
+        """The mistake's predicate; None if it is recognised by its results."""
         return self.seen or self.over_budget or self.hung or self.crashed
 
 
@@ -136,18 +138,19 @@ class Budget:
 
 
 def directly(watch: Any, args: tuple[Any, ...]) -> Any:
-    """The usual way to call the code under test: the arguments, then the group if there is one."""
+    """Call the code under test with the arguments, then the group if there is one."""
     return watch.function(*args, *watch.groups)
 
 
 def close(
     got: Any, right: Any, case: Case | None = None, steps: float = 8, share: float = 0.0
 ) -> bool:
-    """Return whether a result is the right one: types and shapes, and values but for rounding.
+    """Return whether a result has the right types and shapes, and the right values up to rounding.
 
-    Tensors: same shape and dtype; floating-point numbers within `steps` times the dtype's epsilon,
-    all numbers within `share`, per unit of the largest number. Python's floats: within 1e-9 of the
-    right one. A list for a tuple will do.
+    Tensors must have the same shape and dtype. The tolerance of floating-point elements is `steps`
+    times the dtype's epsilon, or `share` if that is larger, times the largest number. Integer
+    elements must be equal unless there is a `share`. Python's floats may differ by a factor of
+    1e-9. A list counts as equal to a tuple.
     """
     return all(_is_close(a, b, steps, share) for _, a, b in pairs(got, right))
 
@@ -170,35 +173,35 @@ def _is_close(got: Any, right: Any, steps: float, share: float) -> bool:
     if type(right) in (int, float) and type(got) in (int, float):
         tolerance = 1e-9 * abs(right) if float in (type(got), type(right)) else 0
         return bool(got == right or abs(got - right) <= tolerance)
-    # Lists and dicts come here only with other lengths or keys.
+    # Lists and dicts get here only if their lengths or keys differ.
     is_comparable = type(got) is type(right) and not isinstance(right, list | tuple | dict)
     return is_comparable and bool(got == right)
 
 
 def within(steps: float) -> Callable[[Any, Any, Case], bool]:
-    """`close` with another tolerance, for results of long computations."""
+    """Return `close` with another tolerance, for results of long computations."""
     return lambda got, right, case: close(got, right, case, steps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Grader:
     functions: tuple[str, ...] = ()
-    """The form of the learner's code; by default one function called as the exercise."""
+    """Names of the functions that the learner writes; by default one, named like the exercise."""
     right: Callable[..., Any]
-    """The right result, from the arguments: a ByRank of results, or one that is right on all ranks.
-    It runs in the driver only. A case with `known` passes that too, as a keyword."""
+    """Computes the right result from the arguments: a ByRank, or one result for all ranks. It runs
+    in the driver only. A case with `known` passes that too, as a keyword."""
     mistakes: Sequence[Mistake]
     shown: str
-    """The text of a pass: `sums are exact, and no rank sent more than 2(n-1)/n of x`."""
+    """Text after a pass: `sums are exact, and no rank sent more than 2(n-1)/n of x`."""
     same: Callable[[Any, Any, Case], bool] = close
     """Returns True if a result is the right one: (got, right, case)."""
     call: Callable[[Any, tuple[Any, ...]], Any] = directly
-    """How the code under test is called on a rank, with a watched.Watch and the arguments; what it
-    returns is the result. Needed where modules are made on the rank, or several functions work
-    together. It lives in the grader's module."""
+    """Calls the code under test on a rank, with a watched.Watch and the arguments, and returns the
+    result. An exercise needs its own if modules are made on the rank, or if several functions work
+    together. It is defined in the grader's module."""
     budget: Callable[[Observed], Budget] = lambda observed: Budget()
     closed: tuple[str, ...] = ()
-    """Modules of labkit that have the answer: importing from them or calling them is refused."""
+    """Modules of labkit that contain the answer: code under test may not use them."""
     keeps_arguments: bool = True
     """True if a call must leave its arguments unchanged."""
     new_result: bool = True
@@ -208,12 +211,12 @@ class _Grader:
     describe: Callable[[Observed], str] | None = None
     """The wrong result in words, instead of `got 3, expected 5`."""
     unexplained: tuple[str, str] | None = None
-    """(name, why) of a wrong result that no mistake explains."""
+    """(name, why) for a wrong result that no mistake explains."""
     fault: Callable[[Observed], Finding | None] = lambda observed: None
-    """Further findings for a case that no mistake explains. With right results: what it costs
-    too much, beside the budget."""
+    """Returns a further finding for a case that no mistake explains. For right results: a cost that
+    the budget does not cover."""
     picture: Callable[[Observed], str] = lambda observed: ""
-    """Lines that show the wrong result, such as a schedule's grid."""
+    """Returns lines that show the wrong result, such as a schedule's grid."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,7 +227,7 @@ class OnRanks(_Grader):
     """Cases of a world size, simple ones first."""
     allowed: tuple[str, ...]
     """Operations of the group that the code may use."""
-    # 3 first: with 2 ranks the left and the right neighbour are the same, and mistakes cancel.
+    # 3 first: with 2 ranks the left and the right neighbour are the same, which hides mistakes.
     world_sizes: tuple[int, ...] = (3, 2, 4, 1)
 
 
@@ -233,7 +236,7 @@ class Questions(_Grader):
     """A grader of functions that calculate."""
 
     cases: Callable[[Draw], Iterable[Case]]
-    """Questions, simple ones first. With several functions each names its own."""
+    """Cases, simple ones first. If there are several functions, each case names its function."""
     allowed: tuple[str, ...] = ()
     world_sizes: tuple[int, ...] = (1,)
 
@@ -243,12 +246,12 @@ Grader = OnRanks | Questions
 
 @functools.cache
 def load_graders(name: str) -> tuple[Grader, ...]:
-    """The grader of the exercise `name`, or one for each of its parts."""
+    """Load the grader of the exercise `name`, or one for each of its parts."""
     graders = load_module(get_exercise(name).subject, "exercises", name).GRADER
     parts = graders if isinstance(graders, list) else [graders]
     return tuple(dataclasses.replace(part, functions=part.functions or (name,)) for part in parts)
 
 
 def functions_of(name: str) -> tuple[str, ...]:
-    """The functions that the learner writes."""
+    """Return the names of the functions that the learner writes."""
     return tuple(function for part in load_graders(name) for function in part.functions)

@@ -1,11 +1,11 @@
-"""The harness on each rank: call the code under test, and note what that does.
+"""Call the code under test on each rank, and record what it does.
 
     driver: cases by rank  ->  attempt_cases(world, job): load the code, then for each case
                                call it with a WatchedGroup and write a RankSeen into the folder
-    driver: reads them, and the journals of a run that did not end
+    driver: reads the records, and the journals of a run that did not end
 
-The expected results are in none of this. Records are written case by case, so those before a crash
-or a hang are there.
+The ranks never have the expected results. Each case is recorded when it ends, so a crash or a hang
+leaves the records of the cases before it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ _MOST_YIELDED = 100_000
 
 
 def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> None:
-    """Run on every rank: the code under test on all its cases. Raises what that code raises."""
+    """Run the code under test on all its cases; every rank calls this. Raises that code's error."""
     _close(job.closed)
     watch = Watch(world, job)
-    earlier: dict[int, Any] = {}  # by place; kept, so that no two results share one by chance
+    # Results by address. Kept alive, so that no later result gets the same memory by chance.
+    earlier: dict[int, Any] = {}
     with job.records(world.rank).open("wb") as records:
         for index, args in enumerate(cases):
             if job.codes[index] is not job.codes[index - 1]:
                 earlier.clear()
-            own = pickle.loads(payload.dumps(args))  # `args` stay what they were
+            own = pickle.loads(payload.dumps(args))  # a copy: the code may change its arguments
             watch.begin_case(index, own)
             if world.size > 1:
-                # No rank is in the next case while another is in this one: messages cannot mix.
+                # A barrier: messages of two cases cannot mix. No exercise sends three uint8.
                 with world.label(MEETING):
-                    world.all_reduce(torch.zeros(3, dtype=torch.uint8))  # which no exercise sends
+                    world.all_reduce(torch.zeros(3, dtype=torch.uint8))
             print(f"{MARK}{index}", flush=True)
-            # Under one label: calls in another order are the grader's to name, by their results.
+            # Under one label: the grader, not the mismatch detector, reports calls out of order.
             with world.region(f"{MARK}{index}"), world.label(UNDER_TEST):
                 seen, error = _attempt(watch, own, earlier)
             records.write(_pickled(seen))
@@ -54,10 +55,10 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
 
 
 MARK = "\x02case "
-"""With its number it begins a case in the output, and is its region in the journal."""
+"""Marker before each case: with the case's number, a line of the output and the journal's region."""
 UNDER_TEST = "the function under test"
 MEETING = "\x02between cases"
-"""The label of the operations with which ranks meet between two cases."""
+"""Label of the all-reduce that serves as a barrier between two cases."""
 
 
 def _attempt(
@@ -79,7 +80,7 @@ def _attempt(
         error = broken
         how, where = str(broken), broken.site
         seen.broke = Finding(Outcome.WRONG, broken.name, how, hint=3, where=where)
-    except SystemExit as end:  # which without a status is a good end to a launch
+    except SystemExit as end:  # a launch would take exit() for success
         error = RuntimeError(f"the code ends its process: exit({end.code})").with_traceback(
             end.__traceback__
         )
@@ -94,7 +95,7 @@ def _attempt(
 
 
 class Closed(types.ModuleType):
-    """Stands for a module that has the answer: whatever is looked up in it is refused."""
+    """Replace a module that contains the answer: looking up any name in it raises BrokenRule."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__path__", "__all__"):
@@ -108,7 +109,7 @@ class Closed(types.ModuleType):
 
 
 def _close(names: Sequence[str]) -> None:
-    """From now on, importing from these modules and calling them raises BrokenRule."""
+    """Make importing from these modules and calling them raise BrokenRule from now on."""
     inside = tuple(f"{name}." for name in names)
     for loaded in [each for each in sys.modules if each.startswith(inside)]:
         sys.modules[loaded] = Closed(loaded)
@@ -120,14 +121,14 @@ def _close(names: Sequence[str]) -> None:
 
 
 def _by_place(value: Any) -> dict[int, torch.Tensor]:
-    """All tensors that have elements, by the address of their memory."""
+    """Return all tensors that have elements, by the address of their memory."""
     return {x.untyped_storage().data_ptr(): x for x in tensors_in(value) if x.numel()}
 
 
 def _pickled(seen: RankSeen) -> bytes:
     try:
         return payload.dumps(seen)
-    except Exception:  # a lock, a generator, a module: no result that anyone could compare
+    except Exception:  # a lock, a generator, a module: nothing that can be compared
         seen.output = f"<{type(seen.output).__name__}>"
         seen.args = ()
         return payload.dumps(seen)

@@ -1,6 +1,6 @@
-"""hint, solution and reset: what a learner asks for between two checks. Each is remembered.
+"""hint, solution and reset: help for a learner between two checks. Each call is recorded.
 
-And where a learner is: the standing of each exercise, and the one to go on with.
+Also the learner's position in the course: the standing of each exercise, and the next one to do.
 """
 
 import html
@@ -35,7 +35,7 @@ class Note:
 
 
 def hint(name: str, number: int | None = None) -> Note:
-    """The next of the exercise's three hints, or hint `number` (1 to 3).
+    """Return the next of the exercise's three hints, or hint `number` (1 to 3).
 
     Raises UnknownExercise, and ValueError for a number that is not 1, 2 or 3.
     """
@@ -54,7 +54,7 @@ def hint(name: str, number: int | None = None) -> Note:
 
 
 def solution(name: str, *, confirm: bool = False, workspace: Workspace | None = None) -> Note:
-    """The solution, after a pass; before one, only with `confirm=True`, and that is remembered."""
+    """Return the solution. Before a pass it takes `confirm=True`, and the progress records it."""
     workspace = workspace or find_workspace()
     exercise = get_exercise(name)
     passed = has_passed(name)
@@ -71,7 +71,7 @@ def solution(name: str, *, confirm: bool = False, workspace: Workspace | None = 
 
 
 def reset(name: str, *, workspace: Workspace | None = None) -> Note:
-    """Put the stub back; your file is kept as exercises/backups/<name>-<number>.py.
+    """Restore the stub; your file is kept as exercises/backups/<name>-<number>.py.
 
     Raises UnknownExercise, and WorkspaceNotFound where there are no files of a learner.
     """
@@ -99,8 +99,8 @@ def has_passed(name: str) -> bool:
 
 
 def standings() -> dict[str, str]:
-    """Where the learner is with each exercise, by name, in the catalog's order: `passed`, the last
-    outcome, or `not attempted`."""
+    """Return each exercise's standing, in the catalog's order: `passed`, the outcome of the last
+    check, or `not attempted`."""
     events: dict[str, list[progress.Event]] = {name: [] for name in load_catalog()}
     for event in progress.events():
         if event.subject in events:
@@ -109,7 +109,7 @@ def standings() -> dict[str, str]:
 
 
 def _standing(events: list[progress.Event]) -> str:
-    """events: of one exercise, oldest first."""
+    """Return the standing that results from the events of one exercise, oldest first."""
     kinds = [(event.kind, event.detail.get("outcome")) for event in events]
     a_pass = ("check", Outcome.PASSED.value)
     if a_pass in kinds:
@@ -120,14 +120,14 @@ def _standing(events: list[progress.Event]) -> str:
 
 
 def is_passed(standing: str) -> bool:
-    """Return whether a standing, as in `labkit list`, is that of an exercise that was passed."""
+    """Return whether a standing, as `labkit list` shows it, says that the exercise was passed."""
     return standing.startswith(Outcome.PASSED.value)
 
 
 def where_to_go_on() -> str:
-    """The exercise that was checked last; once that is passed, the next open one.
+    """Return the exercise that was checked last; if it is passed, the next open one.
 
-    A check of a stub does not count: `labkit check` without a name does that to all of them.
+    A check of a stub does not count, because `labkit check` without a name checks all exercises.
     """
     known = standings()
     stub = Outcome.NOT_ATTEMPTED.value
@@ -139,9 +139,9 @@ def where_to_go_on() -> str:
 
 
 def next_open(name: str) -> str:
-    """The next exercise after `name` that is not passed, from the first again after the last.
+    """Return the next exercise after `name` that is not passed; after the last comes the first.
 
-    Where all others are passed, the next one.
+    If all others are passed, return the next one.
     """
     known = standings()
     names = list(known)
@@ -152,7 +152,7 @@ def next_open(name: str) -> str:
 
 
 def _back_up(name: str, content: bytes, workspace: Workspace) -> str:
-    """Write `content` under the first free number; the path as the learner knows it."""
+    """Write `content` under the first free number; return the path as messages show it."""
     workspace.backups.mkdir(exist_ok=True)
     paths = (workspace.backups / f"{name}-{number}.py" for number in itertools.count(1))
     path = next(path for path in paths if not path.exists())

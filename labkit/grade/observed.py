@@ -1,8 +1,8 @@
 """Observations for a grader: the inputs of a case, and what every rank did with them.
 
-    Case        one call of the code under test on all ranks together, as the driver made it up
-    RankSeen    what one rank did: its result, its arguments afterwards, and its events in order
-    Observed    a case and the RankSeen of all ranks; predicates of mistakes are asked with it
+    Case        the inputs of one call on all ranks together; the driver draws them
+    RankSeen    the record of one rank: its result, its arguments afterwards, its events in order
+    Observed    a case and the RankSeen of all ranks; predicates of mistakes take it
 
 Nothing in this file judges. RankSeen travels from the ranks to the driver as a pickle.
 """
@@ -29,7 +29,7 @@ RECEIVES = ("irecv", "recv")
 
 
 class ByRank(tuple[Any, ...]):
-    """An argument of which each rank gets its own: entry r is for rank r."""
+    """An argument that differs by rank: rank r gets entry r."""
 
 
 class Case:
@@ -87,9 +87,9 @@ class Draw:
 
 @dataclass(slots=True)
 class Event:
-    """One thing that a rank did in a case: an operation that it began, the end of one, or a note.
+    """One event of a rank in a case: the start of an operation, the end of one, or a note.
 
-    A blocking operation has its end right behind it. Notes are a grader's own, from
+    The end of a blocking operation follows its start. A grader adds notes of its own with
     `watch.note(what, value)`: "gradient of w2", "unit 3 forward".
     """
 
@@ -107,7 +107,7 @@ class Event:
     """True if the operation returned a Pending."""
     is_note: bool = False
     value: Any = None
-    """The text of a note."""
+    """The value of a note."""
     live_bytes: int = 0
     """Bytes of tensors made since the call began, at this moment; with Grader.watch_memory only."""
     site: Site | None = None
@@ -124,20 +124,20 @@ class RankSeen:
     """The record of one rank and one case."""
 
     output: Any = None
-    """The function's result, tensors as plain copies; None where it did not return."""
+    """The function's result, with tensors copied; None if it did not return."""
     args: tuple[Any, ...] = ()
     """The arguments as they were afterwards."""
     returned: bool = False
     events: list[Event] = field(default_factory=list)
-    """In order. Of a rank that did not return: its operations, from the journal."""
+    """Events in order. For a rank that did not return: its operations, from the journal."""
     is_input: bool = False
     """True if the result lies in the memory of an argument."""
     is_earlier: bool = False
     """True if the result lies in the memory of an earlier case's result."""
     broke: Finding | None = None
-    """The rule that the code broke (see watched.BrokenRule); None where it broke none."""
+    """The rule that the code broke (see watched.BrokenRule); None if it broke none."""
     error: str = ""
-    """`ValueError: message`, where the function raised."""
+    """`ValueError: message` if the function raised; empty otherwise."""
     printed: str = ""
     """The rank's output during the case."""
     peak_bytes: int = 0
@@ -147,7 +147,7 @@ class RankSeen:
 
     @property
     def operations(self) -> list[Event]:
-        """Return the operations that the rank began on its groups, in order."""
+        """The operations that the rank started on its groups, in order."""
         return [e for e in self.events if not e.is_note and e.what != "wait"]
 
     @property
@@ -169,7 +169,7 @@ class Observed:
 
     @property
     def n(self) -> int:
-        """Return how many ranks took part."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @property
@@ -200,7 +200,7 @@ class Observed:
 
     @cached_property
     def wrong_ranks(self) -> list[int]:
-        """Ranks that returned something else than the right result."""
+        """Ranks that returned a result other than the right one."""
         return [
             rank
             for rank, seen in enumerate(self.ranks)
@@ -208,7 +208,7 @@ class Observed:
         ]
 
     def is_same(self, got: Any, right: Any) -> bool:
-        """The grader's comparison; False where it cannot compare a result of another form."""
+        """Compare two results as the grader does; False if they cannot be compared."""
         try:
             return self.same(got, right, self.case)
         except Exception:
@@ -231,17 +231,17 @@ class Observed:
         return f"{ranks}{self.case.label}"
 
     def is_answer(self, expected: Sequence[Any]) -> bool:
-        """Return whether the results are `expected`, by rank, and these are not the right ones."""
+        """Return whether the results are `expected`, by rank, and at least one is wrong."""
         return bool(self.wrong_ranks) and all(
             self.is_same(seen.output, each) for seen, each in zip(self.ranks, expected, strict=True)
         )
 
     def operations(self, rank: int, *kinds: str) -> list[Event]:
-        """Return the operations that a rank began on its groups, in order; of `kinds`, if any."""
+        """Return the operations that a rank started, in order; only those of `kinds` if given."""
         return [e for e in self.ranks[rank].operations if not kinds or e.what in kinds]
 
     def messages(self, rank: int) -> list[Event]:
-        """The messages that a rank sent, in order."""
+        """Return the messages that a rank sent, in order."""
         return self.operations(rank, *MESSAGES)
 
     @property
@@ -250,15 +250,15 @@ class Observed:
         return max(len(self.messages(rank)) for rank in range(self.n))
 
     def num_collectives(self, rank: int) -> int:
-        """Collective operations that a rank took part in."""
+        """Return the number of collective operations that a rank took part in."""
         return sum(e.what not in MESSAGES + RECEIVES for e in self.operations(rank))
 
     def payload_bytes(self, rank: int) -> int:
-        """Bytes that a rank handed to its operations, receives left out."""
+        """Return the bytes that a rank handed to its operations, without receives."""
         return sum(e.nbytes for e in self.operations(rank) if e.what not in RECEIVES)
 
     def sent_bytes(self, rank: int) -> float:
-        """Bytes that a rank puts on the wire, where collectives go around a ring.
+        """Return the bytes that a rank puts on the wire if every collective goes around a ring.
 
         n ranks, X bytes handed in: all_reduce 2(n-1)/n X, reduce_scatter and all_to_all (n-1)/n X,
         all_gather (n-1) X, broadcast X, a message X.
@@ -276,14 +276,14 @@ class Observed:
 
     @cached_property
     def num_steps(self) -> int:
-        """The longest chain of messages of which each could only leave when the one before was
-        there: steps of a lockstep network. Messages of no bytes count too."""
+        """Length of the longest chain of messages in which each waits for the arrival of the one
+        before: the steps of a lockstep network. Empty messages count too."""
         clocks, longest = [0] * self.n, 0
         arrivals: dict[tuple[int, int], collections.deque[int]]
         arrivals = collections.defaultdict(collections.deque)  # by (source, destination)
         to_do = [collections.deque(_steps_of(rank)) for rank in self.ranks]
         has_moved = True
-        while has_moved:  # to the end, or to a message that nobody sends
+        while has_moved:  # until the end, or until a receive whose message nobody sends
             has_moved = False
             for rank, steps in enumerate(to_do):
                 while steps and (steps[0][0] == "send" or arrivals[steps[0][1], rank]):
@@ -298,13 +298,13 @@ class Observed:
 
 
 def right_result(right_of: Callable[..., Any], case: Case) -> Any:
-    """The answer of a grader's `right` for a case."""
+    """Return the right result of a case: what a grader's `right` computes."""
     known = {} if case.known is None else {"known": case.known}
     return right_of(*case.args, **known)
 
 
 def _steps_of(rank: RankSeen) -> Iterator[tuple[str, int]]:
-    """A rank's sends as it began them, and its receives as they ended."""
+    """Yield a rank's sends where they started, and its receives where they ended."""
     for event in rank.events:
         if event.what in MESSAGES and event.peer is not None:
             yield "send", event.peer
@@ -321,18 +321,18 @@ class Observation:
     cases: list[Observed]
     failure: RunError | None
     mistaken: Callable[[str], Mapping[Any, Sequence[Observed]]] = lambda function: {}
-    """By patch: what the programs of the exercise's mistakes do with the cases of a function."""
+    """Runs the known mistakes of a function on its cases, and returns their results by patch."""
 
 
 def plain(value: Any) -> Any:
-    """The value as it is now, of plain types: tensors as detached copies, numpy's numbers as
-    Python's, ranges and arrays as lists, named tuples and such as tuples, huge integers as inf."""
+    """Copy a value into plain types: tensors as detached copies, numpy's numbers as Python's,
+    ranges and arrays as lists, subclasses of tuple as tuples, huge integers as inf."""
     if type(value) is int and value.bit_length() > 1023:
-        return math.inf if value > 0 else -math.inf  # floats cannot be compared with it
+        return math.inf if value > 0 else -math.inf  # it does not fit a float
     if type(value) in (int, float, str, bool, type(None)):
         return value
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().clone()  # a meta tensor has nothing to compare, and raises
+        return value.detach().cpu().clone()  # raises for a meta tensor: it has no values
     if isinstance(value, collections.abc.Mapping):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | range | collections.deque):
@@ -343,7 +343,7 @@ def plain(value: Any) -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in lists, tuples and dicts."""
+    """Yield all tensors in lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -354,8 +354,11 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def pairs(got: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Two results place by place: (where, got, right). `where` is the path through lists, tuples
-    and dicts: `[2]['loss']`. Two of them with other lengths or keys are one place."""
+    """Walk two results in parallel and yield (path, got, right) for each place.
+
+    A path leads through lists, tuples and dicts: `[2]['loss']`. Two containers whose lengths or
+    keys differ are one place.
+    """
     match got, right:
         case dict(), dict() if got.keys() == right.keys():
             for key in right:

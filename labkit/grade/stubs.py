@@ -1,4 +1,4 @@
-"""A stub is its solution with the answer cut out.
+"""Cut stubs from solutions: a stub is its solution without the answer.
 
     solutions/scan.py                      exercises/scan.py
 
@@ -9,14 +9,14 @@
         ...
         ### END SOLUTION
 
-Where the stub is a program to repair, that follows the answer, as comments:
+If the stub is a program to repair, the program follows the answer as comments:
 
         ### INSTEAD
         # return x                             return x
         ### END SOLUTION
 
-`python -m labkit.grade.stubs` writes the stub of every exercise into exercises/; a test fails when
-what git holds there is not what would be written.
+`python -m labkit.grade.stubs` writes the stub of every exercise into exercises/. A test fails if a
+file in exercises/ differs from its stub.
 """
 
 import ast
@@ -41,8 +41,7 @@ class StubError(ValueError):
 
 
 def cut_stub(solution: str, name: str = "this solution") -> str:
-    """The text of `solution` with everything between the markers replaced: by what stands below
-    INSTEAD, or by PLACEHOLDER.
+    """Replace each answer between the markers by the comments below INSTEAD, or by PLACEHOLDER.
 
     Raises StubError where a marker is missing, doubled or out of order.
     """
@@ -61,7 +60,7 @@ def cut_stub(solution: str, name: str = "this solution") -> str:
 
 
 def stub_of(name: str, workspace: Workspace) -> str:
-    """The stub of the exercise `name`, cut from its solution."""
+    """Return the stub of the exercise `name`, cut from its solution."""
     return cut_stub(workspace.solution_text(name), workspace.shown(workspace.solution(name)))
 
 
@@ -75,7 +74,7 @@ def is_unattempted(source: str, function: str, stub: str) -> bool:
 
 
 def _code_of(function: str, source: str) -> list[str] | None:
-    """The statements of a function or class below its docstring; None where there is none."""
+    """Return the statements of a function or class after its docstring; None if it is not there."""
     try:
         statements = ast.parse(source).body
     except (SyntaxError, ValueError):  # ValueError: a null byte, before Python 3.12
@@ -88,7 +87,8 @@ def _code_of(function: str, source: str) -> list[str] | None:
 
 
 def write_stubs(workspace: Workspace, names: list[str] | None = None) -> list[str]:
-    """Write the stubs of `names` (all) into exercises/, over what is there; returns the names."""
+    """Write the stubs of `names` (default: all) into exercises/, over old files; return the names.
+    """
     names = names or list(load_catalog())
     for name in names:
         workspace.exercise(name).write_text(stub_of(name, workspace), encoding="utf-8")

@@ -35,7 +35,7 @@ class Code:
     """The function; empty for a file."""
 
     def load(self, name: str) -> Callable[..., Any]:
-        """The function `name`. Executes the code the first time: never in the driver."""
+        """Return the function `name`. The first call executes the code: never in the driver."""
         if self.pickled:
             function: Any = pickle.loads(self.pickled)
         else:
@@ -47,7 +47,7 @@ class Code:
         return function
 
     def _module(self) -> types.ModuleType:
-        """The learner's file as it was when `check` read it."""
+        """Return a module of the learner's file as it was when `check` read it."""
         if "submission" in sys.modules:
             return sys.modules["submission"]
         lines = self.source.splitlines(keepends=True)
@@ -71,7 +71,7 @@ class Submission:
 
     code: Code
     argument: str
-    """The source code given to `check` besides the name; empty for the learner's file."""
+    """The second argument of `check`, as source code; empty for the learner's own file."""
     is_own: bool
     """True if it counts as progress: another file, such as the solution, does not."""
     functions: tuple[str, ...]
@@ -85,11 +85,12 @@ class Submission:
     def read(
         cls, given: SubmissionLike, name: str, functions: Sequence[str], workspace: Workspace
     ) -> Submission:
-        """`given`: None (the learner's own file), a path, or a function, from a cell for example.
+        """Read the learner's own file (`given` is None), the file at a path, or a function.
 
-        functions: the names that the exercise `name` is graded on; a single one may be called
-        otherwise. Raises NothingToGrade for a file that is missing or is not text, TypeError for a
-        function where there are several or that cannot be pickled, and for anything else.
+        functions: the names that the exercise `name` is graded on. A function that is given for the
+        only one may have another name. Raises NothingToGrade for a file that is missing or is not
+        text. Raises TypeError for a function if the exercise has several, or if it cannot be
+        pickled, and for a `given` of another type.
         """
         functions = tuple(functions)
         file, own = workspace.solution(name), workspace.exercise(name)
@@ -157,7 +158,7 @@ _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _names_bound_in(tree: ast.AST) -> set[str]:
-    """All names that a program defines, assigns or imports anywhere; `*` for what it cannot say."""
+    """Return the names that a program defines, assigns or imports; `*` for `import *`."""
     bound = set()
     for node in ast.walk(tree):
         match node:

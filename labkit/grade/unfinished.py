@@ -1,6 +1,7 @@
-"""A case that did not return on every rank: a crash, a hang, or calls that do not match.
+"""Explain a case that did not return on every rank: a crash, a hang, or mismatched calls.
 
-The doctor's verdict, the journals and the tracebacks say it; the learner's line is looked for.
+The explanation comes from the doctor's verdict, the journals and the tracebacks. It names the line
+of the learner's code where it can.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
     blocked = {rank: blocked_in(each) for rank, each in enumerate(operations)}
     waits = {rank: each for rank, each in blocked.items() if each and each.label != MEETING}
     if isinstance(failure, Mismatch) and returned:
-        # The other ranks meet already, and found that this one means something else.
+        # The returned ranks are at the barrier after this case: that is the mismatch.
         going_on = [rank for rank in range(observed.n) if rank not in returned]
         waits = {rank: operations[rank][-1] for rank in going_on if operations[rank]}
     if waits and returned and not observed.returned:
@@ -79,7 +80,7 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
 
 
 def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Observed) -> Finding:
-    """Some ranks wait in an operation, while others have returned from the function."""
+    """Return the finding where some ranks wait in an operation and others have returned."""
     rank, operation = next(iter(waits.items()))
     text = f"rank {rank} waits in {_unnumbered(operation.name)} ({sources.place(operation.origin)})"
     text += f", and {ranks_named(returned)} {verb(returned, 'has')} returned"
@@ -93,7 +94,7 @@ def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Obs
 
 
 def _unnumbered(text: str) -> str:
-    """Without numbers of operations, which count those of earlier cases too."""
+    """Remove the numbers of operations, which count earlier cases too."""
     return re.sub(r" #\d+", "", text)
 
 
@@ -123,14 +124,15 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     return Finding(Outcome.CRASHED, name, why, seen, hint, site, details=trace)
 
 
-# A debugger, a name that was never defined, an import that is missing.
+# Errors that no hint helps with.
 _NOT_OF_THE_SUBJECT = ("BdbQuit", "NameError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
 
 def is_busy_machine(failure: RunError) -> bool:
-    """Return whether the time was up while the ranks were still on their way, or before they began.
+    """Return whether a run timed out because the machine is slow, and not because the code hangs.
 
-    Ranks that loop or wait have done nothing that the journals know of for half of the time.
+    True if no rank had reached the learner's code, or if the journals show a new operation or
+    region in the second half of the run. Ranks that loop or wait show none.
     """
     if not isinstance(failure, RunTimeout) or (failure.verdict and failure.verdict.is_proof):
         return False
@@ -142,9 +144,9 @@ def is_busy_machine(failure: RunError) -> bool:
     return max(started_s, default=0.0) > ended_s / 2
 
 
-# As doctor/sources.py shows the files of these packages.
+# Paths inside these packages begin like this after doctor/sources.py has shortened them.
 _SHORTENED = ("labkit/", "torch/", "<string>")
-# A frame of a notebook's cell has the cell's number for a file (doctor/sources.py).
+# A frame of a notebook's cell has the cell's number instead of a file (doctor/sources.py).
 _FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)', re.MULTILINE)
 
 
@@ -153,7 +155,7 @@ def _is_library(file: str) -> bool:
 
 
 def own_frames(trace: str) -> str:
-    """A traceback without the frames of labkit and of libraries; empty where none is left."""
+    """Remove the frames of labkit and of libraries from a traceback; "" if no other is there."""
     kept, is_own, has_own = [], True, False
     for line in trace.splitlines():
         frame = _FRAME.match(line)
@@ -168,7 +170,7 @@ def own_frames(trace: str) -> str:
 
 
 def own_site(stack: str) -> Site | None:
-    """The innermost line of a stack that is the learner's."""
+    """Return the innermost line of a stack that is the learner's; None if there is none."""
     for frame in reversed([*_FRAME.finditer(stack)]):
         if not _is_library(frame[1] or frame[2]):
             return Site(frame[1] or frame[2], int(frame[3]), frame[4])

@@ -26,7 +26,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake that was recognised: its name, why it is one, and where it showed first."""
+    """One recognised mistake: its name, the cause, and the first case that shows it."""
 
     outcome: Outcome
     diagnosis: str
@@ -36,11 +36,11 @@ class Finding:
     first_seen: str = ""
     """The first case that shows it: world size, input, rank, and got against expected."""
     hint: int = 1
-    """Which of the exercise's three hints to read next; 0: the mistake is not about the subject."""
+    """Number of the hint to read next, 1 to 3; 0 if the mistake is not about the subject."""
     where: Site | None = None
     """The learner's line, where one line is to blame."""
     picture: str = ""
-    """Lines that line up, such as a schedule's grid: shown as they are, with what is wrong."""
+    """Lines in a fixed-width font that show the mistake, such as a schedule's grid."""
     details: str = ""
     """Longer evidence: a traceback, or the doctor's verdict on a hang."""
     printed: str = ""
@@ -53,21 +53,21 @@ _COLOURS = {
     Outcome.OVER_BUDGET: "#b26a00",
 }
 _FAILED_COLOUR = "#b3261e"
-# A page of nbconvert lets <pre> inherit the font of the text, in which columns do not align.
+# In pages of nbconvert, <pre> inherits the text's proportional font, and columns do not align.
 _FONT = "font-family:monospace"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
-    """The end of one check. True where the exercise is passed: `assert check("scan")`."""
+    """The result of one check. It is true after a pass: `assert check("scan")`."""
 
     exercise: Exercise
     finding: Finding | None
     """The mistake; None after a pass."""
     shown: str
-    """Return what a pass has shown, and in how many cases."""
+    """What a pass has shown, and in how many cases; empty after a mistake."""
     seed: int
-    """check(name, seed=...) repeats the same inputs."""
+    """Seed of the inputs: check(name, seed=...) repeats them."""
     call: str
     """The call that repeats this check, same inputs included; empty where nothing was run."""
     next_name: str = ""
@@ -75,7 +75,7 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """One of six."""
+        """How the check ended."""
         return Outcome.PASSED if self.finding is None else self.finding.outcome
 
     @property
@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def paragraphs(self) -> list[tuple[str, str]]:
-        """Return the lines below the headline: (label, text), in order."""
+        """The lines below the headline: (label, text), in order."""
         finding, name = self.finding, self.exercise.name
         if finding is None:
             return [
@@ -128,7 +128,7 @@ class Verdict:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return the verdict as HTML, for notebooks."""
         colour = _COLOURS.get(self.outcome, _FAILED_COLOUR)
         rows = []
         for label, text in self.paragraphs:
@@ -156,13 +156,13 @@ class Verdict:
 
 
 def _ended(text: str) -> str:
-    """End a text with a full stop, except for one inside its last bracket."""
+    """Add a full stop, unless the text ends with one, or with one before closing brackets."""
     return text if text.rstrip(")").endswith(".") else f"{text}."
 
 
 def ink(colour: str) -> str:
-    """Return a CSS colour for text: `colour`, mixed with that of the text around it.
+    """Return a CSS colour for text: `colour`, mixed with the colour of the surrounding text.
 
-    So it is darker than `colour` on a light page, and lighter on a dark one.
+    The mixture is darker than `colour` on a light page, and lighter on a dark one.
     """
     return f"color-mix(in srgb, {colour} 55%, currentColor)"

@@ -1,10 +1,10 @@
-"""The group that code under test is given. It allows less than a Group, and watches more.
+"""WatchedGroup, the group for code under test: it allows fewer operations and records all of them.
 
-Mistakes that timing usually hides show every time:
+It makes mistakes visible that timing usually hides:
 - a tensor that is sent is compared, at wait(), with what it was when the send began;
 - a receive, or a collective with wait=False, fills the learner's buffer at wait() and no earlier:
-  until then the buffer holds NaN, or an odd number, so that code that reads early gets it wrong;
-- what travels is a copy, so that no thread of the backend keeps the learner's tensor alive.
+  until then the buffer holds NaN, or 113 in integers, so that code that reads early gets it wrong;
+- copies are sent, so that no thread of the backend keeps the learner's tensor alive.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from labkit.grade.observed import Event, plain, tensors_in
 from labkit.grade.submission import Code
 
 Tensor = torch.Tensor
-_ODD_NUMBER = 113
+_UNLIKELY_INTEGER = 113
 _PAUSE_S = 0.001
 
 
 class BrokenRule(BaseException):
     """The code under test did what its exercise does not allow. `name` is the mistake's name.
 
-    No Exception, so that code under test that catches those does not catch it.
+    It is no subclass of Exception, so that `except Exception` in that code does not catch it.
     """
 
     def __init__(self, name: str, message: str, site: Site | None) -> None:
@@ -46,7 +46,7 @@ class BrokenRule(BaseException):
 
 
 def learner_site() -> Site:
-    """The innermost line on the stack that is neither labkit's nor a library's."""
+    """Return the innermost line on the stack that is neither labkit's nor a library's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_of_a_library(frame.f_code.co_filename):
         frame = frame.f_back
@@ -61,7 +61,7 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The code under test, and how it is run. Travels to every rank."""
+    """The code under test, and how to run it. It is sent to every rank."""
 
     folder: str
     codes: tuple[Code, ...]
@@ -70,14 +70,14 @@ class Job:
     """By case: which function is called."""
     call: Callable[[Watch, tuple[Any, ...]], Any]
     allowed: tuple[str, ...]
-    """Operations of the group; without any the code gets no group."""
+    """Operations of the group that the code may use. If empty, the code gets no group."""
     closed: tuple[str, ...]
     watch_memory: bool
     goes_on: bool
-    """True if cases go on after one in which the code fails. For one rank."""
+    """True if the cases after a failing one are run too: on one rank only."""
 
     def records(self, rank: int) -> Path:
-        """Where a rank leaves what it did: a pickled RankSeen for each case that it ended."""
+        """Return the file for a rank's records: a pickled RankSeen for each case that it ended."""
         return Path(self.folder, f"records-{rank}")
 
 
@@ -97,7 +97,7 @@ class Watch(TorchDispatchMode):
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def begin_case(self, index: int, args: tuple[Any, ...]) -> None:
-        """Forget the last case, and its code if this case has another."""
+        """Reset the state for the next case; drop the loaded code if this case has another."""
         if self.job.codes[index] is not self.job.codes[self._index]:
             self._functions.clear()
             sys.modules.pop("submission", None)
@@ -122,20 +122,20 @@ class Watch(TorchDispatchMode):
         return self.load(self.job.functions[self._index])
 
     def load(self, name: str) -> Callable[..., Any]:
-        """A function of the learner's, loaded once."""
+        """Return a function of the learner's code, which is loaded once."""
         if name not in self._functions:
             self._functions[name] = self.code.load(name)
         return self._functions[name]
 
     def note(self, what: str, value: Any = None) -> None:
-        """Add an event of the grader's own, at this place in the order of events."""
+        """Add a note of the grader to the events."""
         self.events.append(
             Event(what, is_note=True, value=plain(value), live_bytes=self.live_bytes)
         )
 
     @contextmanager
     def calling(self, what: str) -> Iterator[None]:
-        """A block with one of several calls: an error in it says in which, `free(3)`."""
+        """Add the call, such as `free(3)`, to the message of an error that the block raises."""
         try:
             yield
         except Exception as error:
@@ -143,9 +143,9 @@ class Watch(TorchDispatchMode):
             raise
 
     def mesh(self, **sizes: int) -> types.SimpleNamespace:
-        """A mesh whose groups are watched: mesh.tp, mesh.world. Every rank makes the same ones.
+        """Return a mesh whose groups are watched: mesh.tp, mesh.world. Every rank must call this.
 
-        Groups of the same ranks are made once, whatever their axis: making them is slow.
+        Making groups is slow, so two axes that divide the ranks alike share their groups.
         """
         from labkit.mesh import ranks_along
 
@@ -169,16 +169,16 @@ class Watch(TorchDispatchMode):
             raise BrokenRule("never waits for an operation", why, event.site)
 
     def opened(self) -> AbstractContextManager[Any]:
-        """For this block communication passes, and tensors made in it do not count."""
+        """Allow communication in a block, and do not count the tensors that it makes."""
         return torch._C._DisableTorchDispatch()
 
     @property
     def live_bytes(self) -> int:
-        """Return the bytes of live tensors made since the call began; 0 without watch_memory."""
+        """Bytes of live tensors made since the call began; 0 without watch_memory."""
         return sum(storage.nbytes() for storage in self.live_storages())
 
     def live_storages(self) -> list[torch.UntypedStorage]:
-        """Memory of tensors made since the call began that is alive, arguments left out."""
+        """Return the live memory of tensors made since the call began, without the arguments'."""
         return [each for ref in list(self._live.values()) if (each := ref()) is not None]
 
     def follow(self, x: torch.Tensor) -> None:
@@ -203,7 +203,7 @@ class Watch(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Perform an operator of torch, unless it communicates outside the group that was given."""
+        """Perform an operator of torch, unless it communicates outside the watched group."""
         if "c10d" in func.namespace:
             raise self.forbidden(f"torch.distributed ({func.overloadpacket})")
         result = func(*args, **(kwargs or {}))
@@ -213,7 +213,7 @@ class Watch(TorchDispatchMode):
         return result
 
     def forbidden(self, operation: str) -> BrokenRule:
-        """The error for an operation that the exercise does not allow."""
+        """Return the error for an operation that the exercise does not allow."""
         names = ", ".join(f"group.{name}" for name in self.job.allowed)
         return BrokenRule(
             "calls an operation that is not allowed",
@@ -264,7 +264,7 @@ class WatchedGroup:
         return received
 
     def __getattr__(self, name: str) -> Any:
-        """A collective, as Group's own, where the exercise allows it; anything else is refused."""
+        """Return a watched collective of Group. Its call raises unless the exercise allows it."""
         if name.startswith("_") or not hasattr(Group, name):
             raise AttributeError(
                 f"a group has no {name!r}; here there are rank, size, device, ranks, region, label "
@@ -280,7 +280,7 @@ class WatchedGroup:
                 options.update({"x": _copy(x)} if "x" in options else {})
                 try:
                     result = getattr(self._group, name)(*copies, **options)
-                except ValueError as error:  # whose advice may be what the exercise asks for
+                except ValueError as error:  # the advice could be the exercise's solution
                     raise ValueError(str(error).partition(", or use labkit.")[0]) from None
             if options.get("wait", True):
                 self._end(index)
@@ -293,7 +293,10 @@ class WatchedGroup:
         return collective
 
     def _begin(self, what: str, x: Any, peer: int | None = None) -> int:
-        """Refuse an operation that is not allowed; be late if so wanted; the event's position."""
+        """Record the start of an operation; return its position in the events.
+
+        Raises BrokenRule if the exercise does not allow it. On the late rank it sleeps first.
+        """
         watch = self._watch
         if what not in watch.job.allowed:
             raise watch.forbidden(f"group.{what}")
@@ -327,7 +330,7 @@ class WatchedPending:
         watch.events[index].is_pending = True
 
     def wait(self) -> Any:
-        """Block until the operation is complete; its result, or None for a send."""
+        """Block until the operation is complete; return its result, or None for a send."""
         if self._is_done:
             return self._result
         watch = self._watch
@@ -366,7 +369,7 @@ def _copy(x: Any) -> Any:
 
 
 def _fill(out: Tensor | None, result: Any, watch: Watch) -> Any:
-    """The result, in the learner's buffer if there is one."""
+    """Copy the result into the learner's buffer if there is one, and return it."""
     if out is not None:
         with watch.opened():
             out.detach().copy_(result)
@@ -377,5 +380,5 @@ def _fill(out: Tensor | None, result: Any, watch: Watch) -> Any:
 
 
 def _spoil(buffer: Tensor) -> None:
-    """Fill a buffer with what no right answer uses."""
-    buffer.detach().fill_(math.nan if buffer.dtype.is_floating_point else _ODD_NUMBER)
+    """Fill a buffer with a value that no right answer has."""
+    buffer.detach().fill_(math.nan if buffer.dtype.is_floating_point else _UNLIKELY_INTEGER)

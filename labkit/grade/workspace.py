@@ -1,8 +1,8 @@
 """The workspace: where the exercises are on this machine.
 
 A clone, or a folder that `labkit course` has written, has the learner's files. An installed package
-has what these are made of, labkit/course_files: enough to list exercises, to show hints and
-solutions and to grade a file from elsewhere. setup.py puts it there.
+has the originals in labkit/course_files, where setup.py copies them: enough to list exercises, to
+show hints and solutions and to grade a file from elsewhere.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from labkit.grade.catalog import load_catalog
 
 
 class WorkspaceNotFound(UserError, FileNotFoundError):
-    """There are no exercises of the lab where labkit looks for them."""
+    """No folder with the lab's exercises was found."""
 
 
 class SolutionNotReadable(UserError, OSError):
-    """A solution that is missing, or is no text in UTF-8."""
+    """A solution is missing, or is not text in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Workspace:
 
     @property
     def has_learners_files(self) -> bool:
-        """Not in an installed package."""
+        """True except in an installed package."""
         return self.root != _installed()
 
     @property
     def has_solutions(self) -> bool:
-        """True if it is a clone, or a folder that `labkit course` has written: learners may delete
-        other files, but seldom all solutions."""
+        """True if there is any solution. That marks a workspace: learners may delete other files,
+        but seldom all solutions."""
         return any(self.solution(name).is_file() for name in load_catalog())
 
     @property
@@ -44,7 +44,7 @@ class Workspace:
 
     @property
     def backups(self) -> Path:
-        """Where `reset` keeps what it replaces."""
+        """The folder where `reset` keeps the files that it replaces."""
         return self.exercises / "backups"
 
     def exercise(self, name: str) -> Path:
@@ -67,14 +67,14 @@ class Workspace:
             ) from error
 
     def shown(self, path: Path) -> str:
-        """`path` as the learner knows it: relative to the workspace where it lies inside."""
+        """Return `path` as messages show it: relative to the workspace if it is inside."""
         return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
 
 
 def find_workspace(start: Path | None = None) -> Workspace:
-    """The nearest folder from `start` (the current one) upwards that has solutions of exercises.
+    """Find the nearest folder with solutions, from `start` (default: the current one) upwards.
 
-    Failing that, what this package is part of: the repository, or what was installed with it.
+    If there is none, return the repository of this package, or the files installed with it.
     Raises WorkspaceNotFound.
     """
     here = (start or Path.cwd()).resolve()
@@ -94,7 +94,8 @@ def find_packages_workspace() -> Workspace:
 
 
 def find_learners_workspace(workspace: Workspace | None = None) -> Workspace:
-    """`workspace`, or the nearest one, if it has the learner's files; WorkspaceNotFound if not."""
+    """Return `workspace`, or the nearest one. Raises WorkspaceNotFound if it has no learner's files.
+    """
     found = workspace or find_workspace()
     if not found.has_learners_files:
         raise WorkspaceNotFound(

@@ -2,7 +2,7 @@
 
 Their questions are in labkit/course, a folder per subject.
 
-    cards/          card.py reads cards; sitting.py asks them and remembers the rating
+    cards/          card.py reads cards; sitting.py asks them and records the rating
     evidence.py     prove("14 steps", "calc.collective('all_reduce', 'ring', 8).steps")
     runs.py         the real runs of all subjects: runs.collectives.ring_sent_bytes(4, 16_000)
     real_run.py     how such a run is written; recorded_times.py where it reads a clock
@@ -11,5 +11,6 @@ Their questions are in labkit/course, a folder per subject.
     court.py        claims, judged by calc and real runs
     mock/           an interview with a plan, a clock and a report
     summary.py      a learner's standing in everything
-    anki.py         the cards as a file for Anki; page.py: Markdown as HTML
+    anki.py         the cards as a file for Anki
+    page.py         Markdown as HTML
 """

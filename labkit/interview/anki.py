@@ -1,4 +1,4 @@
-"""The question cards as a file for Anki: File > Import, without any settings.
+"""Write the question cards as a file for Anki, whose File > Import needs no settings.
 
     #separator:tab  #html:true  #notetype:Basic  #deck:...  #guid column:1  #tags column:4
     labkit-co-8 <tab> prompt <tab> answer, rubric, mistake, sources, in HTML <tab> tags
@@ -32,7 +32,7 @@ def anki_text(cards: Iterable[Card]) -> str:
 
 
 def export_anki(path: Path, cards: Iterable[Card]) -> int:
-    """Write the file, whole or not at all. Returns the number of notes. Raises OSError."""
+    """Write the file atomically. Returns the number of notes. Raises OSError."""
     chosen = list(cards)
     write_whole(path, anki_text(chosen))
     return len(chosen)

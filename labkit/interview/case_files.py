@@ -1,16 +1,16 @@
-"""Case files: a slow job, with the question for the cause, its rank, and the gain without it.
+"""Case files: a slow job, and the question what slows it down, on which rank, and by how much.
 
     case = CASES["case_2"].question(seed=7)      real runs with a fault and without: slow_case.py
     case.judge("straggler, rank 2, 28%")         a Ruling, like that of a drill
 
-difficulty    the fault                                        asked for
-1             40% of a step, an obvious cause                  cause, gain
+difficulty    seconds of the fault, as a share of a step       the answer has
+1             40%, an obvious cause                            cause, gain
 2             40%, on one rank                                 cause, rank, gain
 3             20%, any cause, any strategy                     cause, rank, gain
-4             12%, while layers take uneven times by nature    cause, rank, gain
-5             40% and 15% at once                              the same, of what costs more
+4             12%, and every layer's time varies a little      cause, rank, gain
+5             40% and 15%: two faults                          cause, rank, gain of the larger
 
-A case is asked like a drill, with two tries. Its answers are stored as "case/2".
+As with a drill there are two tries. Answers at difficulty 2 are stored as "case/2".
 """
 
 from collections.abc import Mapping
@@ -39,12 +39,12 @@ class CaseFiles(Kind):
 
     def question(self, seed: int) -> Question:
         """Run the case of this seed on 4 ranks, which takes seconds."""
-        from labkit.interview import slow_case  # with it come all strategies
+        from labkit.interview import slow_case  # imports all strategies
 
         return slow_case.open_case(self.difficulty, seed)
 
     def judge(self, question: Any, text: str) -> Ruling:
-        """Rule on cause, rank and gain."""
+        """Judge an answer's cause, rank and gain."""
         ruling: Ruling = question.judge(text)
         return ruling
 
@@ -61,4 +61,4 @@ CASES: Mapping[str, CaseFiles] = MappingProxyType(
         for number in range(1, 6)
     }
 )
-"""By name, the easiest first."""
+"""The cases by name, the easiest first."""

@@ -4,9 +4,9 @@ case = load_claims()["gpipe-10-4"]
 case.claim, case.verdict             "GPipe with 10 stages and ...: 53%", "wrong"
 findings(case)                       its exhibits, calculated and measured
 
-A subject's claims are in labkit/course/SUBJECT/claims.toml: the claim as people say it, the
-verdict, the truth, the confusion, evidence, exhibits. ClaimsError names claim, reason and fix.
-What clocks read is in labkit/course/times.json, with the machine and the date.
+A subject's claims are in labkit/course/SUBJECT/claims.toml. Each has the claim as people say it,
+the verdict, the truth, the confusion, evidence and exhibits. Measured times are in
+labkit/course/times.json, with the machine and the date.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ class Verdict(NamedTuple):
 
     meaning: str
     stands: frozenset[bool]
-    """Allowed outcomes of the exhibits, as to whether they support the claim.
-
-    Of several exhibits all, none, or some may.
-    """
+    """{True} if all exhibits must support the claim, {False} if none may; both if some do."""
 
 
 _ALL, _NONE, _SOME = frozenset({True}), frozenset({False}), frozenset({True, False})
@@ -47,13 +44,13 @@ VERDICTS: Mapping[str, Verdict] = MappingProxyType(
         "right": Verdict("it holds as it is said", _ALL),
         "right with care": Verdict("right on a condition that it does not mention", _SOME),
         "half right": Verdict("one part of it is right, the other is not", _SOME),
-        "under-specified": Verdict("no answer until something is named that it leaves out", _SOME),
-        "misleading": Verdict("something is seen rightly, and explained wrongly", _SOME),
+        "under-specified": Verdict("it leaves out something that the answer depends on", _SOME),
+        "misleading": Verdict("the observation is right, the explanation is wrong", _SOME),
         "units mixed": Verdict("its numbers do not measure the same thing", _NONE),
         "wrong": Verdict("what it says does not hold", _NONE),
     }
 )
-"""By name, from right to wrong."""
+"""Verdicts by name, from right to wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,7 @@ class Evidence:
     """Evidence for one number of a text. Exactly one of proof, source and pending is given."""
 
     says: str = ""
-    """The number as it stands in the text."""
+    """The number as the text writes it."""
     proof: str = ""
     """An expression of calc and runs that gives it."""
     source: str = ""
@@ -72,10 +69,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """A countable quantity, by the claim, by calc, and as a run measures it.
+    """One quantity as the claim gives it, as calc gives it, and as a run measures it.
 
-    The claim stands if the number that it names is the proof's, rounded as the claim rounds it; or,
-    where the claim is in words ("slightly more"), if the proof's number is within the bounds.
+    The claim stands if its number equals the proof's, rounded like the claim's. If the claim is in
+    words ("slightly more"), it stands if the proof's number is within the bounds.
     """
 
     shows: str
@@ -85,15 +82,16 @@ class Exhibit:
     stands: bool
     """True if it supports the claim. A test compares this with the proof."""
     proof: str = ""
-    """An expression of calc, or of runs where calc has no formula. Or else:"""
+    """An expression of calc, or of runs if calc has no formula. Exactly one of `proof` and
+    `published` is given."""
     published: str = ""
-    """a figure from `source`."""
+    """A figure from `source`."""
     source: str = ""
     run: str = ""
     """An expression of runs that measures what the proof predicts."""
     within: float = 0.0
-    """The relative error allowed to the run: 0 for bytes and counts, more for times. Those are in
-    times.json, with the machine and the date."""
+    """The relative error allowed to the run: 0 for bytes and counts, more for times, which are
+    recorded in times.json."""
     at_least: float | None = None
     more_than: float | None = None
     at_most: float | None = None
@@ -137,7 +135,7 @@ _KINDS_OF_EVIDENCE = ("proof", "source", "pending")
 
 
 class ClaimsError(ValueError):
-    """A file that does not hold claims, or not only claims."""
+    """A file of claims has an error. The message names the claim, the reason and the fix."""
 
 
 @cache
@@ -152,7 +150,7 @@ def load_claims() -> Mapping[str, Claim]:
 
 
 def read_claims(text: str) -> Mapping[str, Claim]:
-    """Return the claims of a TOML text by key. ClaimsError for anything else in it."""
+    """Return the claims of a TOML text by key. Raises ClaimsError if it has anything else."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -184,7 +182,7 @@ def _claim(entry: dict[str, Any], number: int) -> Claim:
 
 
 def _made(kind: Any, entry: dict[str, Any], where: str) -> Any:
-    """Make a `kind` of an entry's fields; refuse unknown and missing ones."""
+    """Make a `kind` from an entry's fields. Raises ClaimsError for unknown or missing ones."""
     allowed = {each.name: each for each in fields(kind)}
     if unknown := sorted(set(entry) - set(allowed)):
         raise ClaimsError(f"{where}: unknown {', '.join(unknown)}; there are {', '.join(allowed)}")
@@ -216,7 +214,7 @@ def _check(claim: Claim) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An exhibit with its numbers, in base units."""
+    """An exhibit with its calculated and measured numbers, in base units."""
 
     exhibit: Exhibit
     found: float
@@ -226,7 +224,7 @@ class Finding:
 
     @property
     def stands(self) -> bool:
-        """Return whether the value found supports the claim."""
+        """True if the value found supports the claim."""
         exhibit = self.exhibit
         if has_bounds(exhibit):
             return (
@@ -248,7 +246,7 @@ class Finding:
 
     @property
     def only_measured(self) -> bool:
-        """Return whether calc has no formula, so that the proof itself is a run."""
+        """True if calc has no formula, so that the proof itself is a run."""
         return bool(self.exhibit.proof) and not proofs.uses(self.exhibit.proof, "calc")
 
     @property
@@ -270,9 +268,9 @@ class Finding:
 
 
 class Record(NamedTuple):
-    """Times of the runs of exhibits that allow a tolerance: starts and ends, in seconds.
+    """Recorded times of the runs that measure times: starts and ends, in seconds.
 
-    `python -m scripts.court_times --write` measures it again.
+    `python -m scripts.court_times --write` measures them again.
     """
 
     machine: str
@@ -288,11 +286,11 @@ def record() -> Record:
 
 
 def findings(claim: Claim, *, measure: bool = True, remeasure: bool = False) -> list[Finding]:
-    """Return each exhibit of a claim with its numbers. BadProof if an expression fails.
+    """Return each exhibit of a claim with its numbers. Raises BadProof if an expression fails.
 
-    measure: make real runs, which takes some seconds; each is made once in a process.
-    Bytes and counts are measured now. Times are those of the `record`, and so the same on every
-    machine. `remeasure=True` measures times now, too.
+    measure: execute the real runs, which takes some seconds, once for each run in a process. Bytes
+    and counts are measured now. Times are read from the `record`, so they are the same on every
+    machine. remeasure: measure the times now, too.
     """
     return list(_findings(claim, measure, remeasure))
 
@@ -311,7 +309,7 @@ def _findings(claim: Claim, measure: bool, remeasure: bool) -> Iterator[Finding]
 
 
 def has_bounds(exhibit: Exhibit) -> bool:
-    """Return whether the claim is in words, and bounds say what they mean."""
+    """Return whether the claim is in words, whose meaning the exhibit's bounds define."""
     return any(each is not None for each in (exhibit.at_least, exhibit.more_than, exhibit.at_most))
 
 

@@ -1,14 +1,17 @@
-"""Check that an expression gives the number of a text.
+"""Check that an expression gives the number that a text names.
 
 proved = prove("4.93 ms", "calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)")
 proved.holds, proved.value        True, 0.0049305...
 
 A number holds if the value, in its unit, rounds to it: "4.93 ms" is 4.925 to 4.935. Zeros at the
-end count as digits: "400 GB" is 399.5 to 400.5. More rounding needs a word: "about 400 GB",
-"nearly", "almost", "under" (the value is at most 5% less), "over", "more than" (at most 5% more). A
-word is a number, too: "three", "half" (within 4%), "twice". For several numbers the proof gives as
-many:
-"4, 3, 2 and 1". For no number it gives that text: "ring"; True is not enough.
+end count as digits: "400 GB" is 399.5 to 400.5.
+
+More rounding needs a word. After "about" the value may be 5% less or more. After "nearly", "almost",
+"under" or "less than" it is at most 5% less, after "over" or "more than" at most 5% more.
+
+Words can be numbers: "three", "twice", "half" (within 4%). A text with several numbers, "4, 3, 2
+and 1", needs a proof that gives as many. If the text has no number, such as "ring", the proof gives
+this text; True is not enough.
 
 A proof is Python of one line, which value() evaluates. Its names are calc, math, runs, ratio
 (0.3043... as 7 and 23) and a few built-in functions.
@@ -50,21 +53,21 @@ class BadProof(ValueError):
 
 
 def value(proof: str) -> Any:
-    """Evaluate the expression. BadProof says how it failed."""
+    """Evaluate the expression. Raises BadProof if it fails."""
     try:
         return eval(proof.strip(), {**_NAMES, "__builtins__": {}})
-    except Exception as error:  # it may call anything in calc and runs
+    except Exception as error:  # any error of calc or of a run
         raise BadProof(f"{proof} fails: {type(error).__name__}: {error}") from error
 
 
 def uses(proof: str, room: str) -> bool:
-    """Return whether a proof reads or calls something of "calc" or of "runs"."""
+    """Return whether a proof uses the name `room`: "calc" or "runs"."""
     tree = ast.parse(proof.strip(), mode="eval")
     return any(isinstance(node, ast.Name) and node.id == room for node in ast.walk(tree))
 
 
 def multiplies(proof: str) -> bool:
-    """Return whether anything in it is multiplied, divided or raised to a power."""
+    """Return whether a proof multiplies, divides or raises to a power."""
     products = (ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
     return any(isinstance(node, products) for node in ast.walk(ast.parse(proof.strip())))
 
@@ -122,7 +125,7 @@ class Number:
     """One number of a text."""
 
     text: str
-    """The number as it stands in the text, with its unit."""
+    """The number as the text writes it, with its unit."""
     start: int
     end: int
     value: float
@@ -130,7 +133,7 @@ class Number:
     scale: float
     """The unit in base units: 1e-3."""
     dimension: str
-    """bytes, bytes/s, seconds, FLOP, bits, share, or "" for none that is known."""
+    """bytes, bytes/s, seconds, FLOP, bits, share; "" if the unit is unknown or missing."""
     step: float
     """Unit of its last digit: 0.01."""
 
@@ -199,7 +202,7 @@ class Proved:
 
 
 def prove(says: str, proof: str) -> Proved:
-    """Evaluate `proof` and compare it with `says`. Raises nothing: the reason is in the answer."""
+    """Evaluate `proof` and compare it with `says`. A failure is returned with its reason."""
     try:
         found = value(proof)
     except BadProof as error:
@@ -209,10 +212,10 @@ def prove(says: str, proof: str) -> Proved:
 
 
 def _difference(says: str, value: Any, is_product: bool) -> str:
-    """Say why `value` is not what `says` says; "" if it is.
+    """Return the reason why `value` differs from the text `says`; "" if it does not.
 
-    is_product: then the dimension means nothing, because calc's results keep theirs when multiplied
-    by a plain number: 2 bytes for each of N parameters are "parameters" to it.
+    is_product: skip the check of the dimension. A result of calc keeps its dimension when it is
+    multiplied by a plain number, so 2 bytes times N parameters would still be "parameters".
     """
     said = said_numbers(says)
     if isinstance(value, str):
@@ -251,7 +254,7 @@ def _miss(says: str, number: Number, value: Any) -> str:
 
 
 def _range(before: str, number: Number) -> tuple[float, float]:
-    """Return the range that rounds to the number, in its unit. before: the words in front of it."""
+    """Return the range of values that round to the number. before: the text in front of it."""
     half = number.step / 2 + _ROUNDING * abs(number.value)
     low, high = number.value - half, number.value + half
     words = _ABOUT.findall(before.lower())

@@ -1,4 +1,4 @@
-"""Turn Markdown of cards and reports into HTML. Tags in it stay text."""
+"""Turn Markdown of cards and reports into HTML. HTML tags in the Markdown are escaped."""
 
 from functools import cache
 

@@ -1,9 +1,9 @@
-"""Runs for evidence: each is made once and shared, and read by region.
+"""Real runs as evidence: each is executed once in a process, and its journal is read by region.
 
-@real_run stands above a function of labkit/course/SUBJECT/evidence.py. It takes numbers and texts,
-returns a number (or a tuple of them) in base units, and its docstring describes the run and the
-quantity. Bytes, counts and orders of events are the same on every machine. A time is
-evidence only on throttled links, and then "about".
+@real_run decorates a function of labkit/course/SUBJECT/evidence.py. The function takes numbers and
+strings, and returns a number in base units, or a tuple of numbers. Its docstring describes the run
+and the quantity. Bytes, counts and orders of events are the same on every machine. A time is
+evidence only on throttled links, and only with "about".
 """
 
 import functools
@@ -15,14 +15,14 @@ from labkit.comm import Operation, Timeline
 
 Asked = ParamSpec("Asked")
 Measured = TypeVar("Measured")
-# Evidence is proved on busy machines too, and none of these runs should hang.
+# Ten minutes: none of these runs hangs, and a busy machine must not fail them.
 run = functools.partial(labkit.run, timeout=600)
 
 
 def real_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
-    """Run `fn`, which launches ranks, once in this process for each set of arguments.
+    """Cache the results of `fn`, which launches ranks, by its arguments.
 
-    Its arguments must be hashable: numbers, texts, tuples.
+    The arguments must be hashable: numbers, strings, tuples.
     """
     return functools.lru_cache(maxsize=None)(fn)  # type: ignore[return-value]
 
@@ -44,5 +44,5 @@ def operations_in(timeline: Timeline, name: str) -> list[Operation]:
 
 
 def sent_bytes_in(timeline: Timeline, name: str) -> int:
-    """Return the bytes that these operations sent, in all."""
+    """Return the total of bytes that the operations in the region sent."""
     return sum(each.sent_bytes for each in operations_in(timeline, name))

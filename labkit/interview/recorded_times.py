@@ -1,4 +1,4 @@
-"""@timed_run: measured times of a run, live or from the record of an earlier one."""
+"""@timed_run: times of a run, measured now or read from a record."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -12,10 +12,9 @@ _record: ContextVar[tuple[dict[str, Any], bool] | None] = ContextVar("_record", 
 
 
 def timed_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
-    """Run `fn`, which launches ranks and returns times in lists that JSON can hold.
+    """Cache the results of `fn`, which launches ranks and returns lists of times, by its arguments.
 
-    It runs once in this process for each set of arguments, which are hashable. Inside
-    `times_of(record)` nothing runs: the record has the result.
+    Inside `times_of(record)` the result is read from the record. LookupError if it is not there.
     """
     measured = functools.lru_cache(maxsize=None)(fn)
 
@@ -38,7 +37,10 @@ def timed_run(fn: Callable[Asked, Measured]) -> Callable[Asked, Measured]:
 
 @contextmanager
 def times_of(record: dict[str, Any], *, fills: bool = False) -> Iterator[None]:
-    """Let timed runs return the record's times inside. fills: measure those that it lacks."""
+    """Make timed runs in this block return the record's times.
+
+    fills: measure times that the record lacks, and add them to it.
+    """
     token = _record.set((record, fills))
     try:
         yield

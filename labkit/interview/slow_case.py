@@ -1,4 +1,4 @@
-"""A case: a training on 4 ranks with a random fault and without it, and the judge of an answer.
+"""Open a case: train on 4 ranks with a random fault and without it, and judge the answer.
 
     briefing    The on-call engineer writes: since Tuesday a step takes 112 ms. Why?
     before      folder/slow/rank0.json ...      for Perfetto and `labkit profile`; on a throttled
@@ -9,7 +9,8 @@
                 folder/answer.html              the diagnosis, and the two runs side by side
 
 The gain is the share of a step that is saved without the fault. A replay of the trace predicts it
-and the second run measures it. An answer between the two, or up to 5 points beside them, is right.
+and the second run measures it. An answer is right if it is between the two, or at most 5 percentage
+points outside.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ WORLD_SIZE = 4
 SHARES = {1: 0.4, 2: 0.4, 3: 0.2, 4: 0.12, 5: 0.4}
 """Seconds of a fault as a share of a healthy step, by difficulty."""
 SECOND, UNEVEN = 0.15, 0.05
+"""Share of the second fault at difficulty 5, and of the jitter at difficulty 4."""
 TOLERANCE = 0.05
 """Largest allowed error of a predicted gain: 5 points."""
 _RUNS = 3
-"""Most runs of a case, which is run again if it is not clear."""
+"""Limit of attempts: a case whose trace does not show the fault clearly is run again."""
 _BUSY = "This machine was busy: the trace shows the fault less clearly than it should."
 _JOBS = {
     "ddp": "data-parallel job (DDP)",
@@ -78,7 +80,7 @@ SUSPECTS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drawn case. Its first fault costs most; the second remains when the first is gone."""
+    """A drawn case. Its first fault costs most; the others stay in the run without the first."""
 
     difficulty: int
     seed: int
@@ -89,7 +91,7 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True)
 class Case(Question):
-    """A case whose runs are done. The answer is a line of words, and `judge` rules on it."""
+    """A case whose runs are done. The answer is a line of words, which `judge` judges."""
 
     drawn: Drawn
     findings: list[Finding]
@@ -104,13 +106,14 @@ class Case(Question):
 
     @property
     def is_clear(self) -> bool:
-        """Return whether the fault costs most, and about as much in both runs as in the replay."""
+        """True if the report puts the fault first, and the replay and the runs agree on its gain.
+        """
         first, fault, (low, high) = self.findings[0], self.drawn.faults[0], self.gains
         is_named = (first.cause, first.rank) == (fault.cause, fault.rank)
         return is_named and high - low <= 2 * TOLERANCE
 
     def judge(self, text: str) -> Ruling:
-        """Rule on `cause, rank, gain in percent`, in any order, part by part."""
+        """Judge each part of `cause, rank, gain in percent`, in any order."""
         said = text.lower()
         fault, (low, high) = self.drawn.faults[0], self.gains
         asks_rank = self.drawn.difficulty > 1
@@ -140,7 +143,7 @@ class Case(Question):
         return Ruling(Outcome.WRONG, " ".join([words, *filter(None, hints.values())]))
 
     def _about(self, cause: str) -> str:
-        """Say what the trace shows of a cause that is not the right answer."""
+        """Return what the trace shows of a cause that is not the right answer; "" if nothing."""
         if cause in [each.cause for each in self.drawn.faults[1:]]:
             return f"There is {cause} too, but another fault costs more."
         found = next((each for each in self.findings if each.cause == cause), None)
@@ -150,7 +153,7 @@ class Case(Question):
 def open_case(difficulty: int, seed: int) -> Case:
     """Draw a case, and run it with its fault and without. The same seed draws the same."""
     drawn = draw(difficulty, seed)
-    # 11 MB, to be opened in a browser after the command has ended too: the next case removes it.
+    # 11 MB. They stay when the command ends, to be opened in a browser; the next case removes them.
     folder = owned_folder.make(Path(tempfile.gettempdir()), "case")
     for _ in range(_RUNS):
         slow, without = (
@@ -181,14 +184,14 @@ def draw(difficulty: int, seed: int) -> Drawn:
 
 def _recorded(folder: Path, drawn: Drawn, faults: Sequence[Fault]) -> Trace:
     """Train with these faults. Write the files to the folder, and return the trace."""
-    with contextlib.redirect_stdout(io.StringIO()):  # notes on messages that came late
+    with contextlib.redirect_stdout(io.StringIO()):  # drop notes on messages that arrived late
         return timed_run(
             *faults, strategy=drawn.strategy, on_network=drawn.on_network, folder=folder
         )
 
 
 def case_of(drawn: Drawn, slow: Trace, without: Trace, folder: Path) -> Case:
-    """Return the case of two traces, and write its pages to the folder."""
+    """Make the case from the traces of its two runs, and write its pages to the folder."""
     report, comparison = profile.report(slow), profile.compare(without, slow)
     fault, findings = drawn.faults[0], report.findings
     finding = next((each for each in findings if each.cause == fault.cause), findings[0])

@@ -1,15 +1,14 @@
-"""A learner's standing in everything that is practised here, at one moment.
+"""A learner's standing in cards, drills, exercises, claims and predictions.
 
-standing()                        of the store
-standing_of(events, now_s)        of any events, as if `now_s` were now
+standing()                        from the stored events, now
+standing_of(events, now_s)        from any events, as if `now_s` were now
 
-A terminal and a notebook show the same Standing, each in its own way.
+The terminal and the notebook show the same Standing.
 
 subjects_by_group()["Pipeline parallelism"]    ["card/pp-1", ..., "drill/...", "exercise/..."]
 
-That is everything to practise. Cards and drills name their topic; a claim of the court names its
-main topic first. An exercise belongs to the subject of its folder. Predictions belong to notebooks,
-and are listed nowhere.
+The group of a card or a drill is that of its topic, the group of a claim that of its first topic.
+An exercise belongs to the subject of its folder. Predictions belong to notebooks and have no group.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,12 +44,12 @@ def subjects_by_group() -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Numbers of judged and of right answers."""
+    """Numbers of judged answers and of right ones."""
 
     num_judged: int
     num_right: int
     num_at_once: int = 0
-    """Answers that were right at the first try; drills have two tries."""
+    """Answers that were right at the first of two tries; for drills."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Standing:
     now_s: float
     num_events: int
     streak: int
-    """Days in a row."""
+    """Days of practice in a row."""
     due: dict[str, int]
     """Number of due subjects by kind: card, drill, exercise, prediction."""
     due_days: dict[date, int]
@@ -78,7 +77,7 @@ class Standing:
 
     @property
     def is_new(self) -> bool:
-        """Return whether nothing has happened yet."""
+        """True if there are no events yet."""
         return self.num_events == 0
 
     @property
@@ -95,18 +94,17 @@ class Standing:
 
 
 def standing() -> Standing:
-    """Return the learner's standing by the store, now.
+    """Return the learner's standing now, from the stored events.
 
-    A store that cannot be read gives a ProgressWarning and counts as new. An event with invalid
-    numbers gives one too, and is left out. Without fsrs there is no mastery, and no due time is
-    known.
+    A store that cannot be read gives a ProgressWarning and counts as empty. An event with invalid
+    numbers gives a warning too, and is left out. Without fsrs there are no mastery and no due times.
     """
     known = practice.all_states() if scheduling.is_installed() else {}
     return _standing(statistics.usable(progress.events()), known, clock.now_s())
 
 
 def standing_of(events: Sequence[Event], now_s: float) -> Standing:
-    """Return the standing by these events. Due times are computed from them, not from the store."""
+    """Return the standing that follows from these events; due times are computed from them, too."""
     found = statistics.usable(events)
     known = scheduling.rebuilt(found) if scheduling.is_installed() else {}
     return _standing(found, known, now_s)
@@ -136,8 +134,7 @@ def _standing(events: Sequence[Event], known: dict[str, State], now_s: float) ->
 
 
 def notebooks_of(group: str) -> list[str]:
-    """Return the notebooks in which a group of topics is taught, in the bank's order; names of
-    files."""
+    """Return the file names of the notebooks on a group of topics, in the bank's order."""
     found = [topic.notebook for topic in load_topics().values() if topic.group == group]
     return list(dict.fromkeys(name for name in found if name))
 
@@ -154,7 +151,7 @@ def _drills(events: Iterable[Event]) -> dict[str, Tally]:
 
 
 def _rated(events: Iterable[Event], kind: str) -> list[tuple[str, str]]:
-    """Yield (name, rating) of each answer of this kind."""
+    """Return (name, rating) of each answer of this kind."""
     return [
         (event.subject.partition("/")[2], event.detail["rating"])
         for event in events
@@ -172,7 +169,7 @@ def _tally(rated: Iterable[tuple[str, str]]) -> Tally:
 
 
 def _votes(events: Iterable[Event]) -> Tally:
-    """Count the votes; the latest on each claim counts."""
+    """Count the votes, only the latest on each claim."""
     claims = load_claims()
     latest = {
         event.subject: event.detail.get("verdict")
