@@ -1,4 +1,4 @@
-"""What is wrong with a card of the bank, or with a claim of the court: [] for a good one.
+"""Find the faults of a card of the bank, or of a claim of the court; [] for a good one.
 
 Every number of an answer has evidence, is in the question, or is given.
 """
@@ -18,12 +18,12 @@ _NO_CLAIM = re.compile(
     rf"|\b(?:{_SOFTWARE})[ -](?:\d+(?:\.\d+)+|\d+\b(?! [a-z]+s\b))"
     r"|(?<=in )(?:19|20)\d\d\b|(?<=\()(?:19|20)\d\d(?=\))|\b[A-Z]\w+,? (?:19|20)\d\d\b"
 )
-# What a number counts: a word behind it that is no preposition and the like.
+# A word behind a number counts as what it counts, except prepositions and the like.
 _COUNTS = re.compile(
     r" (?!(?:of|with|and|or|to|in|at|on|by|for|from|against|is|are|was|were|as|not|but)\b)[a-z]{3,}"
 )
 _SENTENCE_END = re.compile(r"[.:;?!] +(?=[A-Z])")
-# Of a card, words or items: at least, at most.
+# Least and most number of words or items in each field of a card.
 _LENGTHS = {
     "minute": (80, 200),
     "deeper": (120, 9999),
@@ -124,7 +124,7 @@ def _of_the_exhibits(claim: Claim, measure: bool) -> Iterator[str]:
 
 
 def _needs_proof(number: Number) -> bool:
-    """Whether it is a claim: it has a unit, a decimal point, or two digits or more."""
+    """Return whether a number is a claim: it has a unit, a decimal point, or two digits or more."""
     bare = re.fullmatch(r"x?([\d,]+)(?:st|nd|rd|th)?", number.text)
     return bare is None or len(bare[1].replace(",", "")) > 1
 

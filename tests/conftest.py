@@ -1,4 +1,4 @@
-"""What all tests share: a home of their own, the same inputs of graders each time, and speed."""
+"""Shared by all tests: a home folder, the same inputs of graders each time, and speed."""
 
 import functools
 import importlib
@@ -113,7 +113,7 @@ def pytest_configure(config):
 
 
 def _length(scope):
-    """Of a part of the suite that one worker runs as a whole: the longer, the larger."""
+    """Return a number that is larger for a part of the suite that takes one worker longer."""
     if "/" not in scope:
         return 3  # a whole folder, and the runs of the bank
     name = Path(scope).stem.removeprefix("test_")
@@ -132,7 +132,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class ByFileOrExercise(LoadScopeScheduling):
         def _assign_work_unit(self, node):
-            longest = max(self.workqueue, key=_length)  # of several, the one with most tests
+            longest = max(self.workqueue, key=_length)  # one worker takes the longest
             self.workqueue.move_to_end(longest, last=False)
             super()._assign_work_unit(node)
 

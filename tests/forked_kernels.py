@@ -25,13 +25,13 @@ from scripts.notebooks import local_sockets
 from tests.forked_programs import CONTEXT, ForkedProgram
 
 NEEDED = ["ipykernel.kernelapp", "ipywidgets", "matplotlib.backends.backend_agg", "PIL.Image"]
-NEEDED += ["labkit.calc", "labkit.notebook"]  # of all notebooks: 350 modules
+NEEDED += ["labkit.calc", "labkit.notebook"]  # imported by all notebooks: 350 modules
 
 start_new_kernel = nbval.kernel.start_new_kernel
 
 
 class ForkedKernel(ForkedProgram):
-    """What jupyter_client starts, forked."""
+    """A forked kernel instead of the process that jupyter_client starts."""
 
     def __init__(self, command, env, cwd=".", **others):
         words = command[command.index("ipykernel_launcher") + 1 :]
@@ -66,7 +66,7 @@ def _be_server(listener, alive):
 
 def _be_kernel(words, address_of_ranks):
     forkserver._forkserver._forkserver_address = address_of_ranks
-    for output in (1, 2):  # what a kernel says as it starts
+    for output in (1, 2):  # drop the output of a kernel's start
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     from ipykernel.kernelapp import IPKernelApp
 

@@ -25,7 +25,7 @@ from labkit.pipeline import Kind, Op, Schedule
 MOST_SITUATIONS = 500_000  # half a minute or so
 FAR = 10**12  # later than everything: not known yet
 
-# What a decision changed: rank, free, is_waiting, held, and the (kind, stage) begun, if any.
+# The state before a decision: rank, free, is_waiting, held, and the (kind, stage) started, if any.
 Undo = tuple[int, int, bool, int, tuple[Kind, int] | None]
 
 
@@ -71,7 +71,7 @@ class _Search:
         return tuple(map(tuple, self._partial.rows))
 
     def _completes(self) -> bool:
-        """Whether the partial schedule can be completed within the limit; if so, it now is."""
+        """Return whether the partial schedule can be completed within the limit; complete it then."""
         partial = self._partial
         if not any(partial.left):
             return True
@@ -96,7 +96,7 @@ class _Search:
         was_waiting = partial.is_waiting[rank]
         candidates = list(partial.candidates(rank))
         for kind, stage, arrives in candidates:
-            # Who waited, waited for this: what was there before could have begun before.
+            # A rank that waited takes only what arrives now: the rest could have started before.
             if arrives == now or (arrives < now and not was_waiting):
                 yield partial.begin(decision, kind, stage)
         if any(arrives > now for _, _, arrives in candidates):
@@ -111,7 +111,7 @@ class Decision(NamedTuple):
 
 
 class Partial:
-    """A schedule up to a moment: what every rank has begun, and what has arrived where.
+    """A schedule up to a moment: what every rank has started, and what has arrived where.
 
     `begin`, `wait` extend it by a decision; `restore` takes back what they did. Decisions are made
     in the order of time: at each, the rank that is free first begins an operation or waits for a
@@ -128,10 +128,10 @@ class Partial:
         self.kinds, self.gradient = problem.kinds, problem.kinds[1]
         self.cost = {kind: [problem.cost(kind, stage) for stage in stages] for kind in self.kinds}
         self.stages_of = [[s for s in stages if problem.placement[s] == rank] for rank in ranks]
-        self.begun = {kind: [0 for _ in stages] for kind in self.kinds}
+        self.started = {kind: [0 for _ in stages] for kind in self.kinds}
         # By kind and stage, when the nth product is there where it is needed.
         self.arrivals: dict[Kind, list[list[int]]] = {k: [[] for _ in stages] for k in self.kinds}
-        self.free = [0 for _ in ranks]  # of a rank that waits: since when
+        self.free = [0 for _ in ranks]  # for a waiting rank: since when it waits
         self.is_waiting = [False for _ in ranks]
         self.held = [0 for _ in ranks]
         self.left = [
@@ -140,7 +140,7 @@ class Partial:
         ]
         self.rows: list[list[Op]] = [[] for _ in ranks]
         self._change = {k: [problem.change(k, stage) for stage in stages] for k in self.kinds}
-        self._delay = {  # of the product, on its way to the stage that needs it
+        self._delay = {  # time until the product arrives at the stage that needs it
             (Kind.F, s): problem.send_cost(s) if s + 1 in stages else 0 for s in stages
         } | {(self.gradient, s): problem.send_cost(s - 1) if s else 0 for s in stages}
 
@@ -152,11 +152,11 @@ class Partial:
         return there if 0 <= there < self.problem.num_stages else None
 
     def delay(self, kind: Kind, stage: int) -> int:
-        """What the product of an operation is under way."""
+        """Return the time that the product of an operation is in flight."""
         return self._delay.get((kind, stage), 0)
 
     def next_decision(self) -> Decision | None:
-        """Who decides first, of those that have work left; None if all wait for each other."""
+        """Return the decision that comes first in time; None if all ranks wait for each other."""
         best = Decision(-1, FAR)
         for rank, left in enumerate(self.left):
             if not left:
@@ -179,8 +179,8 @@ class Partial:
         for index in (1, 0, 2)[: len(self.kinds)]:
             kind = self.kinds[index]
             for stage in reversed(self.stages_of[rank]):
-                n = self.begun[kind][stage]
-                if n == (self.begun[self.kinds[index - 1]][stage] if index else m):
+                n = self.started[kind][stage]
+                if n == (self.started[self.kinds[index - 1]][stage] if index else m):
                     continue
                 change = self._change[kind][stage]
                 if change > 0 and self.held[rank] + change > self.memory[rank]:
@@ -191,7 +191,7 @@ class Partial:
                 elif placement[source] != rank:
                     sent = self.arrivals[kind][source]
                     yield kind, stage, sent[n] if n < len(sent) else FAR
-                elif n < self.begun[kind][source]:
+                elif n < self.started[kind][source]:
                     yield kind, stage, -1
 
     def begin(self, decision: Decision, kind: Kind, stage: int) -> Undo:
@@ -199,8 +199,8 @@ class Partial:
         rank, now = decision
         before = (rank, self.free[rank], self.is_waiting[rank], self.held[rank], (kind, stage))
         end = now + self.cost[kind][stage]
-        self.rows[rank].append(Op(kind, stage, self.begun[kind][stage]))
-        self.begun[kind][stage] += 1
+        self.rows[rank].append(Op(kind, stage, self.started[kind][stage]))
+        self.started[kind][stage] += 1
         self.arrivals[kind][stage].append(end + self.delay(kind, stage))
         self.held[rank] += self._change[kind][stage]
         self.left[rank] -= self.cost[kind][stage]
@@ -220,7 +220,7 @@ class Partial:
         if done is not None:
             kind, stage = done
             self.rows[rank].pop()
-            self.begun[kind][stage] -= 1
+            self.started[kind][stage] -= 1
             self.arrivals[kind][stage].pop()
             self.left[rank] += self.cost[kind][stage]
 
@@ -230,7 +230,7 @@ class Partial:
         When a message arrived that has been there for a while makes no difference, nor on a busy
         rank one that comes before the rank is free.
         """
-        begun = [count for kind in self.kinds for count in self.begun[kind]]
+        started = [count for kind in self.kinds for count in self.started[kind]]
         ranks = [
             0 if not self.left[rank] else -1 if self.is_waiting[rank] else self.free[rank] - now
             for rank in range(self.problem.num_ranks)
@@ -241,9 +241,9 @@ class Partial:
                 source = self.source(kind, stage)
                 if source is not None:
                     seen = now if self.is_waiting[rank] else max(now, self.free[rank])
-                    for at in self.arrivals[kind][source][self.begun[kind][stage] :]:
+                    for at in self.arrivals[kind][source][self.started[kind][stage] :]:
                         under_way.append(at - now if at > seen else -1)
-        return (*begun, *ranks, *under_way)
+        return (*started, *ranks, *under_way)
 
 
 class Bound:
@@ -276,7 +276,7 @@ class Bound:
         begins = self._earliest(now)
         ends = [
             begin
-            + (m - partial.begun[kind][stage]) * partial.cost[kind][stage]
+            + (m - partial.started[kind][stage]) * partial.cost[kind][stage]
             + self._after[kind][stage]
             for (kind, stage), begin in begins.items()
         ]
@@ -298,7 +298,7 @@ class Bound:
         if not tails:
             return end
         weights = sum(
-            (m - partial.begun[Kind.W][stage]) * partial.cost[Kind.W][stage]
+            (m - partial.started[Kind.W][stage]) * partial.cost[Kind.W][stage]
             for stage in stages
             if Kind.W in partial.kinds
         )
@@ -311,14 +311,14 @@ class Bound:
         begins: dict[tuple[Kind, int], int] = {}
         for index, kind in enumerate(partial.kinds):
             for stage in reversed(stages) if kind is partial.gradient else stages:
-                n = partial.begun[kind][stage]
+                n = partial.started[kind][stage]
                 if n == m:
                     continue
                 begin = max(now, partial.free[partial.problem.placement[stage]])
                 source = partial.source(kind, stage)
                 if source is not None:
                     begin = max(begin, self._arrival(kind, source, n, begins))
-                if index and partial.begun[partial.kinds[index - 1]][stage] == n:
+                if index and partial.started[partial.kinds[index - 1]][stage] == n:
                     before = partial.kinds[index - 1]
                     begin = max(begin, begins[before, stage] + partial.cost[before][stage])
                 begins[kind, stage] = begin
@@ -326,6 +326,6 @@ class Bound:
 
     def _arrival(self, kind: Kind, source: int, n: int, begins: dict[tuple[Kind, int], int]) -> int:
         partial = self._partial
-        if n < partial.begun[kind][source]:
+        if n < partial.started[kind][source]:
             return partial.arrivals[kind][source][n]
         return begins[kind, source] + partial.cost[kind][source] + partial.delay(kind, source)

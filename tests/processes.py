@@ -1,4 +1,4 @@
-"""Whether processes have ended, or are all asleep.
+"""Find out whether processes have ended, or are all asleep.
 
 One that is dead has ended, also before its parent has read its status.
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def alive(pids):
-    """Those of these process ids whose processes have not ended."""
+    """Return those of these process ids whose processes have not ended."""
     words = ["ps", "-o", "pid=,state=", "-p", ",".join(map(str, pids))]
     lines = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
     return [int(pid) for pid, state in map(str.split, lines) if not state.startswith("Z")]
@@ -30,7 +30,7 @@ def are_gone_within(pids, seconds):
 
 
 def is_asleep(pid):
-    """Whether no thread of a process runs, or waits for its turn on a core."""
+    """Return whether no thread of a process runs, or waits for its turn on a core."""
     if sys.platform == "linux":
         tasks = Path(f"/proc/{pid}/task").glob("*/stat")
         states = [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
@@ -41,7 +41,7 @@ def is_asleep(pid):
 
 
 class Stillness:
-    """Whether processes have come to rest: all of them were asleep at several looks in a row.
+    """Look at processes several times in a row, and tell whether all of them were asleep each time.
 
     A process that is on its way to where it will wait runs, or waits for its turn, or for another
     one that does. So this holds on the slowest machine, where a sleep of a second does not.

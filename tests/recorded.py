@@ -1,6 +1,6 @@
 """Traces of training steps that were recorded once: what is said of them depends on no machine.
 
-    python -m tests.recorded             record all of them anew, in some minutes
+        python -m tests.recorded             record all of them again, in some minutes
     python -m tests.recorded slow huge   record these two
 
 Let nothing run beside it. Of ten runs the fastest is kept, which was disturbed least.

@@ -21,7 +21,7 @@ _EVERY_S, _AHEAD_S = 0.05, 1e6
 
 
 class Passing(threading.local):
-    """Of a thread that runs ranks: whether it waits for their rest, and how far its clock is."""
+    """State of a thread that runs ranks: whether it waits for the ranks, and its clock's time."""
 
     ahead_s = 0.0
     passed_at_s = None

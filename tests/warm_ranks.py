@@ -29,7 +29,7 @@ _launch = _runs.launch
 
 @dataclasses.dataclass(repr=False)
 class Value:
-    """What a rank's function returned, and how many groups this process has open."""
+    """A rank's result, and the number of groups that this process has open."""
 
     value: Any
     num_groups: int
@@ -41,7 +41,7 @@ class Call:
 
     path: Path
     rehearses: bool
-    """Whether operations obey nccl's rules: see rehearsal.py."""
+    """True if operations obey nccl's rules: see rehearsal.py."""
 
     def run(self, namespace: dict[str, Any]) -> Value:
         """On the rank, which draws random numbers as a new one does."""
@@ -49,7 +49,7 @@ class Call:
         if self.rehearses:
             rehearse(world)
         fn, args = payload.read(self.path, world.rank)
-        # What the last run has left: a learner's file, and the count of modules in labels.
+        # The last run may have left a learner's file, and the count of modules in labels.
         sys.modules.pop("submission", None)
         if replica := sys.modules.get("labkit.data_parallel.replica"):
             replica._NUM_WRAPPED.clear()
@@ -101,7 +101,7 @@ class WarmRanks:
                 None,
             )
         except BaseException:
-            if not ranks.has_ended:  # all have come back, and are in step
+            if not ranks.has_ended:  # all have returned, and are in step
                 self._by_size[world_size] = ranks
             raise
         num_groups = max(value.num_groups for value in result.values)

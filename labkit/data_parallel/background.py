@@ -9,7 +9,7 @@ The thread has a group of its own. Otherwise its messages would mix with the pro
 that differs by rank. Every rank starts the same calls in the same order.
 
 All wrappers of a group share one communication thread. A process group cannot be destroyed while
-another rank may be in it, so its threads and sockets are never released: one per wrapper would leak.
+another rank may be in it, so threads and sockets are never released: one per wrapper would leak.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class CommunicationThread:
 
     @classmethod
     def of(cls, group: Group) -> CommunicationThread:
-        """Return the thread of a group. All its ranks call this: the first call splits off a group.
-        """
+        """Return the thread of a group. All its ranks call this; the first call splits off a group."""
         if group not in _THREADS:
             _THREADS[group] = cls(group)
         return _THREADS[group]

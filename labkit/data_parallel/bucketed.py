@@ -140,7 +140,7 @@ def make_buckets(
 ) -> list[Bucket]:
     """Cut the parameters, last first, into buckets of one dtype and device each.
 
-    As in torch, the parameter with which a bucket reaches its size is the bucket's last. Memory: all
+    As in torch, the parameter with which a bucket reaches its size is its last. Memory: all
     gradients once. TypeError and ValueError for a size that is no whole number from 1.
     """
     cuts = cut(parameters, bucket_bytes)

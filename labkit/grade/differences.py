@@ -14,8 +14,7 @@ from labkit.grade.observed import pairs
 
 
 def form_of(got: Any, right: Any) -> tuple[str, str]:
-    """Return (name, why) for a wrong result: another form, or `wrong values` if the form is right.
-    """
+    """Return (name, why) for a wrong result: another form, or `wrong values` in the right form."""
     forms = (_other_form(*place) for place in pairs(got, right))
     return next((form for form in forms if form), _WRONG_VALUES)
 

@@ -192,8 +192,7 @@ def held(
     asked: Sequence[Observed],
     mistaken: Mapping[Patch, Sequence[Observed]],
 ) -> tuple[Sequence[Observed], int]:
-    """Return the cases in which a mistake holds, and how many of `asked` its program agrees with.
-    """
+    """Return the cases in which a mistake holds, and how many of `asked` agree with its program."""
     if mistake.predicate is not None:
         return [observed for observed in cases if _is_seen(mistake.predicate, observed)], len(asked)
     best: tuple[Sequence[Observed], int] = [], 0

@@ -162,8 +162,7 @@ class Rules:
         return self.invalid(s.y, s.args) or self.over(s.y, s.args)
 
     def invalid(self, rows: Any, args: tuple[int, ...]) -> Finding | None:
-        """Return the first wrong cell, missing cell or deadlock; None if this is a training step.
-        """
+        """Return the first wrong cell, missing cell or deadlock; None for a valid training step."""
         from labkit.pipeline import ScheduleError, validate
         from labkit.pipeline.op import marked
 
@@ -202,8 +201,7 @@ class Rules:
         return None
 
     def over(self, rows: Rows, args: tuple[int, ...]) -> Finding | None:
-        """Return the finding for a valid schedule that holds or takes too much; activations first.
-        """
+        """Return the finding for a valid schedule that holds too much, or else takes too long."""
         from labkit.pipeline import Costs, in_flight, simulate
 
         schedule = _schedule_of(rows, args)

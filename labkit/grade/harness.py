@@ -55,7 +55,7 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
 
 
 MARK = "\x02case "
-"""Marker before each case: with the case's number, a line of the output and the journal's region."""
+"""Marks the start of a case: with its number, a line of the output and a region of the journal."""
 UNDER_TEST = "the function under test"
 MEETING = "\x02between cases"
 """Label of the all-reduce that serves as a barrier between two cases."""

@@ -87,8 +87,7 @@ def _code_of(function: str, source: str) -> list[str] | None:
 
 
 def write_stubs(workspace: Workspace, names: list[str] | None = None) -> list[str]:
-    """Write the stubs of `names` (default: all) into exercises/, over old files; return the names.
-    """
+    """Write the stubs of `names` (default: all) over the files in exercises/; return the names."""
     names = names or list(load_catalog())
     for name in names:
         workspace.exercise(name).write_text(stub_of(name, workspace), encoding="utf-8")

@@ -94,8 +94,7 @@ def find_packages_workspace() -> Workspace:
 
 
 def find_learners_workspace(workspace: Workspace | None = None) -> Workspace:
-    """Return `workspace`, or the nearest one. Raises WorkspaceNotFound if it has no learner's files.
-    """
+    """Return `workspace`, or the nearest one. WorkspaceNotFound if it has no learner's files."""
     found = workspace or find_workspace()
     if not found.has_learners_files:
         raise WorkspaceNotFound(

@@ -6,8 +6,8 @@ proved.holds, proved.value        True, 0.0049305...
 A number holds if the value, in its unit, rounds to it: "4.93 ms" is 4.925 to 4.935. Zeros at the
 end count as digits: "400 GB" is 399.5 to 400.5.
 
-More rounding needs a word. After "about" the value may be 5% less or more. After "nearly", "almost",
-"under" or "less than" it is at most 5% less, after "over" or "more than" at most 5% more.
+More rounding needs a word. After "about" the value may be 5% less or more. After "nearly",
+"almost", "under" or "less than" it is at most 5% less, after "over" or "more than" at most 5% more.
 
 Words can be numbers: "three", "twice", "half" (within 4%). A text with several numbers, "4, 3, 2
 and 1", needs a proof that gives as many. If the text has no number, such as "ring", the proof gives

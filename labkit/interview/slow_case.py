@@ -106,8 +106,7 @@ class Case(Question):
 
     @property
     def is_clear(self) -> bool:
-        """True if the report puts the fault first, and the replay and the runs agree on its gain.
-        """
+        """True if the report puts the fault first, and replay and runs agree on its gain."""
         first, fault, (low, high) = self.findings[0], self.drawn.faults[0], self.gains
         is_named = (first.cause, first.rank) == (fault.cause, fault.rank)
         return is_named and high - low <= 2 * TOLERANCE

@@ -97,7 +97,7 @@ def standing() -> Standing:
     """Return the learner's standing now, from the stored events.
 
     A store that cannot be read gives a ProgressWarning and counts as empty. An event with invalid
-    numbers gives a warning too, and is left out. Without fsrs there are no mastery and no due times.
+    numbers gives a warning too, and is left out. Without fsrs mastery and due times are missing.
     """
     known = practice.all_states() if scheduling.is_installed() else {}
     return _standing(statistics.usable(progress.events()), known, clock.now_s())

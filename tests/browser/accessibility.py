@@ -1,4 +1,4 @@
-"""What the page tells of a widget: names, focus, contrast, width. Each returns the faults."""
+"""Check the accessibility of widgets: names, focus, contrast, width. Each returns the faults."""
 
 import time
 
@@ -83,7 +83,7 @@ def nameless(page, cell):
 
 
 def _controls(page, cell):
-    """Those of a cell's output as Chromium tells them to a screen reader, once it does."""
+    """Return the controls of a cell's output as Chromium describes them to a screen reader."""
     place = f"""document.querySelector('[data-cell="{cell}"] .jp-Cell-outputArea')"""
     client = page.context.new_cdp_session(page)
     client.send("Accessibility.enable")

@@ -67,7 +67,7 @@ class LabPage:
         return self.page.evaluate(ERRORS)
 
     def output(self, cell):
-        """What is below a cell: playwright's locator."""
+        """Return playwright's locator of a cell's output."""
         place = self.page.locator(f'[data-cell="{cell}"] .jp-Cell-outputArea')
         place.scroll_into_view_if_needed(timeout=CHANGE_MS)  # off the screen it is not laid out
         return place

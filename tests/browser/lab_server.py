@@ -27,7 +27,7 @@ from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 60
-# What a learner works with. The working tree itself is never written to.
+# The learner's folders are copied, so that the working tree is never written to.
 COPIED = ("notebooks", "exercises", "solutions")
 MAKEFILE = (ROOT / "Makefile").read_text()
 SETTINGS = json.loads(re.search(r"^OVERRIDES := (.*)$", MAKEFILE, re.MULTILINE)[1]) | {
@@ -59,7 +59,7 @@ class LabServer:
             "ServerApp.ip": "127.0.0.1",
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
-            "KernelManager.transport": "ipc",  # as of `make lab`
+            "KernelManager.transport": "ipc",  # like `make lab`
             "IdentityProvider.token": self.token,
             "LabApp.expose_app_in_browser": True,  # so that a test can ask what the lab is doing
         }
@@ -78,7 +78,7 @@ class LabServer:
         self.close()
 
     def url(self, path, *options):
-        """Of a page or of the REST API."""
+        """Return the address of a page or of the REST API."""
         query = "&".join([f"token={self.token}", *options])
         return f"http://127.0.0.1:{self.port}/{path}?{query}"
 
@@ -90,7 +90,7 @@ class LabServer:
         nbformat.write(notebook, self.folder / "notebooks" / name)
 
     def end_kernels(self):
-        """Of every notebook; the server goes on."""
+        """End the kernels of all notebooks; the server goes on."""
         with urllib.request.urlopen(self.url("api/sessions")) as reply:
             sessions = json.load(reply)
         for session in sessions:
@@ -115,7 +115,7 @@ class LabServer:
             raise RuntimeError(f"JupyterLab left processes {left}; it said:\n{self.log()[-2000:]}")
 
     def processes(self):
-        """Those of the server, its kernels and their ranks: all that work in it (Linux only)."""
+        """Return the processes of the server, its kernels and their ranks (Linux only)."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cwd"):
             with contextlib.suppress(OSError):  # it has ended, or is another user's

@@ -12,14 +12,14 @@ from .lab_server import ROOT, LabServer
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc")
 def test_kernels_are_among_the_processes_that_must_end_with_the_server(server):
-    """Those that do not are an error of the last test here: its `close` finds them."""
+    """Kernels that outlive the server are an error of the last test here, found by its `close`."""
     before = server.processes()
     request = urllib.request.Request(server.url("api/kernels"), data=b"{}")
     urllib.request.urlopen(request).close()
     assert set(server.processes()) - set(before)  # others may have ended meanwhile
 
 
-def test_what_was_left_is_told_also_when_it_has_ended_meanwhile(tmp_path, monkeypatch):
+def test_what_was_left_is_reported_also_when_it_has_ended_meanwhile(tmp_path, monkeypatch):
     server = LabServer(tmp_path)
     server._log.write_text("its last words")
     server._process = subprocess.Popen([sys.executable, "-c", ""])

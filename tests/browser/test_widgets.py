@@ -27,7 +27,7 @@ WIDGETS = {
     "revealed-card": "shown = card('co-1'); shown.question.reveal(); shown",
     "drill": f"drill({DRILL!r}, seed={SEED})",
     "wrong-drill": "wrong = drill('bubble_of_total', seed=4); wrong.question.finish(); wrong",
-    "mock": "begun = mock_interview(10, 'junior', seed=3); begun.start(); begun",
+    "mock": "started = mock_interview(10, 'junior', seed=3); started.start(); started",
     "dashboard": "dashboard()",
     "vote": "vote('gpipe-10-4')",
     "open-prediction": "predict('size', 'How many bytes?', unit='B')",
@@ -97,14 +97,14 @@ def test_nothing_is_cut_off_at_twice_the_size(enlarged, shown):
 
 
 @pytest.fixture
-def anew(page):
+def again(page):
     """Run a widget's cell again; its output."""
 
-    def anew(widget):
+    def again(widget):
         page.run(widget)
         return page.output(widget)
 
-    return anew
+    return again
 
 
 # A knob of each, and a key.
@@ -131,9 +131,9 @@ def said_at_first(output):
 
 
 @pytest.mark.parametrize("widget", KNOBS)
-def test_a_key_moves_a_knob_and_the_answer_follows(page, anew, widget):
+def test_a_key_moves_a_knob_and_the_answer_follows(page, again, widget):
     label, key = KNOBS[widget]
-    output = anew(widget)
+    output = again(widget)
     handle, picture = slider(output, label), output.locator("img")
     stood = handle.get_attribute("aria-valuenow")
     drawn = widget in WITH_A_PICTURE and picture.get_attribute("src")
@@ -146,16 +146,16 @@ def test_a_key_moves_a_knob_and_the_answer_follows(page, anew, widget):
         becomes(shown_by(output), differs_from=said)
 
 
-def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page, anew):
-    output = anew("memory-calculator")
+def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page, again):
+    output = again("memory-calculator")
     said = said_at_first(output)
     page.press(output.get_by_role("button", name="Make this change"), "Enter")
     becomes(shown_by(output), differs_from=said)
 
 
-def test_a_drill_rules_on_a_wrong_answer_and_then_on_the_right_one(page, anew):
+def test_a_drill_rules_on_a_wrong_answer_and_then_on_the_right_one(page, again):
     question = Round(drills_of(DRILL), SEED).ask().question
-    output = anew("drill")
+    output = again("drill")
     shows(output, question.prompt)
     entry = output.get_by_role("textbox")
     entry.fill("0.001%")
@@ -167,8 +167,8 @@ def test_a_drill_rules_on_a_wrong_answer_and_then_on_the_right_one(page, anew):
     shows(output, "stored")
 
 
-def test_the_clock_runs_and_an_interview_that_is_ended_early_is_reported(page, anew, tmp_path):
-    output = anew("mock")
+def test_the_clock_runs_and_an_interview_that_is_ended_early_is_reported(page, again, tmp_path):
+    output = again("mock")
     shows(output, "left of 10:00")
     clock = output.get_by_role("timer")
     becomes(clock.inner_text, differs_from=clock.inner_text())
@@ -189,8 +189,8 @@ def test_the_clock_runs_and_an_interview_that_is_ended_early_is_reported(page, a
     assert f"Not reached: {unseen.kind} {unseen.name}." in text
 
 
-def test_a_card_is_revealed_ticked_and_graded_and_its_grade_is_counted(page, anew):
-    output, dashboard = anew("card"), page.output("dashboard")
+def test_a_card_is_revealed_ticked_and_graded_and_its_grade_is_counted(page, again):
+    output, dashboard = again("card"), page.output("dashboard")
     output.get_by_label("Your answer").fill("Each byte leaves every rank almost twice.")
     page.press(output.get_by_role("button", name="Show the answer"), "Enter")
     shows(output, "In a minute")
@@ -203,7 +203,7 @@ def test_a_card_is_revealed_ticked_and_graded_and_its_grade_is_counted(page, ane
     becomes(dashboard.inner_text, differs_from=said)
 
 
-def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(page, anew):
+def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(page, again):
     votes = page.output("vote")
     for key, verdict, said in (
         ("Enter", "half right", "You voted 'half right'."),
@@ -211,30 +211,30 @@ def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(page, anew):
     ):
         page.press(votes.get_by_role("button", name=verdict, exact=True), key)
         shows(votes, f"You say: {verdict}")
-        shows(anew("judgement"), said)
-    shows(anew("docket"), "you voted on 1, and on 1 of them as the court did")
+        shows(again("judgement"), said)
+    shows(again("docket"), "you voted on 1, and on 1 of them as the court did")
 
 
-def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(page, anew):
+def test_a_stub_a_wrong_answer_and_a_right_one_get_their_verdicts(page, again):
     exercise = page.server.folder / "exercises" / "ring_all_reduce.py"
     solution = (page.server.folder / "solutions" / "ring_all_reduce.py").read_text()
     mine = exercise.read_text()
     shows(page.output("verdict"), "not attempted")
     try:
         exercise.write_text(mine.replace("raise NotImplementedError", "return x  #"))
-        shows(anew("verdict"), "wrong")
+        shows(again("verdict"), "wrong")
         exercise.write_text(solution)
-        shows(anew("verdict"), "passed")
+        shows(again("verdict"), "passed")
     finally:
         exercise.write_text(mine)
 
 
-def test_a_page_reopens_with_its_widgets_and_what_was_committed(page, anew):
+def test_a_page_reopens_with_its_widgets_and_what_was_committed(page, again):
     box = page.output("open-prediction")
     box.get_by_role("textbox").fill("12 KB")
     page.press(box.get_by_role("button", name="Commit"), "Enter")
     shows(box, "Committed: 12 KB")
-    shows(anew("open-prediction"), "Earlier you committed to 12 KB")
+    shows(again("open-prediction"), "Earlier you committed to 12 KB")
     page.come_back()
     shows(page.output("open-prediction"), "Earlier you committed to 12 KB")
     shows(page.output("calculator"), "each rank sends")

@@ -1,3 +1,3 @@
-"""What tests of this folder share: a timeout that waits for ranks, and not for seconds."""
+"""Give every test of this folder a timeout that does not depend on the machine's speed."""
 
 from tests.timeouts import timeout_when_still  # noqa: F401

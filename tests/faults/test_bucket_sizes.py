@@ -1,7 +1,7 @@
 """DDP in buckets of a layer, of two and of all: each run is predicted from another one's journal.
 
-The journals are of real runs of examples/bucket_sizes.py, which measures and predicts anew;
-`python -m tests.recorded buckets_of_1 buckets_of_2 buckets_of_5` records them anew. The same on
+The journals are of real runs of examples/bucket_sizes.py, which measures and predicts again;
+`python -m tests.recorded buckets_of_1 buckets_of_2 buckets_of_5` records them again. The same on
 exact times: tests/unit/test_profile_changes.py.
 """
 

@@ -64,7 +64,7 @@ def same(parameters, expected):
     return all(torch.equal(p, expected[name]) for name, p in parameters.items())
 
 
-# Of rank 1 its file is written. Of rank 0, too; then the manifest and the renames.
+# The kill comes after a number of writes: rank 1's file, rank 0's, the manifest, the renames.
 @pytest.mark.parametrize("rank, kill_after", [(1, 1), (1, 5), (1, 14)] + [(0, k) for k in KILLS])
 def test_after_a_kill_at_an_operation_a_load_is_one_whole_state(tmp_path, states, rank, kill_after):
     found, num_saved = recovery.state_after_kill(tmp_path, states, rank, kill_after)
@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_made_is_named_and_async_the_next_save_says_it(t
 
 
 def keeps(world, folder):
-    """What stays of eight saves, and of one more after a return to step 4."""
+    """Return what is kept of eight saves, and of one more after a return to step 4."""
     _, step, checkpointer = job(world, folder, keep_last=2, keep_every=4)
     for number in range(1, 9):
         step()
@@ -215,7 +215,7 @@ def test_hosts_without_shared_storage_have_one_commit_point(tmp_path, expected):
 
 
 def refuses(world, folder):
-    """What a load says, and that it has changed nothing."""
+    """Return the error of a load, and whether the model is unchanged."""
     model, _, checkpointer = job(world, folder, seed=1)
     before = model.full_parameters()
     try:
@@ -342,7 +342,7 @@ def test_a_signal_to_one_rank_lets_all_save_after_the_same_step_and_requeue(
     assert asked.read_text() == "requeue 4711\n"
 
 
-def starts_anew(world, folder):
+def restarts(world, folder):
     """A run that forgets to load, in the folder of another."""
     _, step, checkpointer = job(world, folder)
     step()
@@ -353,7 +353,7 @@ def starts_anew(world, folder):
 
 def test_a_run_that_has_not_loaded_removes_nothing_of_a_later_step(tmp_path):
     run(two_saves, 2, (tmp_path,))
-    for text, names in run(starts_anew, 2, (tmp_path,)).values:
+    for text, names in run(restarts, 2, (tmp_path,)).values:
         assert "load()" in text
         assert names == ["step-00000001", "step-00000002"]
 

@@ -1,4 +1,4 @@
-"""Jobs that begin anew after failures and planned changes end as if nothing had happened."""
+"""Jobs that restart after failures and planned changes end as if nothing had happened."""
 
 import os
 import signal

@@ -84,11 +84,11 @@ def test_what_follows_on_other_ranks_is_a_consequence(with_its_consequences):
     assert all("waits in barrier #1" in text for text in consequences.values())
 
 
-def test_consequences_that_are_the_same_are_told_together(with_its_consequences):
+def test_consequences_that_are_the_same_are_reported_together(with_its_consequences):
     with with_its_consequences(), pytest.raises(RankError) as caught:
         run(raise_on, 3, (1,))
-    told = str(caught.value).partition("Later, on the other ranks:\n")[2]
-    assert re.fullmatch(r"  ranks 0 and 2 wait in barrier #1 \(\S+, line \d+\)", told)
+    reported = str(caught.value).partition("Later, on the other ranks:\n")[2]
+    assert re.fullmatch(r"  ranks 0 and 2 wait in barrier #1 \(\S+, line \d+\)", reported)
 
 
 WAYS_TO_BE_BUSY = {
@@ -116,7 +116,7 @@ def test_a_death_is_blamed_and_not_the_broken_connections_that_follow(busy, deat
         run(dies_among_busy_ranks, 3)
 
 
-def test_an_exception_that_only_the_rank_knows_is_still_told():
+def test_an_exception_that_only_the_rank_knows_is_still_reported():
     def raises_its_own(world):
         import sys as modules
         import types
@@ -129,7 +129,7 @@ def test_an_exception_that_only_the_rank_knows_is_still_told():
         run(raises_its_own, 1)
 
 
-def test_an_exception_that_cannot_be_shown_is_still_told():
+def test_an_exception_that_cannot_be_shown_is_still_reported():
     class Unspeakable(Exception):
         def __str__(self):
             raise RuntimeError("no words")
@@ -147,7 +147,7 @@ def test_a_folder_for_temporary_files_is_asked_for(monkeypatch, tmp_path):
         run(print, 1)
 
 
-def test_a_folder_for_temporary_files_with_too_long_a_name_is_told_with_its_cure(
+def test_a_folder_for_temporary_files_with_too_long_a_name_is_reported_with_its_cure(
     monkeypatch, tmp_path
 ):
     folder = tmp_path / ("long" * 30)
@@ -189,7 +189,7 @@ def test_a_hammered_stop_key_leaves_nothing_behind(tmp_path):
     assert [path.name for path in folder.glob("labkit-run-*")] == []
 
 
-def test_a_signal_without_a_name_is_told_by_number():
+def test_a_signal_without_a_name_is_reported_by_number():
     def ends_by_a_realtime_signal(world):
         os.kill(os.getpid(), 36)
         time.sleep(10)
@@ -286,7 +286,7 @@ def test_a_message_that_a_returned_rank_never_sent_is_found_before_the_timeout()
         run(waits_in_vain, 2, timeout=600)
 
 
-def test_a_call_that_one_rank_makes_alone_is_told_by_its_name_and_not_by_its_messages():
+def test_a_call_that_one_rank_makes_alone_is_reported_by_its_name_and_not_by_its_messages():
     def evaluates_alone(world, alone):
         layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
         model = FullyShardedModule(layers, world)
@@ -299,11 +299,11 @@ def test_a_call_that_one_rank_makes_alone_is_told_by_its_name_and_not_by_its_mes
         if world.rank == 0 and alone == "pipeline":
             pipeline.step(torch.ones(2, 3), torch.ones(2, 3))
 
-    for alone, told in (
+    for alone, reported in (
         ("model", r"in model\(torch.ones\(2, 4\)\) \(weights of 0; .*, without calling it"),
         ("pipeline", r"in pipeline.step\(.*\) \(gradient of the input of stage 1, microbatch"),
     ):
-        with pytest.raises(Deadlock, match=told) as caught:
+        with pytest.raises(Deadlock, match=reported) as caught:
             run(evaluates_alone, 2, args=(alone,), timeout=600)
         assert "neighbour" not in str(caught.value) and "every rank" in str(caught.value)
 
@@ -399,7 +399,7 @@ def test_a_timeout_says_where_each_rank_is(timeout_when_still):
     assert "one_rank_never_comes" in caught.value.stacks[2]
 
 
-def test_a_timeout_before_the_ranks_have_begun_says_so(tmp_path):
+def test_a_timeout_before_the_ranks_have_started_says_so(tmp_path):
     class SlowToUnpickle:
         def __reduce__(self):
             return time.sleep, (600,)

@@ -146,14 +146,14 @@ VERDICTS = {
         r"in all_reduce #1 of torch.distributed, .*rank {culprit} passes shape \(3,\)",
     ),
 }
-# Of a rank that raised or died: where the verdict says that the others were.
+# For a rank that raised or died: the verdict's words for the positions of the others.
 WHERE_OTHERS_WERE = {
     "not_a_member": "(waits in|returned after) all_reduce #1 of group world.1.0 .faults.py, line ",
     # The connections of one that died break, which not all of them have noticed yet.
     "is_killed": "(waits|raised RuntimeError) in all_reduce #1 .faults.py, line ",
     "raises": "waits in all_reduce #1 .faults.py, line ",
 }
-# Those in which any rank may be wrong, and the verdict names it alone.
+# Faults that any rank may have, where the verdict names the faulty rank alone.
 OF_ONE_RANK = [
     "never_calls",
     "returns_early",
@@ -174,7 +174,7 @@ OF_TWO_ORDERS = ["swapped_calls"]
 
 @pytest.fixture(scope="module", autouse=True)
 def ready():
-    """What ranks are forked from has imported torch: one of the faults has 5 s in all."""
+    """Import torch in the fork server first: one of the faults has 5 s in all."""
     run(lambda world: None, 1, timeout=600)
 
 
@@ -224,7 +224,7 @@ def require_verdict(name, world_size):
     said = said.format(culprit=culprit, others=OTHERS.get((world_size, culprit)))
     assert re.search(said, text.splitlines()[0]), text
     assert (error.verdict and error.verdict.fault) == fault, text
-    if name in OF_ONE_RANK and world_size > 2:  # of two, nobody knows which is right
+    if name in OF_ONE_RANK and world_size > 2:  # either of two could be wrong
         assert (error.verdict.ranks if error.verdict else (error.rank,)) == (culprit,)
     for line in marked_lines(program):
         assert f"faults.py, line {line}" in text or f'faults.py", line {line} in' in text, text
@@ -240,7 +240,7 @@ def require_where_the_others_were(name, error, world_size):
 
 
 @pytest.fixture
-def when_told(monkeypatch):
+def when_reported(monkeypatch):
     """Calls a function of the test once the lab has printed a line."""
 
     def call(then):
@@ -262,14 +262,14 @@ def asleep_until_written(world, program, path):
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_a_straggler_is_told_with_its_line_and_let_go_on(
-    world_size, capsys, monkeypatch, tmp_path, when_told
+def test_a_straggler_is_reported_with_its_line_and_let_go_on(
+    world_size, capsys, monkeypatch, tmp_path, when_reported
 ):
-    """It sleeps until it has been told, or the run would end by its timeout."""
+    """The straggler sleeps until it has been reported, or the run would end by its timeout."""
     monkeypatch.setattr(faults, "STALL_S", 1000)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    when_told(lambda: fifo.write_bytes(b"go on"))
+    when_reported(lambda: fifo.write_bytes(b"go on"))
     # Two seconds, in which the straggler falls asleep, also where it has to wait for a core.
     result = run(asleep_until_written, world_size, (faults.straggles, fifo), stall=2)
     lines = capsys.readouterr().out.splitlines()
@@ -285,18 +285,18 @@ def test_a_straggler_is_told_with_its_line_and_let_go_on(
     assert done == [[True]] * world_size, "all of them have come"
 
 
-def test_a_straggler_that_computes_is_told_to_compute(capsys, tmp_path, when_told):
-    """It computes until it has been told."""
-    told = tmp_path / "told"
+def test_a_straggler_that_computes_is_reported_as_computing(capsys, tmp_path, when_reported):
+    """The straggler computes until it has been reported."""
+    reported = tmp_path / "told"
 
     def straggles(world):
         # On a busy machine a rank that computes hardly gets a core: any time on one counts.
         with mock.patch.object(recorder, "_BUSY_S", 1e-9):
-            while world.rank == 1 and not told.exists():
+            while world.rank == 1 and not reported.exists():
                 pass
         world.all_reduce(torch.ones(3))
 
-    when_told(told.touch)
+    when_reported(reported.touch)
     run(straggles, 2, stall=2)
     line = " ".join(capsys.readouterr().out.split())
     assert line.count("[labkit]") == 1

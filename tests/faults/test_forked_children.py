@@ -1,4 +1,4 @@
-"""What ranks fork, such as a DataLoader's workers, is no rank: its doings are nobody's evidence."""
+"""A process that a rank forks, such as a DataLoader's worker, is no rank and gives no evidence."""
 
 import multiprocessing
 

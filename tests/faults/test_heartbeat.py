@@ -1,4 +1,4 @@
-"""What the monitor says of a rank that is slow, stopped, killed or silent.
+"""The monitor reports ranks that are slow, stopped, killed or silent.
 
 When it says so is asserted on a clock that the test moves, and what real ranks do by order alone.
 """
@@ -143,7 +143,7 @@ def test_a_restarted_rank_has_a_new_connection(clock):
         until(monitor, 0, "dead")
 
 
-GAPS_S = {  # as an idle machine shows them; notebook 15 measures them anew
+GAPS_S = {  # as on an idle machine; notebook 15 measures them again
     "idle": [0.020, 0.021, 0.020, 0.024],
     "computes": [0.020, 0.035, 0.061, 0.020],
     "holds the GIL for 0.5 s": [0.020, 0.021, 0.513, 0.008],

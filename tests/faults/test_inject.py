@@ -1,7 +1,7 @@
 """Faults of inject: the diagnosis of a recorded run names the fault and its rank.
 
 A step is 75 ms of waiting (inject/timed_training.py), and a fault 40% of it. `python -m
-tests.recorded` records the runs anew. How long each fault makes a step is asserted on a clock that
+tests.recorded` records the runs again. How long each fault makes a step is asserted on a clock that
 only waiting moves, and of real ranks what can be counted. How often a diagnosis is right on the
 machine where it runs, and how small a fault may be: examples/bottlenecks.py.
 """
@@ -78,7 +78,7 @@ def num_waits(trace, rank):
 
 
 def test_faults_of_real_ranks_compute_as_often_as_they_should(live):
-    """Of a layer's own two waits the one in forward bears the name of its function."""
+    """A layer waits twice itself: the wait in forward bears the name of the layer's function."""
     for rank in range(4):
         own = num_waits(live["none"], rank)
         assert own == 2 * LAYERS
@@ -156,7 +156,7 @@ def test_a_fault_makes_a_step_of_its_rank_longer_by_its_share(clock, fault, more
 
 
 def test_a_skewed_router_sends_its_rank_more_tokens():
-    """Of 80 tokens on 4 experts each had 20, and then rank 2's has 40% more."""
+    """Each of 4 experts has 20 of 80 tokens; with the fault, rank 2's expert has 40% more."""
     probs_NE = torch.eye(4).repeat(20, 1)
     world = SimpleNamespace(rank=0, size=4)
     with inject.faults(world, inject.SkewedRouter(2, SHARE)):

@@ -1,4 +1,4 @@
-"""What a run leaves unfinished is told when all ranks have returned, and nothing else is."""
+"""A run reports what it leaves unfinished, and nothing else, when all ranks have returned."""
 
 import re
 
@@ -18,7 +18,7 @@ from tests.faults.test_no_false_verdicts import (
 QUIET = [each for each in STEPS if each not in (branches_for_a_broadcast, contributes_or_not)]
 
 
-def told(program, capsys, world_size=2, args=()):
+def reported(program, capsys, world_size=2, args=()):
     """The lines that a run prints of its own; `LINE` for a line of this file."""
     run(program, world_size, args, timeout=600, device="cpu")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[labkit]")]
@@ -31,7 +31,7 @@ def forgets_to_wait(world):
 
 
 def test_an_operation_that_nobody_waits_for(capsys):
-    assert told(forgets_to_wait, capsys) == [
+    assert reported(forgets_to_wait, capsys) == [
         "[labkit] ranks 0 and 1 never waited for all_reduce #1 (LINE): until wait() has returned, "
         "nobody knows what the tensors hold."
     ]
@@ -44,7 +44,7 @@ def one_call_more(world):
 
 
 def test_a_collective_that_not_all_have_called(capsys):
-    assert told(one_call_more, capsys, 3) == [
+    assert reported(one_call_more, capsys, 3) == [
         "[labkit] rank 1 never waited for all_reduce #2 (LINE), and ranks 0 and 2 never called it."
     ]
 
@@ -56,7 +56,7 @@ def one_more_of_a_split(world):
 
 
 def test_a_groups_members_are_those_who_are_missed(capsys):
-    assert told(one_more_of_a_split, capsys, 4) == [
+    assert reported(one_more_of_a_split, capsys, 4) == [
         "[labkit] rank 3 never waited for all_reduce #1 of group world.1.1 (LINE), and rank 2 "
         "never called it."
     ]
@@ -73,12 +73,12 @@ def receives_in_vain(world):
         world.irecv(torch.ones(3), 0)
 
 
-def test_messages_with_one_end_are_told_once_for_each_line(capsys):
-    assert told(sends_in_vain, capsys) == [
+def test_messages_with_one_end_are_reported_once_for_each_line(capsys):
+    assert reported(sends_in_vain, capsys) == [
         "[labkit] rank 1 never waited for send #1 to rank 0 and 2 more of this line (LINE), and "
         "rank 0 never received them."
     ]
-    assert told(receives_in_vain, capsys) == [
+    assert reported(receives_in_vain, capsys) == [
         "[labkit] rank 1 never waited for recv #1 from rank 0 (LINE), and rank 0 never sent it."
     ]
 
@@ -90,8 +90,8 @@ def neither_end_waits(world):
         world.irecv(torch.ones(3), 1)
 
 
-def test_a_message_that_nobody_waits_for_is_told_of_both_ends(capsys):
-    assert told(neither_end_waits, capsys) == [
+def test_a_message_that_nobody_waits_for_is_reported_at_both_ends(capsys):
+    assert reported(neither_end_waits, capsys) == [
         "[labkit] rank 0 never waited for recv #1 from rank 1 (LINE): until wait() has returned, "
         "nobody knows what the tensors hold.",
         "[labkit] rank 1 never waited for send #1 to rank 0 (LINE): until wait() has returned, "
@@ -107,7 +107,7 @@ def the_last_send_is_received(world):
 
 
 def test_a_send_that_was_received_has_left_nothing(capsys):
-    assert told(the_last_send_is_received, capsys) == []
+    assert reported(the_last_send_is_received, capsys) == []
 
 
 def on_seven_lines(world):
@@ -122,14 +122,14 @@ def on_seven_lines(world):
 
 
 def test_many_places_are_counted(capsys):
-    lines = told(on_seven_lines, capsys)
+    lines = reported(on_seven_lines, capsys)
     assert len(lines) == 6 and lines[-1] == "[labkit] So it is in 2 more places."
 
 
 @pytest.mark.parametrize("step", [*QUIET, from_a_thread])
 @pytest.mark.parametrize("world_size", [1, 3])
 def test_healthy_steps_leave_nothing(step, world_size, capsys):
-    assert told(step, capsys, world_size, (0, 0.01)) == []
+    assert reported(step, capsys, world_size, (0, 0.01)) == []
 
 
 def test_healthy_programs_leave_nothing(capsys):
@@ -147,8 +147,8 @@ def gives_and_passes(world):
             world.all_reduce(torch.zeros(3))
 
 
-def test_calls_that_met_from_different_lines_are_told_once(capsys):
-    assert told(gives_and_passes, capsys, 3) == [
+def test_calls_that_met_from_different_lines_are_reported_once(capsys):
+    assert reported(gives_and_passes, capsys, 3) == [
         "[labkit] all_reduce #1 and 2 more met from different lines, "
         "world.all_reduce(torch.ones(3)) (LINE) on rank 0 and "
         "world.all_reduce(torch.zeros(3)) (LINE) on ranks 1 and 2."

@@ -25,7 +25,7 @@ NUM_STEPS, NUM_SAMPLES, BATCH = 8, 200, 6
 
 
 def no_fault(batch, rank, x, gradients):
-    """What a batch does to a rank's rows, before the forward pass, and its gradients."""
+    """Change nothing. A fault may change a rank's rows before the forward, and its gradients."""
 
 
 def infinite_rows(batch, rank, x, gradients):
@@ -39,7 +39,7 @@ def infinite_gradients(batch, rank, x, gradients):
 
 
 def large_gradients(batch, rank, x, gradients):
-    """Of which Adam's squares overflow, and nothing else."""
+    """Make one gradient so large that Adam's square of it overflows, and nothing else."""
     if batch == 5 and gradients is not None:
         gradients[0][0] = 1e30
 
@@ -62,7 +62,7 @@ def trains(world, folder, fault, save_every, *, never=()):
     cursor = SampleCursor(NUM_SAMPLES, BATCH)
     saves = Checkpointer(folder / "saves", model, optimizer, world, extra={"data": cursor})
     guard, log = LossGuard(saves, cursor), SampleLog(folder / "log", 0, world.rank)
-    torch.manual_seed(world.rank)  # of dropout
+    torch.manual_seed(world.rank)  # dropout differs by rank
     step, returns = guard.save(0), []
     while step < NUM_STEPS:
         while cursor.taken // BATCH in never:
@@ -85,7 +85,7 @@ def trains(world, folder, fault, save_every, *, never=()):
         if step % save_every == 0:
             before, step = step, guard.save(step)
             returns += [(batch, step)] * (step < before)
-    assert all(x.isfinite().all() for x in module.buffers())  # of BatchNorm, one rank's
+    assert all(x.isfinite().all() for x in module.buffers())  # one rank's buffers of BatchNorm
     return {name: x.detach() for name, x in module.named_parameters()}, returns
 
 

@@ -1,4 +1,4 @@
-"""What stands in the same script or cell as the function can be pickled on ranks, as without us."""
+"""Classes of the function's own script or cell can be pickled on ranks, as in any process."""
 
 import functools
 import sys
@@ -67,7 +67,7 @@ def script(tmp_path, monkeypatch):
 
 
 def call(world, function, *args):
-    """Of a library: only its arguments are of the script."""
+    """Call a function as a library does: only its arguments are the script's."""
     return function(*args)
 
 

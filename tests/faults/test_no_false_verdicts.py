@@ -94,15 +94,15 @@ def in_flight_past_the_group(world, step, nap_s):
         work.wait()
 
 
-def from_a_thread(world, step, nap_s, told=None):
+def from_a_thread(world, step, nap_s, reported=None):
     """Both main threads wait for each other, until another thread sends.
 
-    told: a file; until it is there the thread does not send.
+    reported: a file. The thread does not send before it is there.
     """
 
     def send():
         time.sleep(nap_s)
-        while told is not None and not told.exists():
+        while reported is not None and not reported.exists():
             time.sleep(0.01)
         world.send(torch.ones(1), other)
 
@@ -213,9 +213,9 @@ def of_all_sizes():
 
 @pytest.fixture
 def verdicts(monkeypatch, tmp_path):
-    """All that a doctor in a hurry comes to, while only the first verdict of a run is told.
+    """Collect all verdicts of a doctor that looks early; a run reports only the first.
 
-    Where there is one, there is a file `told`.
+    The file `reported` is there once there is a verdict.
     """
     monkeypatch.setattr(listen, "_FIRST_LOOK_S", LOOK_S)
     monkeypatch.setattr(listen, "_LONGEST_LOOK_S", 2 * LOOK_S)
@@ -225,7 +225,7 @@ def verdicts(monkeypatch, tmp_path):
     def look_and_note(watch):
         if verdict := look(watch):
             heard.append(verdict)
-            (tmp_path / "told").touch()
+            (tmp_path / "reported").touch()
         return verdict
 
     monkeypatch.setattr(listen.StallWatch, "look", look_and_note)
@@ -284,7 +284,7 @@ def test_what_only_looks_like_a_fault_gets_no_verdict(step, verdicts):
 
 
 def test_what_another_thread_will_send_is_not_said_to_be_missing(verdicts, tmp_path):
-    args = [(0, 0.0, tmp_path / "told")]
+    args = [(0, 0.0, tmp_path / "reported")]
     launch(from_a_thread, 2, args, stall=STALL_S, timeout=600, device="cpu")
     assert verdicts and all(map(says_that_a_thread_may_send, verdicts))
 

@@ -95,7 +95,7 @@ def what_there_is(folder):
 
 
 def grown(before, after):
-    """What there is more of, or something else."""
+    """Return what there is more of after a run, or what has changed."""
     return {
         name: (before[name], found)
         for name, found in after.items()
@@ -229,7 +229,7 @@ STOPS = [
 
 
 def test_stop_returns_soon_with_each_distinct_stack(tmp_path):
-    """All side by side: each is left alone for a second once its ranks have begun."""
+    """All drivers run side by side, each undisturbed for a second once its ranks have started."""
     drivers = []
     for number, (call, _, _) in enumerate(STOPS):
         path = tmp_path / f"{number}.py"

@@ -65,7 +65,7 @@ def test_two_calls_in_another_order_are_an_error_with_both_lines(program, world_
 
 
 def meets_under_a_label(world):
-    """Who contributes changes from turn to turn."""
+    """Each turn another rank contributes."""
     for turn in range(2 * world.size):
         with world.label("turn"):
             if turn % world.size == world.rank:
@@ -152,8 +152,8 @@ def all_of_them(world):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_what_only_looks_like_another_order_is_right(world_size, capsys):
     run(all_of_them, world_size, timeout=600)
-    told = capsys.readouterr().out
-    assert told.count("[labkit]") == 1 + world_size, "the roots' branches, one line for each"
+    reported = capsys.readouterr().out
+    assert reported.count("[labkit]") == 1 + world_size, "the roots' branches, one line for each"
 
 
 def on_one_line(world):

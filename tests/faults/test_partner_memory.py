@@ -29,7 +29,7 @@ def test_a_partner_is_on_the_next_host_of_the_ring():
 
 
 class HostFails:
-    """What a rank does in the first attempt: some hosts are lost with their memory."""
+    """Fail in the first attempt: some hosts are lost with their memory."""
 
     def __init__(self, world, folder, is_lost):
         self.world, self.folder, self.is_lost = world, folder, is_lost
@@ -130,7 +130,7 @@ def test_a_copy_that_was_cut_short_does_not_count(tmp_path):
 
 
 def runs_out_of_memory(world, root):
-    """Of rank 0's host, at the copy of steps 2 and 3; returns what this host has after each."""
+    """Fill rank 0's host at the copies of steps 2 and 3; return this host's saves after each."""
     folder = root / f"host-{world.rank}"
     memory = PartnerMemory(folder, nn.Linear(2, 2), None, world, host=world.rank)
     write, has = memory._disk.write, []
@@ -174,7 +174,7 @@ def test_each_rank_sends_its_file_and_nothing_more(undisturbed):
 
 
 def chooses(world, root):
-    """What load_newest takes; in each save the parameters are the save's number."""
+    """Return what load_newest takes; in each save the parameters are the save's number."""
     model = nn.Linear(2, 2)
     folder = root / f"host-{world.rank}"
 
@@ -189,7 +189,7 @@ def chooses(world, root):
         return memory, disk, found and (found.step, model.weight[0, 0].item())
 
     def loses_a_file(where, step):
-        """Of rank 1, on both hosts."""
+        """Lose rank 1's file, on both hosts."""
         world.barrier()
         for path in where.glob(f"step-{step:08d}-*/rank-0001.safetensors"):
             path.unlink()

@@ -76,9 +76,9 @@ class Killer:
 
 
 def train(replica, folder, num_steps, kills=(), back=(), optimizer="lab", leaves=()):
-    """back: by replica and attempt, the step for which it comes back, once the others are there.
+    """back: by replica and attempt, the step for which it returns, once the others are there.
 
-    leaves: by how many steps it has begun, where replica 1 leaves the last one without a vote.
+    leaves: how many steps it has started, where replica 1 leaves the last one without a vote.
     """
     folder, back = Path(folder), dict(back)
     leaves = dict(leaves) if replica.number == 1 else {}
@@ -89,30 +89,30 @@ def train(replica, folder, num_steps, kills=(), back=(), optimizer="lab", leaves
     cursor, killer = SampleCursor(**SAMPLES), Killer(replica, kills, folder)
     replica.hold(model, optimizer, {"data": cursor, "killer": killer})
     (folder / f"{replica.number}-{attempt()}").write_text(str(os.getpid()))
-    number, num_begun = 0, 0
+    number, num_started = 0, 0
     while replica.step < num_steps:
         killer.at("begin")
         (folder / f"at-{replica.step}").touch()
         group = replica.begin_step()
-        num_begun += 1
+        num_started += 1
         if number != replica.quorum.number:
             number = replica.quorum.number
             log = SampleLog(folder / "log", number, replica.number)
         ids = cursor.next_batch().tensor_split(group.size)[group.rank]
         grads = gradients(model, data, ids)
-        if leaves.get(num_begun) == "before":
+        if leaves.get(num_started) == "before":
             continue
         killer.at("freeze")
         killer.at("reduce")
         replica.all_reduce(grads, len(ids))
-        if leaves.get(num_begun) == "after":
+        if leaves.get(num_started) == "after":
             continue
         log.write(replica.step, ids)
         killer.at("vote")
         if replica.commit():
             killer.at("step")
             take(model, optimizer, grads)
-    return os.getpid(), num_begun, list(model.parameters())
+    return os.getpid(), num_started, list(model.parameters())
 
 
 def run_until_back(num_replicas, arguments, back, **options):
@@ -153,7 +153,7 @@ def test_undisturbed_replicas_take_the_serial_steps(tmp_path):
     assert [value[1] for value in run.values] == [4] * 4
 
 
-def test_a_step_begun_again_is_void_for_all(tmp_path):
+def test_a_step_started_again_is_void_for_all(tmp_path):
     leaves = {3: "before", 6: "after"}  # its all-reduce
     # Nobody waits for the patience, which is longer than the timeout.
     run = run_replicas(train, 2, (tmp_path, 6, (), (), "lab", leaves), patience_s=60)
@@ -164,7 +164,7 @@ def test_a_step_begun_again_is_void_for_all(tmp_path):
 
 @pytest.fixture(scope="module")
 def two_in_turn(tmp_path_factory):
-    """Replica 2 is killed before an all-reduce, replica 1 after one; both come back."""
+    """Replica 2 is killed before an all-reduce, replica 1 after one; both return."""
     folder = tmp_path_factory.mktemp("two_in_turn")
     kills = [(2, 0, "reduce", 3), (1, 0, "vote", 7)]
     back = {(2, 1): 5, (1, 1): 9}
@@ -183,10 +183,10 @@ def test_a_kill_costs_the_step_in_flight_and_no_other_process(two_in_turn):
     ]
     assert [len(attempts) for attempts in run.attempts] == [1, 2, 2, 1]
     for number in (0, 3):
-        pid, num_begun, _ = run.values[number]
+        pid, num_started, _ = run.values[number]
         assert pid == int((folder / f"{number}-0").read_text())
-        assert num_begun == 11 + 2  # one void step for each kill
-    assert audit(folder / "log", **SAMPLES).repeated >= 3  # those that had written before the vote
+        assert num_started == 11 + 2  # one void step for each kill
+    assert audit(folder / "log", **SAMPLES).repeated >= 3  # ranks that had written before the vote
 
 
 def test_healing_moves_the_state_once(two_in_turn):

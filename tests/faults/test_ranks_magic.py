@@ -17,7 +17,7 @@ class Kernel:
     def __init__(self):
         self.manager, self.client = start_forked_kernel(kernel_name=CURRENT_ENV_KERNEL_NAME)
         self.run("%load_ext labkit")
-        # A rank that computes in Python comes back in milliseconds, and later on a busy machine.
+        # A rank that computes in Python answers in milliseconds; on a busy machine it takes longer.
         self.run("from labkit.launch.session import ranks")
         self.run("ranks._COME_BACK_S = (0.1, 60)")
 
@@ -101,7 +101,7 @@ def test_lines_are_counted_from_the_top_of_the_cell_below_other_magics_too(kerne
     assert ", line 3, in <module>\n    1 / 0" in traceback
 
 
-def test_a_deadlock_is_told_and_the_next_cell_says_that_variables_are_gone(kernel):
+def test_a_deadlock_is_reported_and_the_next_cell_says_that_variables_are_gone(kernel):
     _, _, traceback = kernel.run("%%ranks\nif rank:\n    world.barrier()")
     assert traceback.startswith("Deadlock")
     assert "ranks 1 and 2 wait in barrier" in traceback
@@ -111,13 +111,13 @@ def test_a_deadlock_is_told_and_the_next_cell_says_that_variables_are_gone(kerne
     assert value == "ranks 0, 1 and 2: False"
 
 
-BEGUN = "%%ranks --timeout 600\nimport os, time\nprint('begun', os.getpid())\n"
+STARTED = "%%ranks --timeout 600\nimport os, time\nprint('started', os.getpid())\n"
 
 
 def test_stop_reaches_ranks_that_are_blocked_in_cpp(kernel):
     """Not in a deadlock, which the doctor would find meanwhile."""
     _, _, traceback = kernel.run(
-        BEGUN + "world.barrier() if rank else time.sleep(600)", stop_at="begun"
+        STARTED + "world.barrier() if rank else time.sleep(600)", stop_at="started"
     )
     assert traceback.startswith("Interrupted\nKeyboardInterrupt: stopped")
     assert traceback.endswith(HAS_ENDED + ".")
@@ -125,7 +125,7 @@ def test_stop_reaches_ranks_that_are_blocked_in_cpp(kernel):
 
 
 def test_stop_interrupts_python_and_leaves_the_variables(kernel):
-    _, _, traceback = kernel.run(BEGUN + "time.sleep(600)", stop_at="begun")
+    _, _, traceback = kernel.run(STARTED + "time.sleep(600)", stop_at="started")
     assert "the session goes on" in traceback
     assert kernel.run("%%ranks\nkept")[1] == "rank 0: 0\nrank 1: 1\nrank 2: 2"
 

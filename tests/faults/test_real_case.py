@@ -1,6 +1,6 @@
 """A case whose two runs were recorded: its trace shows the fault, and the run without is shorter.
 
-`python -m tests.recorded case_slow case_without` records them anew. That real runs leave files
+`python -m tests.recorded case_slow case_without` records them again. That real runs leave files
 which can be read again: test_inject.py.
 """
 

@@ -52,7 +52,7 @@ def goes_on(session):
     return session.execute("kept").values == [0, 10, 20]
 
 
-def starts_anew(session, capsys):
+def restarts(session, capsys):
     """The next cell works, on new ranks, and this is said."""
     capsys.readouterr()
     values = session.execute("'kept' in globals(), world.all_reduce(torch.ones(1)).item()").values
@@ -363,7 +363,7 @@ def test_a_rank_that_never_comes_is_named_and_the_next_cell_works(session, capsy
     assert "ranks 0 and 2 wait in all_reduce #2 (cell 3, line 2)" in text
     assert "rank 1 returned" in text
     assert text.endswith(HAS_ENDED + ".")
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
 def test_a_collective_that_needs_idle_ranks_says_so_before_its_timeout(session, capsys):
@@ -371,7 +371,7 @@ def test_a_collective_that_needs_idle_ranks_says_so_before_its_timeout(session, 
         session.execute("\nworld.barrier()", ranks=[0, 2], timeout=600)
     assert "ranks 0 and 2 wait in barrier #1 (cell 2, line 2)" in str(caught.value)
     assert "rank 1 is idle (not in this cell)" in str(caught.value)
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
 def test_ranks_that_are_left_waiting_for_one_that_raised_are_ended(session, capsys):
@@ -379,7 +379,7 @@ def test_ranks_that_are_left_waiting_for_one_that_raised_are_ended(session, caps
         session.execute("{}['loss'] if rank == 1 else world.barrier()")
     assert "Ranks 0 and 2 could not be called back" in str(caught.value)
     assert str(caught.value).endswith(HAS_ENDED + ".")
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
 def test_a_mismatch_names_both_calls_and_ends_the_ranks(session, capsys):
@@ -390,7 +390,7 @@ def test_a_mismatch_names_both_calls_and_ends_the_ranks(session, capsys):
     assert "all_gather" in str(caught.value)
     assert "cell 2, line 2" in str(caught.value)
     assert str(caught.value).endswith(HAS_ENDED + ".")
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
 def test_ranks_that_are_out_of_step_do_not_go_on(session, capsys):
@@ -400,7 +400,7 @@ def test_ranks_that_are_out_of_step_do_not_go_on(session, capsys):
         )
     assert "all_reduce #1, and rank 1 has not" in str(caught.value)
     assert str(caught.value).endswith(HAS_ENDED + ".")
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
 def test_a_rank_that_dies_in_a_cell_is_named(session, capsys):
@@ -410,7 +410,7 @@ def test_a_rank_that_dies_in_a_cell_is_named(session, capsys):
         )
     assert str(caught.value).endswith(HAS_ENDED + ".")
     assert "have ended" in session.status()
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
 @pytest.mark.parametrize("on", [None, [0]])
@@ -423,10 +423,10 @@ def test_a_rank_that_dies_between_cells_is_named_and_the_cell_is_not_run(session
         session.execute("print('ran')", ranks=on)
     assert "This cell was not run" in str(caught.value)
     assert "ran" not in capsys.readouterr().out.split()
-    assert starts_anew(session, capsys)
+    assert restarts(session, capsys)
 
 
-def test_a_rank_that_had_not_begun_the_cell_is_interrupted_a_second_time(session, monkeypatch):
+def test_a_rank_that_had_not_started_the_cell_is_interrupted_a_second_time(session, monkeypatch):
     """Before the cell it drops SIGINT. Here it misses the first one; after both it has time."""
     send, missed = RankProcess.signal, set()
 
@@ -452,11 +452,11 @@ session.execute("import os, pathlib, time; kept = 1")
 
 def stopped(source):
     pids = [process.process.pid for process in session._ranks.processes]
-    begun = [Path(f"{HERE}.{pid}") for pid in pids]
+    started = [Path(f"{HERE}.{pid}") for pid in pids]
     def press():
-        while not all(each.exists() for each in begun):
+        while not all(each.exists() for each in started):
             time.sleep(0.01)
-        for each in begun:
+        for each in started:
             each.unlink()
         wait_until_still(pids)
         os.kill(os.getpid(), signal.SIGINT)

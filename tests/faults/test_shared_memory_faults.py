@@ -1,4 +1,4 @@
-"""What goes wrong in shared memory ends in an error that names the rank, and leaves no file."""
+"""A fault in shared memory ends in an error that names the rank, and leaves no file."""
 
 import ctypes
 import multiprocessing
@@ -25,7 +25,7 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 
 
 def files():
-    """Of shared memories, under a name."""
+    """Return the names of the files of shared memories."""
     return [path.name for path in meeting.parent_folder().glob("labkit-memory-*")]
 
 
@@ -36,7 +36,7 @@ def nothing_is_left():
     new = set(files()) - before
     deadline_s = time.monotonic() + 60
     while new & set(files()) and time.monotonic() < deadline_s:
-        time.sleep(0.02)  # those of other tests, beside this one, have a name for milliseconds
+        time.sleep(0.02)  # files of other tests that run now have a name for milliseconds
     assert not new & set(files())
 
 
@@ -132,7 +132,7 @@ def some_meet(world):
         (some_meet, "rank 1 .*barrier #1 .*ranks 0 and 2 .*share_memory #1"),
     ],
 )
-def test_ranks_that_mean_different_operations_are_told_so(fault, said):
+def test_ranks_that_mean_different_operations_get_an_error(fault, said):
     with pytest.raises(Mismatch, match=said):
         run(fault, 3, timeout=600)
 
@@ -143,7 +143,7 @@ def swap_two_memories(world):
         memory.all_reduce(torch.ones(5))
 
 
-def test_ranks_that_use_two_memories_in_another_order_are_told_which_and_where_they_were_made():
+def test_ranks_that_use_two_memories_in_another_order_learn_which_and_where_they_were_made():
     with pytest.raises(Mismatch, match=r"all_reduce #3, rank \d") as caught:
         run(swap_two_memories, 2, timeout=600)
     line = swap_two_memories.__code__.co_firstlineno + 1
@@ -192,7 +192,7 @@ def test_too_little_memory_is_said_before_it_is_used():
 
 
 def in_a_small_dev_shm(results):
-    """What 3 and 5 MiB come to in a /dev/shm of 4 MiB, which only this process sees."""
+    """Map 3 and 5 MiB in a /dev/shm of 4 MiB, which only this process sees."""
     user, group, libc = os.getuid(), os.getgid(), ctypes.CDLL(None)
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS):
         return results.put(None)
@@ -233,7 +233,7 @@ def spans_hosts(world):
     SharedMemory(world)
 
 
-def test_ranks_on_different_hosts_are_told_what_to_do():
+def test_ranks_on_different_hosts_learn_what_to_do():
     said = "ranks 2 and 3 .*group.split.*hierarchical_all_reduce"
     with pytest.raises(RankError, match=f"RuntimeError .*{said}"):
         run(seem_to_be_elsewhere, 4, timeout=600)
@@ -268,7 +268,7 @@ def test_the_folder_of_a_living_process_is_not_swept(tmp_path):
 
 
 def two_barriers(folder):
-    """Those of ranks 5 and 7, in one process."""
+    """Return the barriers of ranks 5 and 7, in one process."""
     folders = [folder / "a", folder / "b"]
     for each in folders:
         each.mkdir()

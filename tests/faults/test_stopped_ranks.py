@@ -52,7 +52,7 @@ def ends(ended, tmp_path_factory):
     """By program, what `ended` says. They run side by side: most of the time they wait."""
     stopped = tmp_path_factory.mktemp("is") / "stopped"
     with ThreadPoolExecutor() as pool:
-        begun = {
+        started = {
             stops_in_a_receive: pool.submit(
                 ended, stops_in_a_receive, 2, stopped, may_pass=stopped.exists
             ),
@@ -62,11 +62,11 @@ def ends(ended, tmp_path_factory):
                 ended, sleeps_in_the_kernel, 2, str(tmp_path_factory.mktemp("fifo"))
             ),
         }
-    return {program: future.result() for program, future in begun.items()}
+    return {program: future.result() for program, future in started.items()}
 
 
 def one_line(capsys):
-    """What was printed, without the ends of lines, which go by the width of a page."""
+    """Return the printed text without line ends, which depend on the page's width."""
     return " ".join(capsys.readouterr().out.splitlines())
 
 
@@ -77,17 +77,17 @@ def stops_before_a_barrier(world):
     world.barrier()
 
 
-def test_a_stopped_rank_is_told_and_named_with_its_cure(ended, capsys, monkeypatch):
-    tell, has_told = notes.tell, threading.Event()
-    monkeypatch.setattr(notes, "tell", lambda text: (tell(text), has_told.set()))
-    error = ended(stops_before_a_barrier, may_pass=has_told.is_set, stall=0.5)
+def test_a_stopped_rank_is_reported_and_named_with_its_cure(ended, capsys, monkeypatch):
+    tell, has_reported = notes.tell, threading.Event()
+    monkeypatch.setattr(notes, "tell", lambda text: (tell(text), has_reported.set()))
+    error = ended(stops_before_a_barrier, may_pass=has_reported.is_set, stall=0.5)
     line = stops_before_a_barrier.__code__.co_firstlineno + 4
     said = error.verdict.text
     assert said.startswith(f"rank 0 waits in barrier #1 (test_stopped_ranks.py, line {line}), and")
     assert error.verdict.fault is Fault.STOPPED and error.verdict.ranks == (1,)
-    told = re.search(rf"\[labkit\] rank 0 waits .*{STOPPED}\. The timeout", one_line(capsys))
+    reported = re.search(rf"\[labkit\] rank 0 waits .*{STOPPED}\. The timeout", one_line(capsys))
     row = re.search(rf"\n  {STOPPED.replace('1 is', '1  is')}\n", str(error))
-    pids = {re.search(STOPPED, said)[1], told[1], row[1], error.logs[1].split()[1]}
+    pids = {re.search(STOPPED, said)[1], reported[1], row[1], error.logs[1].split()[1]}
     assert len(pids) == 1
     assert "Stack of rank 0" in str(error) and "Stack of rank 1" not in str(error)
 
@@ -141,7 +141,7 @@ def test_several_stopped_ranks_are_named_together(ends):
 
 
 def sleeps_in_the_kernel(world, folder):
-    """The parent of a vfork sleeps until its child has begun another program, and keeps the GIL."""
+    """The parent of a vfork sleeps until its child has started a program, and keeps the GIL."""
     world.barrier()
     if world.rank:
         path = os.path.join(folder, "nobody_writes")
@@ -157,10 +157,10 @@ def test_uninterruptible_sleep_is_no_computing(ends):
     assert error.positions[1].startswith("is in uninterruptible sleep (")
 
 
-def stops_for_a_while(world, told):
+def stops_for_a_while(world, reported):
     if world.rank:
         if os.fork() == 0:
-            while not told.exists():
+            while not reported.exists():
                 time.sleep(0.01)
             os.kill(os.getppid(), signal.SIGCONT)
             os._exit(0)
@@ -169,9 +169,9 @@ def stops_for_a_while(world, told):
 
 
 def test_a_rank_that_is_let_go_on_ends_the_run_well(capsys, monkeypatch, tmp_path):
-    tell, told = notes.tell, tmp_path / "told"
-    monkeypatch.setattr(notes, "tell", lambda text: (tell(text), told.touch()))
-    values = run(stops_for_a_while, 2, (told,), stall=0.3, timeout=600, device="cpu").values
+    tell, reported = notes.tell, tmp_path / "told"
+    monkeypatch.setattr(notes, "tell", lambda text: (tell(text), reported.touch()))
+    values = run(stops_for_a_while, 2, (reported,), stall=0.3, timeout=600, device="cpu").values
     assert values == [2, 2]
     assert re.search(STOPPED, one_line(capsys))
 

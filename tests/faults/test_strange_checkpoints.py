@@ -96,7 +96,7 @@ def drop(*way):
 
 
 def file_named(name):
-    """Of the checkpoint, by another name, which its shards have, too."""
+    """Rename a file of the checkpoint; its shards use the new name, too."""
 
     def mutate(plain):
         plain["files"] = {name: plain["files"][FILE]}

@@ -32,7 +32,7 @@ def passes_another_shape(world):
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
-    """What torchfrtrace says about a program: the last collective that it looks at."""
+    """Return torchfrtrace's verdict on a program: the last collective that it looks at."""
 
     def found(program, error):
         monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", f"{tmp_path}/dumps/rank_")

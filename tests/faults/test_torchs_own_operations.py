@@ -1,6 +1,6 @@
-"""What a rank blocks in that no Group knows of, from torch's own record.
+"""Find the operation that blocks a rank outside labkit's Group API, from torch's own record.
 
-A rank that has begun a collective of torch's and sleeps, or waits for a child or for another group,
+A rank that has started a collective of torch's and sleeps, or waits for a child or another group,
 waits for something else than it looks: such a program is right, and must not be ended.
 """
 
@@ -113,8 +113,8 @@ def goes_backward_without_rank_0(world):
         loss.backward()  # <-
 
 
-def goes_backward_beside_what_it_has_begun(world):
-    """Rank 1 waits in DDP's all_reduce, not in the one that it has begun before."""
+def goes_backward_beside_what_it_has_started(world):
+    """Rank 1 waits in DDP's all_reduce, not in the one that it has started before."""
     model = DistributedDataParallel(torch.nn.Linear(3, 3))
     group = dist.new_group()
     loss = model(torch.ones(1, 3)).sum()
@@ -142,7 +142,7 @@ def gathers_a_dtensor(world):
     [
         reduces_alone,
         goes_backward_without_rank_0,
-        goes_backward_beside_what_it_has_begun,
+        goes_backward_beside_what_it_has_started,
         reduces_functionally,
         gathers_a_dtensor,
     ],

@@ -86,7 +86,7 @@ class Watching:
         os.replace(path.with_suffix(".new"), path)
 
     def status(self):
-        """How the command ended, which it must have been told to."""
+        """Return the command's exit status after it was asked to end."""
         deadline_s = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
             last = f"it goes on; it showed last:\n{self.shown[-1500:]}"
@@ -173,7 +173,7 @@ def test_a_session_that_ends_in_a_check_leaves_no_process_and_the_terminal_as_be
             f"    open({str(said)!r}, 'w').write(f'{{os.getpid()}}\\n')\n    time.sleep(600)\n"
         )
         watching.wait_for(
-            lambda: said.exists() and said.read_text().endswith("\n"), "no rank has begun"
+            lambda: said.exists() and said.read_text().endswith("\n"), "no rank has started"
         )
         if way.startswith("Ctrl-C"):
             watching.press("\x03" * (1 + way.endswith("twice")))
@@ -200,7 +200,7 @@ def test_what_is_wrong_with_a_file_is_a_line_and_the_session_goes_on(watching, c
 
     shutil.rmtree(clone / "home", ignore_errors=True)
     (clone / "home").write_text("a file where a folder should be")
-    watching.press("h")  # told at once, and not after the end
+    watching.press("h")  # reported at once, and not after the end
     at = watching.until(r"labkit: (?s:.*?)not\s+remembered", at)
 
     watching.press("l")

@@ -27,7 +27,7 @@ SEEN = [
     if mistake.predicate
 ]
 SEED = 20261124
-# What loops or hangs is ended by this. One process that calculates waits for nobody.
+# This timeout ends code that loops or hangs. One process that calculates waits for nobody.
 TIMEOUT_S, ALONE_S = 4.0, 2.0
 
 

@@ -1,4 +1,4 @@
-"""What the engine finds by itself, in programs for one made-up exercise: sums of all ranks."""
+"""The engine's own findings, in programs for one made-up exercise: sums of all ranks."""
 
 import dataclasses
 import math
@@ -241,8 +241,8 @@ def test_an_error_in_one_of_several_calls_says_in_which(tmp_path):
         ({"a": {"b": [1]}}, {"a": {"b": []}}, "the result at ['a']['b'] has 1 entry;"),
     ],
 )
-def test_another_form_says_where_and_of_what(got, right, told):
-    assert told in form_of(got, right)[1]
+def test_another_form_says_where_and_of_what(got, right, reported):
+    assert reported in form_of(got, right)[1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The words of verdicts, in one place: tests/data/verdicts.txt. Other tests assert facts.
 
-`python -m tests.grade.test_wording` writes the file anew; read the difference before you commit it.
+`python -m tests.grade.test_wording` writes the file again; read the difference before you commit.
 """
 
 import re

@@ -14,7 +14,7 @@ from labkit.hosts import hosted_job
 
 
 def worker(folder, words):
-    """What torchrun starts for each rank, with the same environment variables."""
+    """Run the process that torchrun starts for each rank, with the same environment variables."""
     os.chdir(folder)
     sys.argv = ["payload", *words]
     sys.exit(hosted_job.main())

@@ -22,9 +22,9 @@ from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 ADDRESSES = {"left": "10.231.87.1", "right": "10.231.87.2"}
-CABLE = "cable0"  # what each host calls its end
+CABLE = "cable0"  # each host's end of the cable has this name
 PORT = 29511
-_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000  # of Linux
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000  # from linux/sched.h
 
 
 class TwoHosts:

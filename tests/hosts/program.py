@@ -1,4 +1,4 @@
-"""What the tests run on two hosts: program.py:greet, program.py:train_with_checkpoints..."""
+"""Programs that the tests run on two hosts: program.py:greet, program.py:timed_on_slow_links..."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def bytes_sent():
 
 
 def timed_on_slow_links(world):
-    """Of an all_reduce at each rate, in bits per second, of this host's cable.
+    """Time an all_reduce at each rate, in bits per second, of this host's cable.
 
     Its seconds, the least of some: whatever else the machine does only ever adds to it. And the
     bytes that have left for it through the cable.

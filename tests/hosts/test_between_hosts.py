@@ -30,12 +30,12 @@ def environment(rank, world_size, port):
 
 @pytest.fixture(scope="module")
 def store():
-    """What torchrun's agent has: it outlives attempts."""
+    """A store like that of torchrun's agent, which outlives attempts."""
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def all_answer(port, next_attempts, order, timeout_s=60, objections=()):
-    """What each rank hears in a roll call in which ranks come in this order."""
+    """Return each rank's answer from a roll call that the ranks enter in this order."""
     heard = {}
 
     def answer(rank):
@@ -84,7 +84,7 @@ def test_ranks_that_do_not_come_are_named(store):
     assert "did not all start" in str(heard[2])
 
 
-def test_a_rank_that_torchrun_did_not_start_is_told_so():
+def test_a_rank_that_torchrun_did_not_start_gets_an_error():
     with pytest.raises(RuntimeError, match=r"LOCAL_RANK.* not set: torchrun sets these"):
         Environment.read({"RANK": "0", "WORLD_SIZE": "1"})
 
@@ -142,7 +142,7 @@ def test_an_abort_while_a_rank_waited_is_not_the_cause(folder, is_open, words, i
 
 @pytest.mark.parametrize("is_consequence", [True, False])
 @pytest.mark.parametrize("has_failed_operations", [True, False])
-def test_whether_an_error_is_the_cause_is_told_by_the_error_and_not_by_the_journal(
+def test_whether_an_error_is_the_cause_is_decided_by_the_error_and_not_by_the_journal(
     folder, is_consequence, has_failed_operations
 ):
     ranks = [rank_record.Record.read(folder / "attempt-0" / f"rank-{rank}.json") for rank in (0, 1)]
@@ -171,7 +171,7 @@ def test_a_folder_is_for_one_job(tmp_path, store):
     assert "of no job of torchrun" in objection(out, "1234")
 
 
-def test_who_cannot_give_an_id_is_told_how_to(tmp_path):
+def test_who_cannot_give_an_id_learns_how_to(tmp_path):
     """torchrun --standalone makes up an id at each start."""
     claim(tmp_path, "1234")
     (tmp_path / "attempt-0").mkdir()
@@ -179,7 +179,7 @@ def test_who_cannot_give_an_id_is_told_how_to(tmp_path):
     assert "give --nnodes=1 --rdzv-id=NAME" in objection(tmp_path, str(uuid.uuid4()))
 
 
-def test_an_attempt_after_a_good_one_is_told_with_the_way_to_start_over(folder):
+def test_an_attempt_after_a_good_one_is_reported_with_the_way_to_start_over(folder):
     assert said(0, folder, "saved", "first") == ""
     text = said(1, folder, "saved", "first")
     assert text.startswith("labkit: attempt 1 of job first, in saved\nlabkit: attempt 0 was compl")

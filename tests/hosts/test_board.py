@@ -111,7 +111,7 @@ def comes_true(condition):
     return condition()
 
 
-def test_a_connection_that_breaks_is_made_anew(board, cable):
+def test_a_connection_that_breaks_is_recreated(board, cable):
     notice = board.look_for("outcome")
     assert board.count("failed") == 1
     cable.cut()

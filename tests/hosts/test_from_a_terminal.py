@@ -108,7 +108,7 @@ def test_a_saved_payload_runs_and_its_folder_is_refused_to_another_job(tmp_path,
     assert [each.name for each in (tmp_path / "first").glob("attempt-*")] == ["attempt-0"]
 
 
-# What Slurm has on a host, for a job of one host; and a torchrun that only says how it was called.
+# Slurm's variables for a job of one host, and a torchrun that only prints how it was called.
 OF_SLURM = {
     "scontrol": '[ "$1 $2 $3" = "show hostnames here" ] && echo localhost',
     "srun": 'while [ "${1#--}" != "$1" ]; do echo "$1" >> srun; shift; done; exec "$@"',
@@ -175,7 +175,7 @@ def leaves(world):
 
 
 def ends_wrong(function, *options, cwd):
-    """What a function of HANGS prints, and whether its job succeeded."""
+    """Return the output of a function of HANGS, and whether its job succeeded."""
     (cwd / "train.py").write_text(HANGS)
     words = (f"train.py:{function}", "--out", "kept", "--stall", "0.5", *options)
     return payload(*words, cwd=cwd)

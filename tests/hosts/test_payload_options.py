@@ -1,4 +1,4 @@
-"""What could only fail after the job is refused before it."""
+"""Options that could only fail after the job are refused before it."""
 
 import sys
 import time

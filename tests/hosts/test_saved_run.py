@@ -1,4 +1,4 @@
-"""A Run as a folder: what was saved comes back, and opening a folder runs nothing from it."""
+"""A Run as a folder: it opens with everything that was saved, and opening runs nothing from it."""
 
 import dataclasses
 import errno

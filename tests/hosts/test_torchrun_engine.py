@@ -39,7 +39,7 @@ def processes_about(words):
 
 
 def left_of(words):
-    """What is left of them a minute after they were killed: nothing."""
+    """Return the processes that are left a minute after they were killed: none."""
     deadline = time.monotonic() + 60
     while (left := processes_about(words)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -64,7 +64,7 @@ def test_the_run_is_that_of_the_local_engine(capsys):
     assert other.timeline[1].operations[0].site == local.timeline[1].operations[0].site
 
 
-# What torchrun takes for --standalone.
+# The options that torchrun sets for --standalone.
 STANDALONE = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
 
 

@@ -174,7 +174,7 @@ def test_after_a_host_is_killed_the_other_gives_a_verdict_and_goes_on_from_its_c
 
     verdict = "labkit: ranks 2 and 3 are gone: host right (10.231.87.2) has no such process"
     assert job.output().count(verdict) == 1, job.output()
-    # Of two ranks, one may not have begun the next when the other's has failed, or not noticed.
+    # When one rank's all_reduce has failed, the other may not have started its own, or not noticed.
     there = r"^  ranks? (0|1|0 and 1) +(was|were|waits|wait) in all_reduce #"
     assert re.search(there, job.output(), re.M), job.output()
     run = Run.load(job.folder / "left")

@@ -28,7 +28,7 @@ def test_a_cell_runs_in_the_python_of_the_tests():
     assert execute(notebook, Path()).cells[0].outputs[0].text.strip() == sys.executable
 
 
-def test_only_what_changed_is_stored_anew(tmp_path):
+def test_only_what_changed_is_stored_again(tmp_path):
     path = store(tmp_path, TIMED, COUNTED)
     assert refresh(path) is None
     timed, counted = outputs(path)

@@ -1,4 +1,4 @@
-"""What nbval and `make notebooks` take for the same output, and what they must not."""
+"""Outputs that nbval and `make notebooks` count as equal, and outputs that they must not."""
 
 import re
 from pathlib import Path

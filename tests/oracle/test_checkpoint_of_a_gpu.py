@@ -38,7 +38,7 @@ def numbers(model):
 
 
 def resumes(world, folder, is_sharded, wait, width=24):
-    """Whether the loaded numbers are those of the save, and those at the end are equal, too."""
+    """Return whether the loaded numbers are the saved ones, and the last ones those at the end."""
     model, optimizer, step = job(world, 0, is_sharded, width)
     for number in range(STEPS):
         step(number)

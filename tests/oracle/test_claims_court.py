@@ -49,7 +49,7 @@ def test_a_time_that_is_not_in_the_record_says_how_to_measure_it():
         runs.pipeline.idle_share(2, 3)
 
 
-def test_measured_anew_a_step_takes_no_less_than_its_operations():
+def test_measured_again_a_step_takes_no_less_than_its_operations():
     """Ranks that sleep: two stages and two microbatches are three forwards and three backwards."""
     assert runs.pipeline.gpipe_timing(2, 2).makespan >= 3 * 3 * runs.pipeline.FORWARD_S
     assert 0 < runs.pipeline.idle_share(2, 2) < 1

@@ -1,4 +1,4 @@
-"""What no collective can work with is refused on every rank, before anything is sent."""
+"""Arguments that no collective can work with are refused on every rank, before anything is sent."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_two_tiers_are_two_groups_of_hosts_of_equal_size():
     )
 
 
-def test_a_rank_outside_of_a_tier_is_told_so():
+def test_a_rank_outside_of_a_tier_gets_an_error():
     def outsider(world):
         fast = world.split(0 if world.rank == 0 else None)
         collectives.hierarchical_all_reduce(torch.ones(2), fast, world.split(world.rank))

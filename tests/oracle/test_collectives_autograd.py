@@ -59,7 +59,7 @@ def operation(name, world):
 
 
 def serial(name, xs):
-    """What each rank gets, from all ranks' inputs in one process."""
+    """Compute the result of each rank from all ranks' inputs, in one process."""
     n, total = len(xs), functools.reduce(torch.add, xs) if name != "uneven all_to_all" else None
     rows = rows_RS(n) if name.startswith("uneven") else [[2] * n] * n
     match name:
@@ -215,7 +215,7 @@ def test_each_backward_is_its_partner_and_nothing_else():
 
 
 def second_derivative(world):
-    """Of sum over ranks of y**3, y = sum of x: 6 n y, for the sum over ranks of all x's."""
+    """Differentiate the sum over ranks of y**3 twice, y = sum of x: 6 n y for the sum of all x."""
     x = torch.tensor(float(world.rank + 1), dtype=torch.float64, requires_grad=True)
     y = autograd.all_reduce(x, world)
     (first,) = torch.autograd.grad(y**3, x, create_graph=True)

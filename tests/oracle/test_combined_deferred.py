@@ -13,12 +13,12 @@ from labkit.train import TrainConfig
 
 CONFIG = GPTConfig(context=9, num_layers=2, hidden=24, num_heads=4, num_kv_heads=2, ffn=77)
 SGD = TrainConfig(num_sequences=6, optimizer="sgd", dtype=torch.float64)
-# Of each block; and the head's, whose weight gets the embedding's part at once.
+# Layers of each block that wait for W. The head does not: its weight is the embedding's, too.
 WAITING = {"query", "key", "value", "out", "up", "down"}
 
 
 def in_two_halves(world, sequence_parallel):
-    """Who waits for W, and both halves together against one backward; the messages of W."""
+    """Return the layers that wait for W, the gradients' difference to one backward, W's messages."""
     model = parallelize(
         GPT(CONFIG, dtype=torch.float64), world, sequence_parallel=sequence_parallel
     )

@@ -122,7 +122,7 @@ def test_a_gradient_of_low_rank_survives_power_sgd_whole():
 
     two_rows = torch.stack([torch.ones(40), torch.arange(40.0)])
     factors = torch.stack([torch.arange(30.0), torch.ones(30)])
-    expected = factors.T @ two_rows * 1.5  # of rank 2
+    expected = factors.T @ two_rows * 1.5  # rank 2's expected product
     torch.testing.assert_close(run(one_step, 2).values[0], expected, rtol=1e-4, atol=1e-3)
 
 

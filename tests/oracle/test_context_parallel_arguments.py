@@ -1,4 +1,4 @@
-"""What attention over cut sequences refuses: on every rank, in words, before anything is sent."""
+"""Attention over sharded sequences refuses bad arguments on every rank, before anything is sent."""
 
 import pytest
 import torch
@@ -106,7 +106,7 @@ def another_on_rank_1(world, what):
         ("length", "holds 4 of 9 tokens, but|of 9 tokens|has shape .*, but the buffer"),
     ],
 )
-def test_ranks_that_mean_different_things_are_told_so(what, words):
+def test_ranks_that_mean_different_things_get_an_error(what, words):
     # A group that disagrees would wait for ever, or add up what does not belong together.
     with pytest.raises((RunError, RankError), match=words):
         run(another_on_rank_1, 2, (what,), timeout=600)

@@ -319,7 +319,7 @@ def test_a_sum_of_another_form_is_refused():
 
 
 def left_out_on_rank_1_only(world: Group, rung: str, bucket_bytes: int) -> dict:
-    """Rank 0 has begun its buckets during backward when rank 1 still has some to fill."""
+    """Rank 0 has started its buckets during backward when rank 1 still has some to fill."""
     options = {"bucket_bytes": bucket_bytes, "find_unused_parameters": True}
     wrap = Torchs if rung == "torch" else DDP
     model = wrap(Module(), world, **options)
@@ -457,10 +457,10 @@ def test_the_first_bucket_travels_before_the_last_gradient_is_ready():
 
     for timeline in run(one_step, 2).timeline:
         (last,) = [region.start_s for region in timeline.regions if region.name == "last"]
-        begun = [each for each in timeline.operations if each.label and each.kind == "all_reduce"]
-        assert len(begun) == 12
-        assert sum(each.posted_s < last for each in begun) >= 10
-        assert max(each.done_s for each in begun) > last
+        started = [each for each in timeline.operations if each.label and each.kind == "all_reduce"]
+        assert len(started) == 12
+        assert sum(each.posted_s < last for each in started) >= 10
+        assert max(each.done_s for each in started) > last
 
 
 def test_accumulation_costs_one_all_reduce_per_bucket_and_optimizer_step():
@@ -515,7 +515,7 @@ def test_a_wrapper_is_not_wrapped():
         run(lambda world: DDP(DDP(Module(), world), world), 1)
 
 
-def test_a_rank_outside_of_the_group_is_told_so_and_does_not_join_the_world():
+def test_a_rank_outside_of_the_group_gets_an_error_and_does_not_join_the_world():
     def outsider(world):
         DDP(Module(), world.split(None if world.rank == 2 else 0))
 

@@ -1,4 +1,4 @@
-"""What data parallelism cannot work with is refused on every rank, before anything is sent."""
+"""Data parallelism refuses bad arguments on every rank, before anything is sent."""
 
 import pytest
 import torch

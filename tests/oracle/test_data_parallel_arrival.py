@@ -40,7 +40,7 @@ def batch(step: int) -> torch.Tensor:
 
 
 def losses_of(world, module, model, steps=4):
-    """Of the global batch, by step; each pass is a region, with its last gradient marked."""
+    """Return the losses of the global batch, by step. Regions mark passes and last gradients."""
     optimizer, losses = SGD(module.parameters(), 0.1, momentum=0.9), []
     for step in range(steps):
         share = batch(step).tensor_split(world.size)[world.rank]
@@ -67,7 +67,7 @@ def trained(world, wrap=DDP, **options):
     return losses_of(world, module, model)
 
 
-def begun_before_the_last_gradient(timeline):
+def started_before_the_last_gradient(timeline):
     """By pass: how many buckets."""
     buckets = [each for each in timeline.operations if (each.label or "").startswith("bucket")]
     passes = [region for region in timeline.regions if region.name == "pass"]
@@ -95,7 +95,7 @@ def test_losses_are_those_of_one_process_whose_buckets_stay(overlapped, alone):
 
 def test_from_the_second_pass_on_all_reduces_begin_before_the_last_gradient(overlapped):
     for timeline in overlapped.timeline:
-        first, *others = begun_before_the_last_gradient(timeline)
+        first, *others = started_before_the_last_gradient(timeline)
         assert first == 0, "the first bucket waits for the last gradient, and the others for it"
         assert others == [NUM_LAYERS - 1] * 3
 

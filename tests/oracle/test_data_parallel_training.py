@@ -29,7 +29,7 @@ SETTINGS = {
     "adamw in float64": replace(SEVEN, dtype=torch.float64),
 }
 LADDER = {"naive": NaiveDDP, "bucketed": BucketedDDP, "overlapped": DDP}
-# What the optimizer or the dtype could spoil is the same for every rung.
+# Optimizers and dtypes have the same effect on every rung, so one rung each is enough.
 RUNS = [("bucketed", "adamw in float64"), ("overlapped", "adamw in float64")]
 RUNS += [("naive", "adamw"), ("overlapped", "sgd")]
 GUARD = 8
@@ -151,7 +151,7 @@ def test_ranks_without_a_share_take_part(tolerance):
 def test_another_all_reduce_takes_the_place_of_the_librarys(serial, tolerance):
     result = run(train, 3, args=(CONFIG, SETTINGS["sgd"], None, ring_all_reduce))
     assert distance(result.values[0], serial["sgd"]) < tolerance[torch.float32]
-    assert result.traffic[0].by_operation["all_reduce"].count == 1  # of the losses, at the end
+    assert result.traffic[0].by_operation["all_reduce"].count == 1  # sums the losses, at the end
 
 
 def test_a_step_reduces_every_parameter_once():

@@ -54,8 +54,8 @@ def test_a_parameter_is_not_averaged_by_the_wrappers_of_two_modules(is_nested):
             return str(error)
 
     name = "0.module.weight" if is_nested else "0.weight"
-    for told in run(shares, 2).values:
-        assert re.match(rf"{name}: averaged in backward by the wrapper of another", told)
+    for reported in run(shares, 2).values:
+        assert re.match(rf"{name}: averaged in backward by the wrapper of another", reported)
 
 
 @pytest.mark.parametrize("wrap", [*LADDER.values(), LocalSGD])

@@ -80,7 +80,7 @@ def of_torch(model, optimizer):
 
 
 def same(ours, theirs):
-    """Whether tensors of labkit, by its names, are those of a state dict of DCP."""
+    """Return whether labkit's tensors, by name, equal those of a state dict of DCP."""
     theirs = {name.replace("optim.state.", "optimizer."): x for name, x in whole(theirs).items()}
     theirs.pop("optim.param_groups", None)
     ours = {name: x for name, x in ours.items() if not name.startswith("rng.")}
@@ -128,7 +128,7 @@ def test_one_file_is_made_of_the_folder(labkits):
 
 
 def gpt_state():
-    """Of a model whose head is its embedding, under one name."""
+    """Return the state of a model whose head is its embedding, under one name."""
     state = GPT(CONFIG, 0).state_dict()
     state.pop("head.weight")
     return state
@@ -192,7 +192,7 @@ def test_labkit_loads_what_fsdp2_saved_into_any_layout(torchs, tmp_path):
 
 
 def test_a_rank_reads_the_chunks_that_it_needs_and_no_others(torchs):
-    """Of ZeRO-3 on 2 ranks, whose shards are cut elsewhere than the rows of FSDP2."""
+    """The reader is a rank of ZeRO-3 on 2 ranks, whose shards do not end where rows of FSDP2 do."""
     reader = dcp.FileSystemReader(torchs[0] / "1")
     shard = NamedShard("0", Extent.whole((5, 7)).within(18, 35), torch.empty(17))
     chunks = _Chunks({"model.0.weight": shard}, reader.read_metadata())
@@ -203,7 +203,7 @@ def test_a_rank_reads_the_chunks_that_it_needs_and_no_others(torchs):
 
 
 def refuses(world, folder):
-    """What does not fit, and that nothing has changed."""
+    """Try states that do not fit; return the errors, and check that nothing has changed."""
     texts = []
     cases = [
         ("epoch", *zero3_in_groups(world, 1, 2)),
@@ -350,7 +350,7 @@ def without(state, key):
 
 
 def loads_versions(world, folder):
-    """What the folder says of each: the parameters after one more step, or the error."""
+    """Load each version in the folder; return the parameters after one more step, or the error."""
     found = {}
     for path in sorted(folder.iterdir()):
         model = net(1)

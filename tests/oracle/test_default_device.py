@@ -1,4 +1,4 @@
-"""What labkit keeps on the host is there whatever torch's default device is; here it is `meta`."""
+"""Tensors that labkit keeps on the host ignore torch's default device; here it is `meta`."""
 
 import torch
 

@@ -70,7 +70,7 @@ def test_a_norm_that_gradients_cannot_have_is_refused():
 
 
 def asks_torch(world):
-    """What torch's own clipping and GradScaler say about a stage, and about shares of layers.
+    """Return results of torch's own clipping and GradScaler for a stage and for shares of layers.
 
     The last layer is averaged by DDP, whose second pass has other buckets.
     """
@@ -90,7 +90,7 @@ def asks_torch(world):
     for _ in range(2):
         layer(x).sum().backward()
         averaged(x).sum().backward()
-    told = []
+    reported = []
     for module in (stage, layer, averaged):
         optimizer = torch.optim.SGD(module.parameters(), 0.1)
         scaler = torch.amp.GradScaler("cpu")
@@ -101,15 +101,15 @@ def asks_torch(world):
         ):
             try:
                 ask()
-                told.append("")
+                reported.append("")
             except RuntimeError as why:
-                told.append(str(why))
+                reported.append(str(why))
         optimizer.step()
-    return told
+    return reported
 
 
 def test_parts_of_a_model_refuse_torchs_own_clipping_and_scaling():
     assert run(asks_torch, 1).values == [[""] * 6]
-    for told in run(asks_torch, 2).values:
-        assert ["clip_gradients" in text for text in told] == [True, False] * 3
-        assert ["GradScaler" in text for text in told] == [False, True] * 3
+    for reported in run(asks_torch, 2).values:
+        assert ["clip_gradients" in text for text in reported] == [True, False] * 3
+        assert ["GradScaler" in text for text in reported] == [False, True] * 3

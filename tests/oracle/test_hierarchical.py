@@ -126,6 +126,6 @@ def test_wrong_calls_are_refused(on_two_hosts):
 
 @pytest.fixture(scope="module")
 def on_two_hosts():
-    """What each of four ranks has of the functions above."""
+    """Return each of four ranks' results of the functions above."""
     functions = (into_another_target, with_other_parts, misused)
     return run(lambda world: [each(world) for each in functions], 4).values

@@ -26,7 +26,7 @@ CASES = {
     "expert choice": MoEConfig(num_experts=4, router="expert_choice"),
 }
 PLAIN = MoEConfig(num_experts=12, top_k=1, weights="of_all")  # up to 4 ranks divide the experts
-TOKENS = [7, 0, 12, 5]  # of each rank
+TOKENS = [7, 0, 12, 5]  # number of tokens by rank
 LIMIT = 1e-12
 
 
@@ -133,7 +133,7 @@ def test_an_experts_gradient_holds_the_sum_over_the_ranks_already(world_size, na
         experts = {n: g for n, g in of_rank.items() if ".experts." in f".{n}"}
         assert not experts.keys() & found.keys()  # an expert is on one rank only
         found |= experts
-    # What every rank has is still to be summed.
+    # Gradients of the router are partial on every rank, and are summed here.
     found["router.gate.weight"] = sum(of_rank["router.gate.weight"] for of_rank in values)
     assert found.keys() == expected.keys()
     for parameter, gradient in expected.items():

@@ -78,7 +78,7 @@ def serial(name, num_groups):
 
 
 def differences(found, expected):
-    """Of losses and their terms, and of parameters."""
+    """Return the differences of losses, of their terms, and of parameters."""
     losses = [(found.losses, expected.losses)]
     losses += [(found.terms[term], expected.terms[term]) for term in expected.terms]
     return (
@@ -315,7 +315,7 @@ def test_clipped_steps_are_the_serial_ones_and_no_others():
 
 
 def what_outlives_backward(world):
-    """Whether somebody holds the logits when gradients are reduced, and when the step is over."""
+    """Return whether the logits are alive when gradients are reduced, and when the step is over."""
     seen, made = [], []
 
     class Watched(ExpertParallelGPT):

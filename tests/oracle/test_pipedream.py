@@ -62,9 +62,9 @@ def serial(num_stages: int) -> tuple[list[float], list[list[torch.Tensor]]]:
 def test_losses_weights_and_live_versions_are_those_of_the_stale_serial_run(num_ranks):
     values = run(on_ranks, num_ranks).values
     losses, weights = serial(num_ranks)
-    for rank, (told, mean, found, num_versions) in enumerate(values):
+    for rank, (reported, mean, found, num_versions) in enumerate(values):
         is_last = rank == num_ranks - 1
-        assert told == (pytest.approx(losses, rel=1e-12) if is_last else ())
+        assert reported == (pytest.approx(losses, rel=1e-12) if is_last else ())
         assert mean == (pytest.approx(sum(losses) / len(losses)) if is_last else None)
         for mine, theirs in zip(found, weights[rank], strict=True):
             assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)

@@ -1,4 +1,4 @@
-"""What a pipeline cannot perform is refused before anything is sent, by name."""
+"""A schedule that a pipeline cannot perform is refused by name, before anything is sent."""
 
 import re
 from dataclasses import replace
@@ -121,8 +121,8 @@ class Pair(nn.Module):
 
 
 def test_the_error_names_what_is_wrong():
-    (told,) = run(attempt_each, 1, ([make for make, _ in WRONG.values()],)).values
-    for (case, (_, reason)), said in zip(WRONG.items(), told, strict=True):
+    (reported,) = run(attempt_each, 1, ([make for make, _ in WRONG.values()],)).values
+    for (case, (_, reason)), said in zip(WRONG.items(), reported, strict=True):
         assert re.search(reason, said), (case, said)
 
 
@@ -147,10 +147,10 @@ def reversed_on_rank_0(world):
     return attempt(world, lambda w: pipeline(w, schedule=schedule))
 
 
-def test_ranks_with_different_schedules_are_told_before_anything_is_sent():
-    told = run(reversed_on_rank_0, 3).values
-    assert re.search(r"ranks \[1, 2\] have planned another schedule than rank 0", told[0])
-    assert re.search(r"ranks \[0\] have planned another schedule than rank 2", told[2])
+def test_ranks_with_different_schedules_are_reported_before_anything_is_sent():
+    reported = run(reversed_on_rank_0, 3).values
+    assert re.search(r"ranks \[1, 2\] have planned another schedule than rank 0", reported[0])
+    assert re.search(r"ranks \[0\] have planned another schedule than rank 2", reported[2])
 
 
 def tied_on(world, ranks):
@@ -171,7 +171,7 @@ def tied_on(world, ranks):
     ],
 )
 def test_a_weight_is_tied_on_both_ends_or_on_neither(ranks, found):
-    assert all(re.search(found, told) for told in run(tied_on, 3, args=(ranks,)).values)
+    assert all(re.search(found, reported) for reported in run(tied_on, 3, args=(ranks,)).values)
 
 
 def frozen_first(world):

@@ -81,12 +81,12 @@ def post(world, message, values):
 
 
 def on_ranks(world, schedules):
-    """What each schedule's operations yield on this rank, one schedule after the other."""
+    """Perform the schedules one after the other; return the values of this rank's operations."""
     return [perform_row(world, rows[world.rank], len(rows)) for rows in schedules]
 
 
 def by_hand(schedule):
-    """What each operation yields, without any ranks."""
+    """Compute the value of each operation without any ranks."""
     values = {}
 
     def value(product):

@@ -146,8 +146,8 @@ def test_losses_gradients_order_and_microbatches_in_flight_are_the_serial_and_pl
                 schedule,
                 name,
             )
-        told = [step.loss for _, step, _ in of_ranks if step.loss is not None]
-        assert told == [pytest.approx(loss, rel=TOLERANCE)]
+        reported = [step.loss for _, step, _ in of_ranks if step.loss is not None]
+        assert reported == [pytest.approx(loss, rel=TOLERANCE)]
         assert [step.in_flight for _, step, _ in of_ranks] == in_flight(schedule)
         for rank, (_, step, _) in enumerate(of_ranks):
             assert tuple(span.op for span in step.spans) == schedule.rows[rank]
@@ -234,5 +234,5 @@ def test_weights_wait_for_w_and_gradients_of_two_steps_add_up_as_in_torch():
     for grads, _ in found:
         for name, grad in grads.items():
             assert torch.allclose(grad, 2 * expected[name], rtol=TOLERANCE, atol=TOLERANCE)
-    # Of two microbatches in two steps; one of the last stage's two weights is frozen.
+    # Two microbatches in each of two steps; one of the last stage's two weights is frozen.
     assert [counts for _, counts in found] == [[2] * 4, [1] * 4]

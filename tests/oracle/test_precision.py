@@ -70,7 +70,7 @@ def test_an_overflow_skips_the_step_and_halves_the_scale(bad):
     assert (scaler.value, scaler.num_skipped) == (512.0, 1)
 
 
-def test_the_scale_grows_after_an_interval_and_an_overflow_begins_it_anew():
+def test_the_scale_grows_after_an_interval_and_an_overflow_restarts_it():
     scaler = LossScaler(4.0, growth_interval=3)
     history = []
     for found_inf in (0, 0, 1, 0, 0, 0, 0, 0, 0):
@@ -122,7 +122,7 @@ def test_what_is_unscaled_and_not_finite_is_skipped_and_what_is_unscaled_twice_r
     assert (scaler.value, scaler.num_skipped) == (512.0, 1)
 
 
-def test_a_loss_that_is_not_finite_is_told_from_a_scale_that_is_too_large():
+def test_a_loss_that_is_not_finite_is_distinguished_from_a_scale_that_is_too_large():
     scaler = LossScaler(1.0)
     with pytest.raises(RuntimeError, match="it is not the scale. Look for them in the loss"):
         for _ in range(200):

@@ -125,7 +125,7 @@ def test_every_strategy_follows_the_serial_run(world_size):
 
 
 def all_collectives(world):
-    """What each makes of x * (rank + 1), by name."""
+    """Return each collective's result for x * (rank + 1), by name."""
     x = torch.arange(1, 1002.0) * (world.rank + 1)
     fast, slow = collectives.two_tiers(world, 2)
     blocks = {"group": world, "block_bytes": 400}

@@ -28,7 +28,7 @@ sub_world = recovery.sub_world
 
 
 class Odd(nn.Module):
-    """What a GPT does not have: one number, a frozen parameter, buffers, a tied weight."""
+    """A model with a scalar, a frozen parameter, buffers and a tied weight, unlike a GPT."""
 
     def __init__(self, seed, dtype=torch.float32):
         super().__init__()
@@ -48,7 +48,7 @@ class Odd(nn.Module):
 
 
 def in_two_groups(named):
-    """Of torch's own optimizer, with rates of their own, and no decay of vectors."""
+    """Return parameter groups for torch's optimizer: separate rates, and no decay of vectors."""
     trained = [p for p in named if p[1].requires_grad]
     matrices = [p for n, p in trained if "weight" in n and "norm" not in n]
     others = [p for n, p in trained if not ("weight" in n and "norm" not in n)]
@@ -235,8 +235,8 @@ def test_another_layout_takes_over_every_bit(folder, resharded, pair):
 
 def test_a_rank_reads_the_bytes_that_it_needs_and_no_others(resharded):
     for of_rank, _ in resharded:
-        for (saved, other), (num_read, num_told, num_needed) in of_rank.items():
-            assert num_read == num_told == num_needed, (saved, other)
+        for (saved, other), (num_read, num_reported, num_needed) in of_rank.items():
+            assert num_read == num_reported == num_needed, (saved, other)
 
 
 class Columns(nn.Module):
@@ -321,7 +321,7 @@ def test_one_plain_file_loads_into_any_layout(tmp_path):
 
 
 def refuses_plain(world, folder):
-    """Whether errors of files, by name, name the file, and nothing has changed."""
+    """Return whether the error of each broken file names the file, and nothing has changed."""
     model = FullyShardedModule(Odd(1), world)
     before = [x.clone() for x in model.parameters()]
     for name in ("none", "empty", "text", "half", "without its end"):

@@ -237,11 +237,11 @@ def test_forks_write_to_copies_of_the_page_that_they_share(cache_class, oracle):
     cache.fork(0, 1)
     cache.fork(0, 2)
     assert (cache.num_free_pages, cache.pool.references[:2]) == (10, [3, 3])
-    begun = {i: [*prompt, i] for i in range(3)}
-    found = answers(Decoder(model), cache, begun, 5)
+    started = {i: [*prompt, i] for i in range(3)}
+    found = answers(Decoder(model), cache, started, 5)
     assert cache.pool.references[:3] == [3, 1, 1]
     for i, tokens in found.items():
-        assert tokens == naive(oracle, begun[i], 5)[0]
+        assert tokens == naive(oracle, started[i], 5)[0]
 
 
 def test_a_prompt_that_was_served_before_shares_its_full_pages():

@@ -133,7 +133,7 @@ def test_any_traffic_gives_the_tokens_of_naive_generation(rung, kind, requests, 
             0,
             0,
             4 * 23 + 21,
-        ),  # of 9 + 15 + 12 + 12 tokens, 27 are found in pages that are still full
+        ),  # 27 of the 9 + 15 + 12 + 12 tokens are found in pages that are still full
         (20, 9 + 12 + 12, 4 * 23 + 6),  # the 15 tokens do not fit beside the 9
         (99, 9 + 15 + 12 + 12, 4 * 23),  # each token is computed once
     ],
@@ -248,7 +248,7 @@ def test_keys_and_values_that_are_not_finite_reach_no_other_request():
 
 
 def test_keys_and_values_that_are_not_finite_are_not_found_by_their_prefix_afterwards():
-    """A device fails once. The same prompt is served afterwards, from keys computed anew."""
+    """A device fails once. The same prompt is served afterwards, from keys computed again."""
     engine = Engine(WithoutNumbers(MODEL), CACHES["pages"](), preempting)
     prompt, engine.decoder.broken_token = [*range(9)], 3
     with pytest.raises(RuntimeError):

@@ -213,7 +213,7 @@ def one_rank(world, config, dtype):
     return Decoder(enlarged(GPT(config, dtype=dtype)))
 
 
-SHAPES = {  # of keys_LNGK, by rank
+SHAPES = {  # shapes of keys_LNGK, by rank
     "tp 2": [(3, 33, 1, 4)] * 2,
     "tp 3": [(3, 33, 1, 6)] * 3,
     "tp 4, copied heads": [(3, 33, 1, 4)] * 4,

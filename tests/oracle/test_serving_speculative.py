@@ -279,7 +279,7 @@ def outcomes(target, draft, k):
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_outcomes_have_the_targets_distribution_exactly(k, seed):
-    """Of k + 1 tokens; where a draft was rejected, the target goes on by itself."""
+    """An outcome is k + 1 tokens; after a rejected draft the target goes on by itself."""
     random = Random(seed)
     prefixes = [each for length in range(k + 1) for each in product(range(3), repeat=length)]
     target, draft = ({each: random.choice(QUARTERS) for each in prefixes} for _ in range(2))

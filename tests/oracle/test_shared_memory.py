@@ -26,7 +26,7 @@ WORLD_SIZES = [1, 2, 3, 4, 7]
 DTYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES += [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES += [torch.complex64, torch.complex128]
-# Of each rank's x: contiguous, and views of something larger.
+# Layouts of each rank's x: contiguous, and views of something larger.
 LAYOUTS = {
     "contiguous": lambda x: x,
     "transposed": lambda x: x.view(-1, 1).expand(-1, 3).contiguous().t(),
@@ -38,7 +38,7 @@ LAYOUTS = {
 
 
 def tensor_of(rank, case):
-    """What a rank passes: every rank can make every other's."""
+    """Return a rank's input: every rank can make every other's."""
     numel, dtype, layout, seed = case
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     x = torch.randn(numel, generator=generator, dtype=torch.float64) * 20

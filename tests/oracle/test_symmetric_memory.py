@@ -21,7 +21,7 @@ CASES = [(numel, torch.float32) for numel in SIZES] + [(37, dtype) for dtype in 
 
 
 def tensor_of(rank, case):
-    """What a rank adds: every rank can make every other's."""
+    """Return a rank's input: every rank can make every other's."""
     numel, dtype = case
     generator = torch.Generator().manual_seed(1000 * numel + rank)
     x = torch.randn(numel, generator=generator, dtype=torch.float64) * 20
@@ -140,7 +140,7 @@ def in_too_little(world):
         (one_wants_more, "rank 1 .* 128 bytes, .*rank 0 .* 64"),
     ],
 )
-def test_ranks_that_do_not_mean_the_same_memory_are_told_so(fault, said):
+def test_ranks_that_do_not_mean_the_same_memory_get_an_error(fault, said):
     with pytest.raises((RankError, Mismatch), match=said):
         run(fault, 2, timeout=600)
 

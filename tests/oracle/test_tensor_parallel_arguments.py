@@ -1,4 +1,4 @@
-"""What tensor parallelism refuses: by name and with a fix, on every rank, with nothing sent."""
+"""Tensor parallelism refuses bad arguments by name, on every rank, with nothing sent."""
 
 import torch
 from torch import nn
@@ -62,7 +62,7 @@ def test_layers_take_what_fits_and_tokens_are_numbers():
 
 
 def of_the_default_group(world):
-    """What takes a group takes None for the default one."""
+    """Everything that takes a group takes None for the default one."""
     mlp, attention = ParallelMLP(MLP(CONFIG), None), ParallelAttention(Attention(CONFIG), None)
     made = [mlp, attention, Replicated(None), SequenceSharded(None, 1, 2)]
     return [each.group is world for each in made]

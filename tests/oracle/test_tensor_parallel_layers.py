@@ -157,7 +157,7 @@ def adjoint(world):
     found = []
     for function, source, target in ((enter, outside, inside), (leave, inside, outside)):
         x = drawn(world.rank, *source)
-        if function is enter:  # what fills up is zero
+        if function is enter:  # rows of padding are zero
             x[len(layout.rows) :] = 0
         x.requires_grad_()
         y = drawn(100 + world.rank, *target)
@@ -349,7 +349,7 @@ def test_a_second_derivative_is_refused_and_not_wrong(name):
 
 
 def some_frozen(world):
-    """What needs no gradient gets none, and nothing is sent for it."""
+    """Parameters that need no gradient get none, and nothing is sent for them."""
     up, down = two_layers()
     up.weight.requires_grad_(False)
     shares = [ColumnLinear(up, world).weight, RowLinear(down, world).weight]

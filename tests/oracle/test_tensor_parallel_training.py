@@ -257,7 +257,7 @@ def no_name(world):
 
 
 def moments(world):
-    """An optimizer's state has the shapes of the shares, and comes back whole."""
+    """An optimizer's state has the shapes of the shards, and is loaded whole."""
     whole = GPT(SMALL)
     model = parallelize(whole, world)
     doubled = {name: 2 * p.detach() for name, p in model.named_parameters()}

@@ -160,7 +160,7 @@ def cases_for(world_size):
 
 @functools.cache
 def results(world_size):
-    """What `everything` returns, by rank: one launch for the three tests below."""
+    """Return the results of `everything` by rank: one launch for the three tests below."""
     arguments = (cases_for(world_size), root_inputs(world_size), broadcast_inputs(world_size))
     return run(everything, world_size, arguments, timeout=600).values
 

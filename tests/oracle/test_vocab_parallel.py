@@ -14,7 +14,7 @@ from labkit.tensor_parallel import (
 )
 
 NUM_TOKENS = 13
-# Of 3 tokens, one of 4 ranks has none.
+# With a vocabulary of 3, one of 4 ranks has no tokens.
 VOCABS = [3, 10, 64]
 
 

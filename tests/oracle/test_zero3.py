@@ -99,7 +99,7 @@ def test_parameters_equal_those_of_one_process(world_size):
 
 
 def features(step):
-    """What the first block of the GPT gets."""
+    """Return the input of the GPT's first block."""
     return gpt().embedding(tokens(step)).detach()
 
 
@@ -259,7 +259,7 @@ class Mixed(nn.Module):
 
 
 class TwoMixed(nn.Module):
-    """Of the first layer one result goes through the second, and its gradient comes later."""
+    """One result of the first layer goes through the second, so its gradient comes later."""
 
     def __init__(self):
         super().__init__()
@@ -333,7 +333,7 @@ def steps_that_leave_out(model, passes, num_ranks):
 
 
 def passes_of(ranks):
-    """What these ranks pass in two steps: rank 0 uses all in the second pass of the first step."""
+    """Return these ranks' passes in two steps; in the second pass of the first, rank 0 uses all."""
     return [
         [
             (torch.full((2, 3), 1.0 + rank), (step, number, rank) == (0, 1, 0))
@@ -411,7 +411,7 @@ def test_a_layer_may_talk_on_the_groups_that_shard_while_the_next_one_is_gathere
         host, across = world.split(world.rank // 2), world.split(world.rank % 2)
 
         def late(own, group, out):
-            time.sleep(0.2 * host.rank)  # when the others have begun to talk
+            time.sleep(0.2 * host.rank)  # after the other ranks have started
             return LIBRARY.all_gather(own, group, out)
 
         def late_sum(flat, group, in_place):
@@ -543,7 +543,7 @@ def test_the_next_layer_is_on_its_way_while_one_computes():
     for timeline in run(slow, 2).timeline:
         first, second = (r for r in timeline.regions if r.name.startswith("pass "))
         for region, is_ahead in ((first, False), (second, True)):
-            begun_s = [
+            started_s = [
                 next(op.posted_s for op in timeline.operations if is_gather(op, n, region))
                 for n in range(3)
             ]
@@ -553,7 +553,7 @@ def test_the_next_layer_is_on_its_way_while_one_computes():
                 for each in timeline.regions
                 if each.name == "block 0" and region.start_s <= each.start_s <= region.end_s
             )
-            assert (begun_s[1] < computed_s) == is_ahead
+            assert (started_s[1] < computed_s) == is_ahead
 
 
 def is_gather(op, layer, region):
@@ -814,7 +814,7 @@ def stepped_on(make, of):
     return misuses
 
 
-# What torch would do with a rank's part alone, or with parameters that nobody trains any more.
+# Operations of torch on parameters that hold a shard only, or that are trained no more.
 OF_TORCH = {
     "scaler of torch": lambda linear, world: scaled(
         torch.optim.SGD(after_backward(linear, world).parameters(), 0.1)

@@ -45,7 +45,7 @@ def tokens(step):
 
 
 def backward(model, step, rank=0, num_ranks=1):
-    """Of a rank's share, which counts as much as it has sequences."""
+    """Run backward on a rank's share, scaled by its number of sequences."""
     share = tokens(step).tensor_split(num_ranks)[rank]
     loss = F.cross_entropy(model(share).flatten(0, 1), share.flatten(), reduction="sum")
     (loss / (NUM_SEQUENCES * 3) * num_ranks).backward()

@@ -47,7 +47,7 @@ class Module(nn.Module):
         self.frozen = nn.Linear(WIDTH, WIDTH, dtype=torch.float64).requires_grad_(False)
         self.tied = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
         self.tied.weight = self.first.weight
-        # Of two channels: with one, channels-last is the usual order.
+        # Two channels: with one, channels-last is the usual order.
         self.conv = nn.Conv2d(2, 3, 2, dtype=torch.float64).to(memory_format=torch.channels_last)
         self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
         self.single = nn.Linear(WIDTH, 3)
@@ -89,7 +89,7 @@ LABS = {
 ALL = TORCH | LABS
 
 
-# Of those that treat each number by itself: zero2 takes no other.
+# Element-wise optimizers: zero2 takes no others.
 BY_ELEMENT = ["SGD", "AdamW", "lab's AdamW"]
 
 
@@ -178,7 +178,7 @@ def assert_equals(found, expected):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_parameters_equal_those_of_one_process(world_size):
-    # Who holds what is the same for all of a kind: each kind everywhere, and all on 3 ranks.
+    # The layout is the same for all optimizers of a kind: one of each kind, and all on 3 ranks.
     whole, by_element = (ALL, BY_ELEMENT) if world_size == 3 else (["LAMB", "AdamW"], ["AdamW"])
     cases = [(name, {}) for name in whole]
     cases += [(name, {"rung": rung}) for rung in ("plain zero1", "zero2") for name in by_element]

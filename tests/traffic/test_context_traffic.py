@@ -118,7 +118,7 @@ def test_gradients_travel_as_often_as_keys(world_size):
 
 
 def kinds_under_way(operations, region):
-    """Of those that were posted before the region and awaited after it."""
+    """Return the kinds of operations that were posted before the region and awaited after it."""
     return sorted(
         op.kind
         for op in operations
@@ -149,8 +149,8 @@ def test_gradients_travel_while_the_next_block_is_computed(world_size):
         spans = [each for each in timeline.regions if each.name.startswith("gradients of rank")]
         gradients = [op for op in timeline.operations if "gradients of" in (op.label or "")]
         for step, region in enumerate(spans):
-            has_begun = step % world_size >= 2
-            assert kinds_under_way(gradients, region) == (["recv", "send"] if has_begun else [])
+            has_started = step % world_size >= 2
+            assert kinds_under_way(gradients, region) == (["recv", "send"] if has_started else [])
 
 
 class Products(TorchDispatchMode):

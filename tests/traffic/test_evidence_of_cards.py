@@ -84,7 +84,7 @@ def test_a_rate_settles_up_to_the_published_limit(stale_steps):
 
 
 def test_a_compressor_sends_what_its_format_takes():
-    """Of 21,600 parameters: 216 entries of 4 + 8 bytes, gathered from 3 others."""
+    """A ratio of 1% of 21,600 parameters is 216 entries of 4 + 8 bytes, gathered from 3 others."""
     dense = calc.collective("all_reduce", "ring", 4, 4 * 21_600).sent_bytes
     sparse = calc.collective("all_gather", "ring", 4, 4 * 216 * 12).sent_bytes
     assert runs.data_parallel.compression_factor("top 1%") == pytest.approx(dense / sparse)
@@ -160,7 +160,7 @@ def test_static_batches_last_as_long_as_their_longest_request():
 def test_a_rounding_error_is_even_over_a_step():
     torch.manual_seed(1)
     largest = torch.randn(4096, 128).abs().amax(1)
-    expected = ((largest / 7).square().mean() / 12).sqrt().item()  # of the step's square
+    expected = ((largest / 7).square().mean() / 12).sqrt().item()  # the mean square of the steps
     assert runs.serving.quantization_error(4, 128) == pytest.approx(expected, rel=0.02)
 
 

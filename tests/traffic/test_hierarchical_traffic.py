@@ -1,4 +1,4 @@
-"""What crosses each tier, by the journals, against formulas written without looking at the code."""
+"""Bytes that cross each tier, from the journals, equal formulas written without the code."""
 
 import pytest
 import torch

@@ -18,7 +18,7 @@ table.CONFIG = replace(table.CONFIG, num_layers=2, hidden=48)  # with fewer byte
 cloudpickle.register_pickle_by_value(table)
 
 
-# What is sharded and sent is tested on more ranks elsewhere; "hybrid" needs two hosts of two.
+# Shards and traffic are tested on more ranks elsewhere; "hybrid" needs two hosts of two.
 RANKS = dict.fromkeys(table.STRATEGIES, 2) | dict.fromkeys(("ddp", "zero3", "hybrid"), 4)
 
 

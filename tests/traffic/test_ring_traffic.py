@@ -1,4 +1,4 @@
-"""What the ring sends, by its journal, against formulas that were written without looking at it."""
+"""Bytes and steps of the ring, from its journal, equal formulas written without the code."""
 
 import pytest
 import torch

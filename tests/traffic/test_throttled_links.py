@@ -154,7 +154,7 @@ def all_reduces(world, numel, names):
     ("slow_links_per_host", "numel", "measured"),
     [
         (1, 400_000, ["ring", "hierarchical"]),
-        # Of a flat ring one message leaves a host at a time: it takes as long as above.
+        # In a flat ring one message at a time leaves a host: it takes as long as above.
         (4, 800_000, ["hierarchical"]),
     ],
 )

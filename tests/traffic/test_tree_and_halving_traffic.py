@@ -1,4 +1,4 @@
-"""What trees, halving-doubling and the chain send, against formulas written apart from them."""
+"""Bytes of trees, halving-doubling and the chain equal formulas written without the code."""
 
 import functools
 

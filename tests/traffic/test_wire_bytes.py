@@ -1,4 +1,4 @@
-"""What the journal says was sent, against what the kernel counted on the sockets."""
+"""Bytes that the journal lists as sent equal those that the kernel counted on the sockets."""
 
 import sys
 
@@ -32,7 +32,7 @@ def count_each(world):
         world.barrier()
         before = connect.sent_bytes()
         call(world, torch.ones(NUMEL))
-        world.barrier()  # what was sent has arrived
+        world.barrier()  # wait until all bytes have arrived
         counted[name] = connect.sent_bytes() - before
     return counted
 
@@ -51,7 +51,7 @@ def test_every_collective_sends_what_the_journal_says(world_size):
 def test_a_run_reports_what_the_kernel_counted():
     def gathers(world):
         world.all_gather(torch.ones(NUMEL))
-        world.barrier()  # what was sent has arrived: until then the kernel may hold some of it
+        world.barrier()  # wait for all bytes to arrive: the kernel may hold some
 
     result = run(gathers, 2)
     for traffic in result.traffic:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# What such a machine does not have.
+# Packages that such a machine lacks.
 EXTRAS = (
     "matplotlib IPython ipywidgets ipykernel rich typer platformdirs fsrs watchfiles numpy PIL "
     "pytest"

@@ -18,7 +18,7 @@ PENDING = replace(DONE, waited_s=None, done_s=None)
 
 
 def report_of(stage, operations):
-    """What a rank that raised has told: here, every failed operation is what ended it."""
+    """Return the report of a rank that raised: every failed operation is one that ended it."""
     if stage is not Stage.RAISED:
         return None
     is_broken = any(operation.failed for operation in operations)

@@ -56,7 +56,7 @@ def test_text_is_held_back_while_it_may_be_part_of_something(content, stops, par
 )
 def test_the_parts_are_the_whole_text_before_the_first_stop_string(content, stops):
     parts, is_stopped = parts_of(content, stops)
-    # What a reader would see who decodes everything that came, after each token.
+    # The text after each token for a reader who decodes everything that has arrived.
     for num_tokens in range(1, len(content) + 1):
         text = content[:num_tokens].decode(errors="replace")
         if num_tokens < len(content):

@@ -1,4 +1,4 @@
-"""What real callers get wrong is refused by name, with what would do: one table for calc."""
+"""calc refuses wrong arguments by name, with a fix: one table for all of it."""
 
 import pytest
 

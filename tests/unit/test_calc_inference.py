@@ -119,7 +119,7 @@ PROMPTS, ANSWERS, LONGEST = (3, 5, 1, 7, 2), (6, 1, 9, 4, 2), 12
 
 
 class Watched(Decoder):
-    """What the slots are used for after each pass, before a request ends, summed by kind."""
+    """Count the uses of the slots after each pass, before a request ends, summed by kind."""
 
     def __init__(self):
         super().__init__(GPT(CONFIG))

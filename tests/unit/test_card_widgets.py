@@ -44,11 +44,11 @@ def test_the_answer_shows_when_asked_for_and_what_was_written_stays():
     entry(page).value = "It depends on alpha."
     assert "In a minute" not in words(page) and not points(page)
     press(page, "Show the answer")
-    told = words(page)
+    reported = words(page)
     for section in ("In a minute", "Deeper", "The common mistake", "Follow-ups (3)"):
-        assert section in told
-    assert CARD.evidence[0].proof.split("(")[0] in told
-    assert CARD.sources[0].split(",")[0] in unescape(told)
+        assert section in reported
+    assert CARD.evidence[0].proof.split("(")[0] in reported
+    assert CARD.sources[0].split(",")[0] in unescape(reported)
     press(page, "Hide the answer")
     assert "In a minute" not in words(page)
     assert entry(page).value == "It depends on alpha."
@@ -88,10 +88,10 @@ def test_the_grade_is_the_readers_and_the_missed_points_are_stored():
 
 def test_after_a_clock_that_was_ahead_the_time_to_wait_is_from_now():
     earlier = practice.answer("card/co-8", "good", at_s=clock.now_s() + 365 * DAY_S)
-    told = words(graded("good")._widget)
+    reported = words(graded("good")._widget)
     wait_s = practice.state("card/co-8").due_s - clock.now_s()
-    assert wait_s > 365 * DAY_S and practice.in_words(wait_s) in told
-    assert f"{clock.day_of(earlier.last_s):%d %b %Y}" in told
+    assert wait_s > 365 * DAY_S and practice.in_words(wait_s) in reported
+    assert f"{clock.day_of(earlier.last_s):%d %b %Y}" in reported
 
 
 def test_one_sitting_stores_once():
@@ -104,9 +104,9 @@ def test_one_sitting_stores_once():
 
 
 def test_who_was_graded_is_shown_where_to_look(monkeypatch, tmp_path):
-    told = words(graded("again")._widget)
-    assert f"notebooks/{CARD.notebook}.ipynb</a>" in told
-    assert f"exercises/{CARD.exercise}.py</a>" in told
+    reported = words(graded("again")._widget)
+    assert f"notebooks/{CARD.notebook}.ipynb</a>" in reported
+    assert f"exercises/{CARD.exercise}.py</a>" in reported
 
 
 def test_the_next_card_is_what_is_due_and_starts_afresh():
@@ -145,7 +145,7 @@ def know_all(cards):
 
 
 def test_where_nothing_is_due_the_box_says_when_and_offers_others():
-    practice.answer("card/co-3", "good")  # comes back sooner than what is easy
+    practice.answer("card/co-3", "good")  # is due sooner than an easy card
     know_all(each for each in cards_of("co") if each.id != "co-3")
     sitting = card("co")
     assert sitting.question is None

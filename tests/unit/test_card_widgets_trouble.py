@@ -38,8 +38,8 @@ def revealed():
 def test_a_grade_that_cannot_be_stored_is_said_and_can_be_tried_again(broken, recwarn):
     sitting = revealed()
     press(sitting._widget, "good")
-    told = unescape(words(sitting._widget))
-    assert "not stored" in told and "✓" not in told and str(store_path()) in told
+    reported = unescape(words(sitting._widget))
+    assert "not stored" in reported and "✓" not in reported and str(store_path()) in reported
     assert not sitting.question.is_stored and sitting.summary == "1 card: 1 good"
     broken.unlink()
     press(sitting._widget, "hard")

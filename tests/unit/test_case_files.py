@@ -69,7 +69,7 @@ def test_a_seed_draws_one_case_of_its_difficulty_and_others_draw_others(difficul
         ("rank 2, 25%", Outcome.UNREADABLE, "", ""),
     ],
 )
-def test_an_answer_is_told_which_parts_are_right(made, answer, outcome, right, wrong):
+def test_a_ruling_names_the_parts_that_are_right(made, answer, outcome, right, wrong):
     ruling = a_case(made).judge(answer)
     assert ruling.outcome is outcome
     if outcome is Outcome.WRONG:

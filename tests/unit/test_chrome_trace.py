@@ -51,7 +51,7 @@ def by_thread(events):
 
 
 def assert_valid(events):
-    """What viewers rely on: fields, lengths, nesting, names, arrows between events that exist."""
+    """Assert what viewers need: fields, lengths, nesting, names, arrows between existing events."""
     for event in events:
         assert {"name", "ph", "pid", "tid"} <= event.keys()
         assert event["ph"] in "XMsf"

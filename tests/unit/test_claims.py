@@ -48,7 +48,7 @@ def test_every_verdict_is_given_at_least_once():
     assert {claim.verdict for claim in CLAIMS.values()} == set(VERDICTS)
 
 
-def test_a_verdict_is_told_from_every_other_by_its_meaning():
+def test_a_verdict_is_distinguished_from_every_other_by_its_meaning():
     assert len({each.meaning for each in VERDICTS.values()}) == len(VERDICTS)
 
 
@@ -83,8 +83,8 @@ def test_a_good_case_has_no_faults():
     [
         ({"verdict": "wrong"}, "make no 'wrong'"),
         ({"verdict": "half right"}, "make no 'half right'"),
-        ({"truth": "Of total time it is 42.9%, of ideal 75%."}, "'75%'"),
-        ({"truth": "Of total time it is 3/7."}, "'42.9%' is not in the text"),
+        ({"truth": "It is 42.9% of the total time, 75% of the ideal."}, "'75%'"),
+        ({"truth": "It is 3/7 of the total time."}, "'42.9%' is not in the text"),
         ({"given": ("99 GB",)}, "'99 GB' is not in the text"),
         ({"evidence": (Evidence(says="42.9%", proof="calc.bubble_fraction(4, 5)"),)}, "37.5"),
         ({"evidence": (Evidence(says="42.9%", proof="0.429"),)}, "0.429"),

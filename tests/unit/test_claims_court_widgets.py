@@ -125,7 +125,7 @@ def test_a_run_that_contradicts_the_calculation_is_not_passed_over(monkeypatch):
         assert said in repr(shown) and said in shown.html
 
 
-def test_a_recorded_time_says_when_and_where_and_one_measured_anew_does_not(monkeypatch):
+def test_a_recorded_time_says_when_and_where_and_one_measured_again_does_not(monkeypatch):
     """The exhibits of GPipe, whose runs are replaced: nothing is measured in this test."""
     kept = record()
     for shown in (repr(judge("gpipe-10-4")), judge("gpipe-10-4").html):

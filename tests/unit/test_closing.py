@@ -23,8 +23,8 @@ needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="coun
 
 
 def makes_many(world, num_groups):
-    """What is open after two groups, and after all; what one takes; sums of all operations."""
-    told, sums = [], []
+    """Return what is open after two groups and after all, what one takes, sums of operations."""
+    reported, sums = [], []
     for number in range(num_groups):
         before = num_open()
         with world.split(0) as group:
@@ -37,8 +37,8 @@ def makes_many(world, num_groups):
                 group.recv(torch.empty(1), left)
                 sending.wait()
         if number in (1, num_groups - 1):
-            told.append(num_open())
-    return told, taken, sums
+            reported.append(num_open())
+    return reported, taken, sums
 
 
 @needs_proc

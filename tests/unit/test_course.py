@@ -57,7 +57,7 @@ def test_an_open_one_is_never_its_own_next():
     assert hints.next_open(NAMES[0]) == NAMES[1]
 
 
-def test_the_standing_of_each_is_told():
+def test_the_standing_of_each_is_reported():
     check(NAMES[1], "wrong")
     progress.record("solution", NAMES[1])
     check(NAMES[1], "passed")

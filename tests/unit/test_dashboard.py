@@ -35,7 +35,7 @@ def rows_of(html, caption):
     ]
 
 
-def test_a_new_learner_is_told_what_to_do_first():
+def test_a_new_learner_sees_what_to_do_first():
     found = standing()
     assert found.is_new and found.streak == 0 and not any(found.due.values())
     page = page_html(found)
@@ -119,7 +119,7 @@ def test_interviews_show_the_latest_first():
     assert [row[3] for row in rows] == ["60%", "50%", "40%", "30%", "20%"]
 
 
-def test_an_event_that_makes_no_sense_is_left_out_and_told():
+def test_an_event_that_makes_no_sense_is_left_out_and_reported():
     progress.record("mock", "senior", minutes=45, score="x")
     progress.record("mock", "senior", minutes=45, score=0.5)
     progress.record("hint", "ring_all_reduce", number=[])
@@ -141,7 +141,7 @@ def test_refresh_reads_the_store_again():
     assert "1 day in a row" in box._page.value and "As of" in box._status.value
 
 
-def test_a_store_that_cannot_be_read_is_told_in_place(home):
+def test_a_store_that_cannot_be_read_is_reported_in_place(home):
     home.write_text("a file where the folder should be")
     box = dashboard()
     assert "could not be read" in box._page.value and "Nothing is stored" not in box._page.value
@@ -175,6 +175,6 @@ def test_tables_have_captions_and_scopes_and_bars_are_numbers_too():
 
 
 @pytest.mark.parametrize("value", ["x", 0, []])
-def test_what_is_no_standing_is_told_with_a_fix(value):
+def test_what_is_no_standing_is_reported_with_a_fix(value):
     with pytest.raises(TypeError, match="of="):
         dashboard(value)

@@ -37,7 +37,7 @@ def test_every_rank_reads_the_same_standard_library():
 
 
 def test_the_text_is_the_same_on_every_python():
-    """Of Python 3.11.7; the numbers of notebooks and cards are of this text."""
+    """The text is Python 3.11.7's; numbers of notebooks and cards come from it."""
     text = standard_library_bytes(None)
     assert (len(text), zlib.crc32(text)) == (1_000_000, 4007543080)
 

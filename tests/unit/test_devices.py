@@ -16,7 +16,7 @@ LAPTOP = Machine(
     num_host_cores=8,
     memory_bytes=16 * 10**9,
     available_bytes=8 * 10**9,
-    max_open_files=256,  # what macOS gives a process
+    max_open_files=256,  # the limit on macOS
     num_open_files=60,
 )
 

@@ -86,7 +86,7 @@ def part_of_a_call(kind, peer, label="weights of 0"):
     return replace(posted, site=at, origin=origin, label=label)
 
 
-def test_messages_of_a_strategy_are_told_by_the_call_and_what_it_is_for():
+def test_messages_of_a_strategy_are_reported_by_the_call_and_what_it_is_for():
     ring = [part_of_a_call("recv", peer) for peer in (3, 0, 1)]
     verdict = diagnose([*map(running, ring), View(Stage.RETURNED)])
     assert verdict.fault is Fault.LEFT and verdict.ranks == (3,)
@@ -142,7 +142,7 @@ def test_a_rank_that_uses_no_time_does_not_compute():
     assert "rank 1, which sleeps" in verdict.text
 
 
-def test_the_longest_wait_is_told_first():
+def test_the_longest_wait_is_reported_first():
     views = [running(operation(sequence=7)), View(Stage.RETURNED), running(WAITS), running(WAITS)]
     assert diagnose(views).text.startswith("ranks 2 and 3 wait in all_reduce #1")
 
@@ -173,11 +173,11 @@ def test_torchs_own_operation_counts_as_waiting_only_while_its_rank_rests():
     assert diagnose([running(recorded=at_rest), *gone]).fault is Fault.LEFT
 
 
-def test_a_collective_that_its_rank_has_only_begun_is_no_wait():
+def test_a_collective_that_its_rank_has_only_started_is_no_wait():
     """It may wait for a file, or a child: then nobody says that it waits for this."""
     foreign = replace(WAITS, group_name="torch.distributed")
-    begun = Recorded([foreign], {"torch.distributed": 1}, is_idle=True, is_known=True)
-    assert running(recorded=begun).waits_in is None
+    started = Recorded([foreign], {"torch.distributed": 1}, is_idle=True, is_known=True)
+    assert running(recorded=started).waits_in is None
 
 
 def test_a_rank_that_has_not_answered_is_not_said_to_have_left():

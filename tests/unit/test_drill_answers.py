@@ -1,4 +1,4 @@
-"""What a typed answer is worth: digits, units, traps, and what cannot be read."""
+"""Typed answers: digits, units, traps, and answers that cannot be read."""
 
 import math
 import re
@@ -94,7 +94,7 @@ def test_a_number_is_written_as_a_person_does(value, needed, text):
         (30.4, "%", "30%", "right"),
         (30.4, "%", "7/23", "right"),  # a quotient is a share
         (30.4, "%", "0.304", "unreadable"),  # a bare number is in the unit asked for
-        (30.4, "%", "0.5", "unreadable"),  # whether it is the right share is not told
+        (30.4, "%", "0.5", "unreadable"),  # without a word on whether the share is right
         (0.304, "%", "0.5", "wrong"),
         (0.304, "%", "0.304", "right"),
         (33.9, "days", "34", "right"),
@@ -141,7 +141,7 @@ def test_a_count_must_be_exact(text):
     assert judge(question(14, "", None), text).outcome is Outcome.WRONG
 
 
-def test_another_dimension_is_told_with_examples():
+def test_another_dimension_is_reported_with_examples():
     text = judge(question(31.4, "GB"), "31.4 ms").text
     assert "in seconds" in text and "in bytes" in text and "31.4 GB" in text
 
@@ -153,7 +153,7 @@ def test_what_was_confused_is_asked_without_the_answer():
     assert "Rounded too far: 3" in judge(question(31.4, "GB", 3), "30").text
 
 
-def test_how_a_bare_number_was_read_is_told_before_a_try_is_lost():
+def test_how_a_bare_number_was_read_is_reported_before_a_try_is_lost():
     text = judge(question(9.75, "GB"), "9750000000").text
     assert text == "A number without a unit is read in GB here. Write its unit behind it."
     traps = [Trap("twice", 19.5e9, "Once.")]
@@ -199,7 +199,7 @@ def test_capitals_and_blanks_of_a_drills_name_do_not_matter(word):
 
 
 @pytest.mark.parametrize("value", [3, [], b"pp"])
-def test_what_is_no_name_is_told_with_a_fix(value):
+def test_what_is_no_name_is_reported_with_a_fix(value):
     for find, fix in ((drills_of, "name a drill"), (cards_of, "name a card")):
         with pytest.raises(TypeError, match=rf"{re.escape(repr(value))}: {fix}"):
             find(value)
@@ -218,7 +218,7 @@ def test_a_trap_that_could_be_the_answer_or_an_earlier_trap_is_left_out():
     assert asked.left_out == ("same", "near", "as the one before", "nothing")
 
 
-def test_traps_are_told_apart_in_every_unit_that_may_be_typed():
+def test_traps_are_distinguished_in_every_unit_that_may_be_typed():
     # In GiB two digits tell 9.5 from 9.8; in GB they are 10.2 and 10.5, and 10 GB would be both.
     traps = [Trap("in GB the same", 9.8 * calc.units.GiB, "Typed in GB, it could be both.")]
     assert question(9.5, "GiB", 2, traps).left_out

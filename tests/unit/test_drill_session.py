@@ -11,7 +11,7 @@ from labkit.progress import practice
 
 
 class Clock:
-    """Seconds that pass when it is told so."""
+    """A clock that moves when a test says so."""
 
     now_s = 0.0
 
@@ -42,7 +42,7 @@ def wrong(asked):
         (["right"], 5, "easy"),
         (["right"], 30, "easy"),
         (["right"], 31, "good"),
-        (["?", "right"], 5, "easy"),  # what cannot be read is no try
+        (["?", "right"], 5, "easy"),  # an answer that cannot be read is no try
         (["wrong", "right"], 5, "hard"),
         (["wrong", "wrong"], 5, "again"),
         (["wrong"], 5, "again"),

@@ -42,29 +42,29 @@ def trap(asking):
 
 
 def test_the_question_shows_its_drill_and_the_unit_of_the_answer(asking):
-    told = unescape(words(asking._widget))
-    assert DRILLS["bubble_of_total"].title in told and "question 1" in told
-    assert asking.question.asked.question.prompt in told
+    reported = unescape(words(asking._widget))
+    assert DRILLS["bubble_of_total"].title in reported and "question 1" in reported
+    assert asking.question.asked.question.prompt in reported
     assert entry(asking._widget).description == "Your answer, in %"
 
 
 def test_a_right_answer_ends_the_question_and_is_stored(asking):
     submit(asking, right(asking))
-    told = unescape(words(asking._widget))
-    assert "Right." in told and "✓" in told
-    assert all(step in told for step in asking.question.asked.question.steps)
-    assert "stored, asked again in" in told
+    reported = unescape(words(asking._widget))
+    assert "Right." in reported and "✓" in reported
+    assert all(step in reported for step in asking.question.asked.question.steps)
+    assert "stored, asked again in" in reported
     (event,) = answers()
     assert event.subject == "drill/bubble_of_total" and event.detail["tries"] == 1
     assert entry(asking._widget).disabled and buttons(asking._widget) == ["Another"]
-    assert "1 of 1 right" in told
+    assert "1 of 1 right" in reported
 
 
 def test_a_trap_is_named_and_leaves_one_more_try(asking):
     submit(asking, trap(asking))
-    told = words(asking._widget)
-    assert "A known trap" in told and "✗" in told and "One more try" in told
-    assert "Answer:" not in told and not answers()
+    reported = words(asking._widget)
+    assert "A known trap" in reported and "✗" in reported and "One more try" in reported
+    assert "Answer:" not in reported and not answers()
     submit(asking, right(asking))
     (event,) = answers()
     assert event.detail["rating"] == "hard" and event.detail["traps"]
@@ -84,8 +84,8 @@ def test_what_cannot_be_read_does_not_count(asking):
 def test_wrong_twice_shows_the_way_to_the_answer(asking):
     submit(asking, "99")
     submit(asking, "98")
-    told = words(asking._widget)
-    assert f"Answer: {right(asking)}" in told and "One more try" not in told
+    reported = words(asking._widget)
+    assert f"Answer: {right(asking)}" in reported and "One more try" not in reported
     assert [event.detail["rating"] for event in answers()] == ["again"]
     assert asking.question.submit(right(asking)) is None  # over is over
     assert len(answers()) == 1
@@ -122,8 +122,8 @@ def test_a_name_that_is_none_gets_near_ones():
 def test_what_cannot_be_stored_is_said(asking, home):
     home.write_text("a file where the folder should be")
     submit(asking, right(asking))
-    told = words(asking._widget)
-    assert "not stored" in told and "could not be written" in told and "Answer:" in told
+    reported = words(asking._widget)
+    assert "not stored" in reported and "could not be written" in reported and "Answer:" in reported
 
 
 def test_static_forms_have_the_question_only_where_a_seed_fixes_it(asking):
@@ -138,7 +138,7 @@ def test_static_forms_have_the_question_only_where_a_seed_fixes_it(asking):
 
 
 def pressed_enter(field):
-    """What a page sends when Enter is pressed: that it was, and not the text."""
+    """Send what a page sends when Enter is pressed: the event, and not the text."""
     field._handle_string_msg(field, {"event": "submit"}, [])
 
 
@@ -161,9 +161,9 @@ def test_the_same_answer_again_is_no_second_try(asking):
     submit(asking, trap(asking))
     before = words(asking._widget)
     submit(asking, f" {trap(asking)} ")
-    told = words(asking._widget)
-    assert "The same answer" in told and "The same answer" not in before
-    assert "A known trap" in told, "why it is wrong is still there"
+    reported = words(asking._widget)
+    assert "The same answer" in reported and "The same answer" not in before
+    assert "A known trap" in reported, "why it is wrong is still there"
     assert asking.question.asked.tries == 1 and not answers()
     submit(asking, right(asking))
     (event,) = answers()

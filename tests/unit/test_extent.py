@@ -11,7 +11,7 @@ from labkit.shards import Extent
 
 @st.composite
 def two_extents(draw):
-    """Of one tensor: boxes that are empty, whole or in between, and ranges of their elements."""
+    """Draw two extents of one tensor: empty, whole or partial boxes, and ranges of elements."""
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
     return draw(extents(shape)), draw(extents(shape))
 

@@ -38,7 +38,7 @@ def follower(rank):
 
 
 def agrees(follower):
-    """What has been followed is what is written."""
+    """Return after checking that the follower has read everything in the journal."""
     whole = read_journal(follower._path)
     assert follower.timeline.operations == whole.operations
     assert follower.timeline.regions == whole.regions

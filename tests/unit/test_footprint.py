@@ -1,4 +1,4 @@
-"""What one GPU holds, by part, against sums by hand; and what to change when it does not fit."""
+"""Memory of one GPU by part, against sums by hand, and advice when it does not fit."""
 
 import dataclasses
 import re
@@ -113,7 +113,7 @@ def test_zero_2_has_the_gradient_of_one_unit_whole_and_zero_3_two_layers_and_the
     assert "whole units" not in parts(dataclasses.replace(LLAMA, zero=3, dp=1))
     one, cut = (parts(dataclasses.replace(LLAMA, zero=3, dp=8, tp=tp)) for tp in (1, 2))
     assert cut["whole units"] == pytest.approx(one["whole units"] / 2, rel=0.001), "but for norms"
-    # Of a small model with a large vocabulary the table is the largest unit.
+    # In a small model with a large vocabulary the embedding table is the largest unit.
     small = TrainingSetup(model="llama3.2-1b", zero=2, dp=8)
     assert parts(small)["whole units"] == 2 * 128256 * 2048
 

@@ -99,7 +99,7 @@ def test_an_exercise_is_of_the_subject_in_whose_folder_it_lies(course):
 
 def test_the_workspace_is_found_from_a_folder_inside_it(tmp_path):
     (tmp_path / "solutions").mkdir()
-    (tmp_path / "solutions" / "scan.py").touch()  # of somebody else's course
+    (tmp_path / "solutions" / "scan.py").touch()  # another course's file
     assert find_workspace(tmp_path) == WORKSPACE
     (tmp_path / "solutions" / "zero1_step.py").touch()
     inside = tmp_path / "notebooks" / "deep"

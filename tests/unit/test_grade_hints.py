@@ -47,7 +47,7 @@ def test_a_hint_can_be_asked_for_by_number(workspace):
         hint(NAME, 4)
 
 
-def test_hints_begin_anew_after_a_reset(workspace):
+def test_hints_restart_after_a_reset(workspace):
     hint(NAME, 3)
     reset(NAME, workspace=workspace)
     assert "hint 1 of 3" in hint(NAME).title

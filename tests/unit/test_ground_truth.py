@@ -152,7 +152,7 @@ def test_a_released_model_has_as_many_parameters(name):
     assert calc.num_parameters(name) == RELEASED[name]
 
 
-# Of most of the pre-training, by each paper; their configuration files have larger numbers.
+# Context lengths of most of the pre-training, by each paper; configuration files have larger ones.
 PRE_TRAINED_WITH = {"qwen2.5-7b": 4096, "deepseek-v3": 4096, "llama3-405b": 8192}
 
 

@@ -1,4 +1,4 @@
-"""What the kernel says of a process, in words."""
+"""The kernel's state of a process, in words."""
 
 import os
 

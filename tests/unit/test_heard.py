@@ -1,4 +1,4 @@
-"""What the store says beside an answer: its own words there, and everybody else's where they go."""
+"""The store's own notes appear beside an answer, and other warnings go where they always go."""
 
 import warnings
 

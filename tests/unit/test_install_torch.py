@@ -110,6 +110,6 @@ def test_where_the_index_has_no_answer_pip_chooses_and_it_is_said(machine, serve
     assert remembered == ""
 
 
-def test_what_pip_chose_once_is_not_chosen_anew(machine, server):
+def test_what_pip_chose_once_is_not_chosen_again(machine, server):
     machine("--cpu-index", "")
     assert machine("--cpu-index", server) == (BY_PIP, "", "")

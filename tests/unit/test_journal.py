@@ -87,7 +87,7 @@ def test_the_site_is_where_the_group_was_called_and_the_origin_is_the_readers_li
     assert send.origin == Site(__file__, line, "talk", "ring_all_reduce(x, world)")
 
 
-def test_groups_are_told_apart(talked):
+def test_groups_are_distinguished(talked):
     barriers = [timeline.operations[-1] for timeline in talked.timeline]
     assert [barrier.group for barrier in barriers] == [(0, 2), (1,), (0, 2)]
     assert [barrier.group_name for barrier in barriers] == ["world.1.0", "world.1.1", "world.1.0"]
@@ -121,7 +121,7 @@ def test_a_failed_runs_journal_is_evidence():
     assert caught.value.timeline[1].operations[1].done_s is None
 
 
-def test_two_groups_of_the_same_color_are_told_apart():
+def test_two_groups_of_the_same_color_are_distinguished():
     def splits_twice(world):
         first, second = world.split(0), world.split(0)
         first.barrier()
@@ -212,7 +212,7 @@ def test_names_are_right_when_threads_write(tmp_path):
     assert all(operation.done_s is not None for operation in operations)
 
 
-def test_equal_functions_of_two_files_are_told_apart(tmp_path):
+def test_equal_functions_of_two_files_are_distinguished(tmp_path):
     journal = Journal(tmp_path / "rank-0")
     world = journal.group("world", (0,))
     for file in ("first.py", "second.py"):

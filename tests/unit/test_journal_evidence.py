@@ -63,7 +63,7 @@ def on_message(pair):
 COLLECTIVE = (("all_reduce", {}), ("all_reduce", {}))
 MESSAGE = (("send", {"peer": 1}), ("recv", {"peer": 0}))
 ALL = pytest.mark.parametrize(
-    ("testify", "calls"),
+    ("compare", "calls"),
     [
         (on_collective, COLLECTIVE),
         (on_message, MESSAGE),
@@ -78,39 +78,39 @@ def post_both(pair, calls, numel_of_1=3):
 
 
 @ALL
-def test_entries_that_are_both_there_and_match_are_looked_at_once(pair, clock, testify, calls):
+def test_entries_that_are_both_there_and_match_are_looked_at_once(pair, clock, compare, calls):
     post_both(pair, calls)
-    testify(pair)
+    compare(pair)
     assert clock.num_sleeps == 0
 
 
 @ALL
-def test_entries_that_are_both_there_and_differ_are_an_error_at_once(pair, clock, testify, calls):
+def test_entries_that_are_both_there_and_differ_are_an_error_at_once(pair, clock, compare, calls):
     post_both(pair, calls, numel_of_1=5)
     with pytest.raises(Disagreement, match="shape"):
-        testify(pair)
+        compare(pair)
     assert clock.num_sleeps == 0
 
 
 @ALL
 @pytest.mark.parametrize("late", [0, 1])
-def test_an_entry_that_is_not_there_yet_is_waited_for(pair, clock, testify, calls, late):
+def test_an_entry_that_is_not_there_yet_is_waited_for(pair, clock, compare, calls, late):
     kind, more = calls[1 - late]
     pair.post(1 - late, kind, **more)
     kind, more = calls[late]
     clock.meanwhile = lambda: pair.post(late, kind, 5, **more)
     with pytest.raises(Disagreement, match="shape"):
-        testify(pair)
+        compare(pair)
     assert clock.num_sleeps == 1
 
 
 @ALL
 def test_an_entry_that_never_comes_is_not_waited_for_longer_than_patience_lasts(
-    pair, clock, testify, calls
+    pair, clock, compare, calls
 ):
     kind, more = calls[0]
     pair.post(0, kind, **more)
-    testify(pair)
+    compare(pair)
     assert clock.now == pytest.approx(mismatch_detector._PATIENCE_S, abs=0.1)
 
 

@@ -93,7 +93,7 @@ def memory_of(schedule: Schedule, problem: Problem) -> list[float]:
 
 
 def makespan_of(problem: Problem, memory=None) -> float:
-    """Of the search's schedule, which must be a step within the memory, on the right ranks."""
+    """Return the makespan of the search's schedule; check that it is a step within the memory."""
     schedule = least_makespan(problem, memory)
     validate(schedule)
     for stage, rank in enumerate(problem.placement):

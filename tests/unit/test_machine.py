@@ -1,4 +1,4 @@
-"""What a machine tells of itself, also where it tells little: containers, macOS, odd files."""
+"""Descriptions of a machine, also of containers, of macOS and of unusual files."""
 
 import os
 

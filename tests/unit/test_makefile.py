@@ -1,4 +1,4 @@
-"""What make would do on a fresh clone, on a second call, and on what an interruption left."""
+"""Actions of make on a fresh clone, on a second call, and after an interruption."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 ]
 
 
-# What the `make test` that runs these tests hands down, its own settings included.
+# Variables that the `make test` which runs these tests hands down, with its own settings.
 FROM_MAKE = "MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHON TORCH TORCH_INDEX LAB_ARGS".split()
 
 
@@ -89,7 +89,7 @@ def test_a_changed_dependency_is_installed_into_what_is_there(installed, name):
     assert not any(" -m venv " in line for line in commands)
 
 
-def test_an_interrupted_install_is_made_anew(installed):
+def test_an_interrupted_install_is_recreated(installed):
     (installed / ".venv" / ".installed").unlink()
     assert "-m venv --clear .venv" in installs(installed)[0]
 
@@ -99,13 +99,13 @@ def test_a_moved_folder_gets_a_new_environment(installed):
     assert "-m venv --clear .venv" in installs(moved)[0]
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(installed):
+def test_an_environment_whose_python_is_gone_is_recreated(installed):
     (installed / ".venv" / "bin" / "python").unlink()
     (installed / ".venv" / "bin" / "python").symlink_to("/nowhere/python3")
     assert "-m venv --clear .venv" in installs(installed)[0]
 
 
-def test_another_index_for_torch_makes_the_environment_anew(installed):
+def test_another_index_for_torch_recreates_the_environment(installed):
     assert "--clear" in installs(installed, "TORCH_INDEX=https://example.org/cu130")[0]
 
 

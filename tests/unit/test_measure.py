@@ -322,7 +322,7 @@ def test_on_throttled_links_a_sweep_finds_the_links():
 
 
 def test_in_real_time_no_call_of_a_sweep_is_faster_than_the_links():
-    """What is found on this machine, benchmarks/links.py prints."""
+    """benchmarks/links.py prints the times of this machine."""
     measured = measure.collectives(
         ["1 KiB", "16 KiB"], 2, "ring", repetitions=2, topology=THROTTLED
     )

@@ -93,7 +93,7 @@ def test_the_text_is_aligned_and_ends_with_the_advice():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What was drawn; instead of a picture the widget shows the setup."""
+    """Record the setups that the widget draws, instead of drawing."""
     setups = []
 
     def png(setup, capacity):

@@ -11,7 +11,7 @@ from labkit.comm.shared_memory.memory_order import MemoryOrder
 
 
 def orders(folder: Path, *numbers: int):
-    """Of two ranks, a pair of their group and their memory's number there."""
+    """Return, for each of two ranks, its group's and its memory's number."""
     same_host = SameHostRanks(frozenset({0, 1}), folder)
     for rank, number in enumerate(numbers):
         group = SimpleNamespace(
@@ -50,7 +50,7 @@ def test_an_entry_that_is_not_whole_yet_is_no_other_memory(tmp_path, not_whole_a
     ours.require_same(group, 0, "all_reduce", 64)
 
 
-def test_another_place_is_told_once_the_entry_is_whole(tmp_path, not_whole_at_first):
+def test_another_place_is_reported_once_the_entry_is_whole(tmp_path, not_whole_at_first):
     (group, ours), (other_group, theirs) = orders(tmp_path, 2, 2)
     theirs.require_same(other_group, 0, "all_reduce", 64)
     not_whole_at_first(ours)

@@ -30,13 +30,13 @@ def identity(x, *rest):
     return x
 
 
-def test_a_call_is_told_by_its_source_text():
+def test_a_call_is_reported_by_its_source_text():
     assert here() == "here()"
     assert identity(here(), 1) == "here()"
     assert [identity("é, more bytes than letters"), here()][1] == "here()"
 
 
-def test_a_call_over_several_lines_is_told_on_one():
+def test_a_call_over_several_lines_is_reported_on_one():
     text = text_of_caller(
         1,
         2,
@@ -142,7 +142,7 @@ def test_operations_of_several_files_are_compared():
         shared_rows.ROWS_PER_FILE = 64
         group, pendings = world.split(0), []
         for step in range(300):
-            # The root runs ahead: a broadcast is over for it before the leaves have begun.
+            # The root runs ahead: its broadcast is over before the leaves have started theirs.
             pendings.append(group.broadcast(torch.ones(1), root=0, wait=False))
             if step % 50 == 0:
                 while pendings:

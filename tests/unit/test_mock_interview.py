@@ -289,7 +289,7 @@ def test_ctrl_d_ends_it_with_the_report_of_what_there_is(monkeypatch, capsys):
     status, out, err = labkit(monkeypatch, capsys, "mock", "--seed", "3", typed=["", "none"])
     assert (status, err) == (0, "") and "1 of 10 items" in out and "Not reached" in out
     assert "given up" in out, "the second one was shown"
-    assert "6 questions, 3 drills, 1 exercise" in out, "what comes is told before"
+    assert "6 questions, 3 drills, 1 exercise" in out, "the plan is shown first"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_what_was_shown_when_it_was_ended_counts_nothing_and_earns_no_praise():
     assert progress.events("drill/bubble_of_total", "answer") == [], "nothing was answered"
 
 
-def test_time_that_is_up_is_told_and_cuts_nobody_off():
+def test_time_that_is_up_is_reported_and_cuts_nobody_off():
     box, now_s = box_of(QUESTION, DRILL, minutes=6)
     box.start()
     now_s[0] = 4 * 60 + 30
@@ -299,7 +299,7 @@ def test_an_ending_that_was_typed_is_no_part_of_the_name():
     assert named("/a/b.v2", "md").name == "b.v2.md"
 
 
-def test_a_store_that_cannot_be_written_is_told_in_place(home):
+def test_a_store_that_cannot_be_written_is_reported_in_place(home):
     home.write_text("a file where the folder should be")
     box, _ = box_of(QUESTION)
     box.start()

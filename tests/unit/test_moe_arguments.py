@@ -1,4 +1,4 @@
-"""What mixtures of experts and their routers refuse: at once, by name, with a reason."""
+"""Mixtures of experts and their routers refuse bad arguments by name, with a reason."""
 
 import pytest
 import torch

@@ -219,7 +219,7 @@ def test_dropping_does_not_change_the_balance_loss():
 
 
 def test_a_descent_on_the_balance_loss_balances():
-    x = tokens(400) + torch.tensor([2.0] + [0.0] * (D - 1))  # what all share favours one expert
+    x = tokens(400) + torch.tensor([2.0] + [0.0] * (D - 1))  # the shared part favours one expert
     router = router_of()
     before = load_balancing_loss(router(x)).item()
     for _ in range(300):

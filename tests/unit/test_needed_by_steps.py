@@ -1,4 +1,4 @@
-"""What the fork server does for ranks, and leaves as it was."""
+"""The fork server imports modules for the ranks, and leaves their state as it was."""
 
 import importlib
 import os

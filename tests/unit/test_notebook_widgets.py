@@ -1,4 +1,4 @@
-"""What a page is made of: predictions, tables, the calculator, cells that are meant to fail."""
+"""Parts of a page: predictions, tables, the calculator, cells that are meant to fail."""
 
 import sqlite3
 
@@ -99,7 +99,7 @@ def test_a_box_with_an_answer_answers_at_once():
     assert "Exactly" in box.commit("6") and "50% too high" in box.commit("9")
 
 
-def test_days_are_told_in_days():
+def test_days_are_reported_in_days():
     assert "Measured: ~10.71 days." in repr(reveal("days", 10.7113, unit="days"))
 
 

@@ -64,7 +64,7 @@ def test_bytes_and_seconds_are_never_negative():
 
 
 @pytest.mark.parametrize("typed", ["inf", "nan", "-inf", "1e999"])
-def test_a_reader_who_types_them_is_told(typed):
+def test_a_reader_who_types_them_gets_an_error(typed):
     said = predict("x", "How many?").commit(typed)
     assert "try" in said and "Committed" not in said
 

@@ -1,4 +1,4 @@
-"""What a journal's operation says of itself."""
+"""Properties of a journal's operation."""
 
 import pytest
 

@@ -49,12 +49,12 @@ def test_a_progress_bar_without_an_end_costs_no_more_than_its_bytes(output):
     for _ in range(300):
         os.write(descriptor, b"." * 60_000)
         rank_output.read()
-        # What is copied at the next piece. Without this bound reading is quadratic.
+        # The next write copies this line. Without the bound reading is quadratic.
         assert len(rank_output._line) <= 2**16
 
 
 class Writes(io.RawIOBase):
-    """What reaches a terminal, one item for each write."""
+    """A terminal that keeps each write as an item."""
 
     def __init__(self):
         self.all = []

@@ -27,7 +27,7 @@ def test_no_cut_has_a_faster_slowest_stage():
         assert all(stages)
 
 
-def test_a_dear_head_gets_a_stage_of_its_own():
+def test_an_expensive_head_gets_a_stage_of_its_own():
     costs = [1, 4, 4, 4, 4, 9]
     assert stage_costs(costs, even(6, 3)) == [5, 8, 13]
     assert stage_costs(costs, balance(costs, 3)) == [9, 8, 9]

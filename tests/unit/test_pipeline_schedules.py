@@ -39,7 +39,7 @@ BY_NAME = pytest.mark.parametrize(
 
 
 def sizes(name: str) -> list[tuple[int, int]]:
-    """Of p to 8 and m to 32, those for which a schedule of this name, and its formula, exist."""
+    """Return the p up to 8 and m up to 32 for which this schedule, and its formula, exist."""
     every = [(p, m) for p in (1, 2, 3, 4, 7, 8) for m in (*range(1, 9), 12, 15, 16, 21, 31, 32)]
     if name == "interleaved":
         return [(p, m) for p, m in every if m % p == 0]

@@ -1,4 +1,4 @@
-"""What is no training step is refused, and the error shows the cell."""
+"""A schedule that is no training step is refused, and the error shows the cell."""
 
 import random
 from functools import partial
@@ -22,7 +22,7 @@ from labkit.pipeline import (
     zero_bubble_h1,
 )
 
-# What is wrong, a schedule, the reason, and how its cell is marked.
+# By mistake: a schedule, the reason, and the mark of its cell.
 WRONG = {
     "twice": ("F0 F0 B0\nF0 B0", r"F0 of stage 0 is there twice", "[F0]"),
     "forward missing": ("F0 F1 B0 B1\nF0 B0", "F1 of stage 1 is missing", "[...]"),
@@ -85,7 +85,7 @@ def test_every_schedule_with_one_operation_left_out_or_doubled_is_refused(row):
 
 
 def test_a_shuffled_schedule_is_refused_or_runs_to_its_end():
-    # Whether an order can be performed: here by trying it, one operation at a time, ranks in turn.
+    # Try whether an order can be performed: one operation at a time, ranks in turn.
     draw = random.Random(0)
     verdicts = set()
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""What a GPU holds by the planner, against calc.footprint, against all ranks, and by hand."""
+"""The planner's memory of one GPU, against calc.footprint, against all ranks, and by hand."""
 
 import dataclasses
 import itertools

@@ -40,8 +40,8 @@ def test_the_plan_is_what_judging_every_layout_gives(model):
     seconds, counts = judged_one_by_one(job)
     assert found.num_feasible == len(seconds) > 30
     assert found.count == len(seconds) + sum(counts.values())
-    told = {group.reason.removeprefix("memory: "): group.count for group in found.losers}
-    assert told == counts
+    reported = {group.reason.removeprefix("memory: "): group.count for group in found.losers}
+    assert reported == counts
     best = {}
     for layout, each in seconds.items():
         shape = (layout.tp, layout.pp, layout.cp, layout.ep)
@@ -60,7 +60,7 @@ def test_every_layout_is_another_and_all_kinds_are_tried():
     assert all(layout.world_size == 64 for layout in found)
 
 
-def test_levels_of_zero_over_one_rank_are_not_told_apart():
+def test_levels_of_zero_over_one_rank_are_not_distinguished():
     job = Job("gpt2", "amp", calc.cluster("h100", 1), 4)
     assert {layout.zero for layout in calc.plan.layouts(job)} == {0}
 
@@ -107,7 +107,7 @@ def test_the_table_has_a_row_for_each_and_says_why_others_lost(small):
     assert len(lines) == 11 + len(small.losers)
 
 
-def test_where_nothing_fits_the_nearest_miss_and_what_would_help_are_told():
+def test_where_nothing_fits_the_nearest_miss_and_what_would_help_are_reported():
     found = calc.plan.plan(Job("llama3-405b", "megatron_bf16", calc.cluster("h100", 64), 64))
     assert found.ranked == () and found.num_feasible == 0
     assert "nothing fits" in str(found) and "more GPUs" in str(found)

@@ -24,7 +24,7 @@ MEGATRON = {
     "529.6B": (128, 20480, 105, 8, 35, 3, 2520, 2520, 1, 163, 0.03),
     "1008B": (160, 25600, 128, 8, 64, 1, 3072, 3072, 1, 163, 0.09),
 }
-# What Megatron-LM of 2021 did, of all rows alike.
+# Megatron-LM of 2021, the same in all rows.
 OF_2021 = Assumptions(flash=False, fused=False, overlap=0.0)
 
 
@@ -65,7 +65,7 @@ def test_the_megatron_rows_that_were_not_fitted_are_off_by_4_percent_on_average(
     [
         (8192, 1, 8192, 2048, 64, 0.43, 0.12, False),  # by 2.3 GB
         (16384, 1, 8192, 2048, 128, 0.41, 0.09, True),
-        # Of attention, 40% of the operations here, the efficiency is that of products of matrices.
+        # Attention has 40% of the operations here; its efficiency is that of matrix products.
         (16384, 16, 131072, 128, 8, 0.38, 0.17, True),
     ],
 )
@@ -101,7 +101,7 @@ def test_plain_data_parallelism_does_not_hold_175b_on_512_gpus_of_80_gb():
     layout = Layout(world_size=512, tp=4, pp=2, zero=0)
     found = calc.plan.verdict(job, layout)
     assert layout.dp == 64 and not found
-    # Of 175B, as people say it, an eighth is 21.9B and 87.5 GB; the ends hold embeddings besides.
+    # People say that an eighth of 175B is 21.9B and 87.5 GB; the ends hold embeddings besides.
     assert "21.9B parameters on one GPU take 87.6 GB for weights and gradients" in found.reason
     assert (175e9 / 8, 4 * 175e9 / 8) == (21.875e9, 87.5e9)
     assert found.term == "moments"

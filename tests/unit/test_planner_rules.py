@@ -66,9 +66,9 @@ def test_tp_across_nodes_is_warned_with_the_seconds_that_it_takes():
     (said,) = warnings_of(GPT3, across)
     seconds = step_parts(GPT3, across)["tp"]
     assert "tp=16 spans 2 nodes" in said and "tp=8 stays inside one" in said
-    told = float(said.split("take ")[1].split(" s of")[0])
-    assert told == pytest.approx(seconds, rel=0.05)  # without embedding and head
-    assert told > 3 * step_parts(GPT3, inside)["tp"] / 2
+    reported = float(said.split("take ")[1].split(" s of")[0])
+    assert reported == pytest.approx(seconds, rel=0.05)  # without embedding and head
+    assert reported > 3 * step_parts(GPT3, inside)["tp"] / 2
 
 
 def test_tp_whose_ranks_are_far_apart_is_to_be_the_last_axis():

@@ -179,7 +179,7 @@ def test_exchanges_of_every_microbatch_lengthen_the_bubble_too(overlap):
 
 
 def test_the_rank_that_ends_last_is_the_one_whose_exchange_counts():
-    """Of equal ones the first: others are through earlier, by a backward of each before them."""
+    """The first of equal ranks counts: the others finish earlier, by one backward each."""
     job = Job("llama3-8b", "megatron_bf16", A100, 128, assumptions=Assumptions(overlap=0.0))
     layout = Layout(world_size=64, pp=4, zero=1)
     found = times(job, layout)

@@ -18,7 +18,7 @@ _CALL = re.compile(r'`(?:labkit (cards|drill|check|reset) (\w[\w-]*)|(card|drill
 
 
 def section(notebook):
-    """What stands between "Practise it." and the next heading."""
+    """Return the text between "Practise it." and the next heading."""
     cells = json.loads((NOTEBOOKS / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     found = re.findall(r"^\*\*Practise it\.\*\*.*?(?=^#|\Z)", "\n\n".join(texts), re.M | re.S)

@@ -163,7 +163,7 @@ def test_torch_clips_in_the_module_whose_calls_are_refused():
 
 
 def private_names(nodes):
-    """What is imported, got from an object or passed by name, with an underscore before it."""
+    """Yield private names that are imported, read from an object or passed by name."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("labkit"):
             found = [*(node.module or "").split("."), *(each.name for each in node.names)]
@@ -179,7 +179,7 @@ def private_names(nodes):
 
 
 def own_names(nodes):
-    """What labkit defines itself."""
+    """Return the names that labkit defines itself."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -19,7 +19,7 @@ from labkit.profile.step_trace import Exchange, RankTrace, Trace, Work, aligned,
 from tests.an_operation import an_operation
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
-# What HTA 0.5 reports: us, and overlap in percent.
+# Results of HTA 0.5: us, and overlap in percent.
 HTA = {
     ("sampled_rank-0", 0): (321378, 106252, 172428, 600058, 11.81),
     ("sampled_rank-1", 1): (328671, 135548, 136455, 600674, 20.05),

@@ -184,7 +184,7 @@ def test_perfect_overlap_is_bound_by_computing_or_by_the_link():
 
 
 class Tags(HTMLParser):
-    """What a page has: tags by name and class, and attributes that load something."""
+    """Collect a page's tags by name and class, and the attributes that load something."""
 
     def __init__(self, text):
         super().__init__()
@@ -207,7 +207,7 @@ def test_the_page_has_all_ranks_their_waits_and_the_critical_path_and_loads_noth
     assert "url(" not in text
     assert tags.found["div", "row"] == 4
     assert tags.found["div", "card fault"] == 2  # data on rank 2, and the host
-    assert tags.found["rect", "straggler"] == 3 * 2  # of the last two steps
+    assert tags.found["rect", "straggler"] == 3 * 2  # in the last two steps
     assert tags.found["polyline", "path"] == 1
     assert tags.found["path", "memory"] == 0
     assert "data on rank 2" in text

@@ -84,10 +84,10 @@ def test_the_next_intervals_are_those_that_an_answer_gets(before):
     for name in ("x", *practice.RATINGS):
         for minute, rating in enumerate(before):
             practice.answer(f"card/{name}", rating, at_s=START_S + 60 * minute)
-    told = practice.next_intervals("card/x", START_S + DAY_S)
+    reported = practice.next_intervals("card/x", START_S + DAY_S)
     for rating in practice.RATINGS:
         state = practice.answer(f"card/{rating}", rating, at_s=START_S + DAY_S)
-        assert told[rating] == practice.in_words(state.due_s - START_S - DAY_S)
+        assert reported[rating] == practice.in_words(state.due_s - START_S - DAY_S)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_states_follow_from_the_set_of_answers_in_whatever_order_they_came_in(an
     assert sum(state.num_answers for state in found[0].values()) == len(answers)
 
 
-def test_states_are_stored_and_not_made_anew_by_each_answer(monkeypatch):
+def test_states_are_stored_and_not_made_again_by_each_answer(monkeypatch):
     """The fast way is taken: or the tests above would compare a rebuild with a rebuild."""
     practice.answer("card/co-8", "good", at_s=START_S)
     monkeypatch.setattr(scheduling, "replay", None)

@@ -165,7 +165,7 @@ def test_the_wrong_cell_is_marked():
     "answer",
     ["hello", "X0 X1\nX0 X1", "F-1 B0\nF0 B0", f"F{'9' * 5000}\nF0", 9, [1, 2], [], one_f_one_b],
 )
-def test_what_is_no_list_of_operations_is_told_how_to_write_one(answer):
+def test_an_answer_that_is_no_list_of_operations_shows_how_to_write_one(answer):
     ruling = judge(TWO, answer)
     assert ruling.outcome is Outcome.WRONG and len(repr(ruling)) < 2_000
     assert "F0 F1 ... B1" in dict(ruling.paragraphs)["Write"]
@@ -191,7 +191,7 @@ def test_nothing_written_is_not_attempted(answer):
         ("virtual stages", interleaved, ["much"]),
     ],
 )
-def test_a_step_beyond_a_budget_is_told_which(name, row, diagnosis):
+def test_a_step_beyond_a_budget_names_the_budget(name, row, diagnosis):
     puzzle = get_puzzle(name)
     problem = puzzle.problem
     ruling = judge(puzzle, plan(row, problem.num_ranks, problem.num_microbatches))
@@ -225,20 +225,20 @@ def test_memory_is_that_of_the_core():
 
 
 def test_the_cell_that_exceeds_the_memory_is_marked():
-    told = dict(judge(LET_GO, plan(gpipe, 2, 4)).paragraphs)["Too much"]
-    assert "rank 0 holds 3 with F2, operation 3" in told
-    assert "rank 0  F0  F1 [F2] F3" in told
+    reported = dict(judge(LET_GO, plan(gpipe, 2, 4)).paragraphs)["Too much"]
+    assert "rank 0 holds 3 with F2, operation 3" in reported
+    assert "rank 0  F0  F1 [F2] F3" in reported
 
 
-def test_where_a_rank_has_several_stages_each_operation_is_told_with_its_own():
+def test_where_a_rank_has_several_stages_each_operation_is_reported_with_its_own():
     best = least_makespan(FOLDED.problem, FOLDED.memory)
     slow = [" ".join(f"{op}@{op.stage}" for op in row) for row in serial(FOLDED)]
-    told = dict(judge(FOLDED, slow).paragraphs)
-    assert "before F0@3, for F0 of stage 2 on rank 1" in told["Waiting"]
-    assert told["Longest chain"].startswith("rank 0 F0@0, rank 1 F0@1 F0@2, rank 0 F0@3")
+    reported = dict(judge(FOLDED, slow).paragraphs)
+    assert "before F0@3, for F0 of stage 2 on rank 1" in reported["Waiting"]
+    assert reported["Longest chain"].startswith("rank 0 F0@0, rank 1 F0@1 F0@2, rank 0 F0@3")
     values = {each: getattr(FOLDED, each) for each in FOLDED.__dataclass_fields__}
-    told = dict(judge(type(FOLDED)(**{**values, "memory": 1}), best).paragraphs)["Too much"]
-    assert re.match(r"rank 0 holds 2 with F\d@\d, operation 2", told)
+    reported = dict(judge(type(FOLDED)(**{**values, "memory": 1}), best).paragraphs)["Too much"]
+    assert re.match(r"rank 0 holds 2 with F\d@\d, operation 2", reported)
 
 
 def serial(puzzle):
@@ -257,7 +257,7 @@ def serial(puzzle):
 # --- what is said of waits and chains ---
 
 
-def test_who_waits_longest_and_for_what_is_told():
+def test_who_waits_longest_and_for_what_is_reported():
     timing = simulate(parse("F0 B0 F1 B1\nF0 B0 F1 B1"))
     for said in ("rank 0", "6 of 12", "from 1 to 4", "before B0", "B0 of stage 1 on rank 1"):
         assert said in longest_wait(timing)

@@ -1,4 +1,4 @@
-"""What README says of the notebooks, of updates and of where progress is: as it is."""
+"""README is right about the notebooks, about updates, and about the place of the progress."""
 
 import json
 import re

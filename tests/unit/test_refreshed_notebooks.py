@@ -1,4 +1,4 @@
-"""What of a notebook's stored output stays as it is when it is executed again."""
+"""Parts of a notebook's stored output stay as they are when it is executed again."""
 
 import pytest
 from nbformat import v4

@@ -1,4 +1,4 @@
-"""What a run or a session is asked for is judged before anything is made of it."""
+"""Requests for runs and sessions are checked before anything is started for them."""
 
 import re
 import tracemalloc

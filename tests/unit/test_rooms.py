@@ -25,11 +25,11 @@ ROOMS = """
 OF_THE_PACKAGE = "launch"
 # Formulas that judge the strategies must not come from them.
 ALONE = {"calc": {"arguments"}}
-# What is taught imports the rooms, and no room imports it.
+# The course imports the rooms, and no room imports the course.
 CONTENT = "course"
-# What else the package offers, from rooms that load when it is used.
+# Functions of other rooms that the package offers; they load when they are used.
 OF_GRADE = ("check", "hint", "reset", "solution")
-# What only type checkers import counts as a function of this name.
+# A name for names that only type checkers import.
 FOR_TYPES = "TYPE_CHECKING"
 # (module, function) -> the later rooms that it may import, inside the function only.
 EXCEPTIONS = {

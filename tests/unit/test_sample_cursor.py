@@ -60,7 +60,7 @@ ATTEMPT = st.tuples(st.integers(1, 7), st.integers(0, 6), st.integers(0, 4))
 
 
 def log_attempts(folder, attempts, num_steps, save_every, *, restart=None, share=None):
-    """What a job of these attempts and a last one, on 2 ranks, logs.
+    """Log what a job of these attempts and a last one, on 2 ranks, logs.
 
     restart: the state that an attempt loads, from the saved one. share: a rank's ids of a batch.
     """
@@ -96,7 +96,7 @@ def test_any_sequence_of_attempts_uses_each_sample_exactly_once(
 def test_void_lines_are_counted_and_no_logs_are_no_steps(tmp_path):
     assert audit(tmp_path, **JOB) == Audit(0, [], [], 0)
     log_attempts(tmp_path, [(4, 4, 1), (3, 0, 2)], 6, 3)
-    # Of attempt 0 step 3 on 4 ranks and 4 on one, and of attempt 1 step 3 on 2.
+    # Repeated: step 3 of attempt 0 on 4 ranks, its step 4 on one, and step 3 of attempt 1 on 2.
     assert audit(tmp_path, **JOB) == Audit(6, [], [], 7)
 
 
@@ -131,7 +131,7 @@ def test_a_share_that_is_right_at_even_sizes_only_is_found(tmp_path):
     assert audit(tmp_path, **JOB)[1:3] == (expected, [])
 
 
-def test_a_rank_that_goes_back_within_an_attempt_begins_anew(tmp_path):
+def test_a_rank_that_goes_back_within_an_attempt_begins_again(tmp_path):
     log = SampleLog(tmp_path, 0, 0)
     for step in (0, 1, 2, 1, 2):
         log.write(step, BATCHES[step])

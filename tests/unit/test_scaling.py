@@ -1,4 +1,4 @@
-"""Scaling: the laws are those that the times were made from; communication is told from work."""
+"""Fits find the laws that made the times, and separate communication from computation."""
 
 import pytest
 

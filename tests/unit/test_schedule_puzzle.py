@@ -100,7 +100,7 @@ def test_a_puzzle_is_shown_and_all_are_listed(labkit):
     assert status == 0 and all(name in out for name in PUZZLES) and "not attempted" in out
 
 
-def test_a_call_that_is_wrong_is_told_so(labkit, tmp_path):
+def test_a_call_that_is_wrong_gets_an_error(labkit, tmp_path):
     status, _, err = labkit("puzzle", "two rings")
     assert status == 2 and "two ranks" in err and "Traceback" not in err
     status, _, err = labkit("puzzle", "two ranks", tmp_path / "none.txt")

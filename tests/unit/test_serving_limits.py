@@ -1,4 +1,4 @@
-"""What a server refuses: sizes, hosts, types and letters, in OpenAI's form and with the limit."""
+"""A server refuses bad sizes, hosts, types and letters, in OpenAI's form and with the limit."""
 
 import json
 import socket
@@ -103,7 +103,7 @@ def test_a_server_for_all_addresses_answers_to_addresses_and_its_own_name():
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
-def test_another_content_type_is_told_what_to_send(url, kind):
+def test_another_content_type_learns_what_to_send(url, kind):
     status, error = post(url, ONE, {"Content-Type": kind})
     assert status == 400 and "Content-Type: application/json" in error.message
 
@@ -157,7 +157,7 @@ def test_a_chat_has_a_bounded_number_of_messages_and_parts(url, messages, words)
     assert (status, error.param) == (400, "messages") and words in error.message
 
 
-def test_a_chat_is_told_the_field_that_it_gave(url):
+def test_a_chats_error_names_the_field_that_it_gave(url):
     for field in ("max_tokens", "max_completion_tokens"):
         body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], field: 99}
         _, error = post(url, json.dumps(body).encode(), path="/v1/chat/completions")
@@ -189,7 +189,7 @@ class Counted(str):
 
 @pytest.mark.parametrize("stop", ["a" * 1000 + "b", "ab" * 500 + "c", "aab" * 300 + "aac"])
 def test_a_stop_string_costs_a_few_steps_for_each_letter(stop):
-    """Of the string, once, and of the text; a text that almost matches is the worst."""
+    """A letter of the stop string or of the text; a text that almost matches is the worst case."""
     Counted.looks = 0
     borders.cache_clear()
     counted = Counted(stop)

@@ -69,7 +69,7 @@ class Clock:
 
 
 def timings(scheduler):
-    """Of a short prompt, and of a long one that arrives while the first answer is computed."""
+    """Time a short prompt, and a long one that arrives while the first answer is computed."""
     config = GPTConfig(vocab=19, num_layers=1, hidden=4, num_heads=1)
     clock = Clock(config)
     engine = Engine(clock, PagedCache(config, 20, 4), scheduler)
@@ -115,7 +115,7 @@ def frequencies(**settings):
         ({"top_k": 2}, [0, 4 / 7, 0, 3 / 7]),
         ({"top_p": 0.71}, [0, 4 / 9, 2 / 9, 3 / 9]),
         ({"top_p": 0.39}, [0, 1, 0, 0]),
-        # Of the two best, the first has 4/7 and reaches 0.5 by itself; of all four it has 0.4.
+        # The first has 4/7 of the two best, and reaches 0.5 alone; it has 0.4 of all four.
         ({"top_k": 2, "top_p": 0.5}, [0, 1, 0, 0]),
         ({"top_k": 9}, [0.1, 0.4, 0.2, 0.3]),
     ],

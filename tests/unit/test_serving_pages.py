@@ -30,7 +30,7 @@ def held(cache, sequence, num):
 
 
 class Model:
-    """What the cache should contain: tokens by sequence. Each token is its own key."""
+    """The cache's expected content: tokens by sequence. Each token is its own key."""
 
     def __init__(self, page_size):
         self.cache, self.tokens = PagedCache(CONFIG, NUM_PAGES, page_size), {}

@@ -130,7 +130,7 @@ def test_each_token_is_given_out_once_whenever_replicas_fail(policy, requests, r
             whole = whole[: len(answers[id])]
         assert answers[id] == whole
     for engine in replicas.engines.values():
-        while engine.has_work:  # of requests that were cancelled
+        while engine.has_work:  # work on cancelled requests
             engine.step()
         assert engine.cache.num_free_pages == 20
 

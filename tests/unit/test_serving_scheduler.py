@@ -69,7 +69,7 @@ def pure(scheduler):
 
 
 def check(engine, order):
-    """What holds after each step, whatever the scheduler."""
+    """Check what holds after each step, whatever the scheduler."""
     running = {each.id for each in engine.running}
     assert len(running) <= MOST_RUNNING
     if engine.running and engine.waiting:
@@ -191,7 +191,7 @@ def test_without_promises_more_run_and_the_last_one_is_computed_again():
     assert passes(continuous, requests, num_pages=6)[0] == {0: 2}
     assert passes(preempting, requests, num_pages=6) == [
         *[{0: 2, 1: 2}, {0: 1, 1: 1}, {0: 1}, {0: 1}],  # no page left for 1's third token
-        *[{1: 3}, {1: 1}],  # of its tokens, the first one's page is still there
+        *[{1: 3}, {1: 1}],  # the page of its first token is still there
     ]
 
 

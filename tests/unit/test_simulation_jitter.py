@@ -16,7 +16,7 @@ PARTS = pieces(2, 4)
 
 
 def distance(ones, others):
-    """Of two samples' distribution functions, at most (Kolmogorov and Smirnov)."""
+    """Return the largest distance of two distribution functions (Kolmogorov and Smirnov)."""
     points = sorted([(x, 1 / len(ones)) for x in ones] + [(x, -1 / len(others)) for x in others])
     found, most = 0.0, 0.0
     for _, weight in points:
@@ -26,7 +26,7 @@ def distance(ones, others):
 
 
 def allowed(ones, others):
-    """Of two samples of one distribution, all but one pair in 10,000 are nearer to each other."""
+    """Return a limit that 9,999 of 10,000 pairs of samples of one distribution keep."""
     return 2.23 * math.sqrt((len(ones) + len(others)) / (len(ones) * len(others)))
 
 

@@ -38,7 +38,7 @@ def llama_3(restart_s):
 
 
 def test_llama_3_is_interrupted_419_times_in_54_days():
-    """Of 40 simulated runs the mean; one run scatters by sqrt(419) = 20, their mean by 3."""
+    """The mean of 40 simulated runs: one run scatters by sqrt(419) = 20, their mean by 3."""
     found = mean_of("num_failures", **llama_3(300))
     assert found == pytest.approx(419, abs=4 * math.sqrt(419 / 40))
     # The cluster's own figure, rounded to 50,000 GPU-hours, within 2%.

@@ -63,7 +63,7 @@ def test_no_pair_shows_a_degraded_uplink():
         assert one_way_s == pytest.approx(tree.slow.seconds(nbytes), rel=1e-9)
 
 
-# What bisection may ask of four leaves.
+# Questions that bisection may ask about four leaves.
 ASKED = ((0, 1, 2, 3), (0, 1), (0, 2), (2, 0))
 
 

@@ -1,4 +1,4 @@
-"""What is read of a rank's stack, as faulthandler has written it."""
+"""Frames that are read from a rank's stack, as faulthandler has written it."""
 
 import faulthandler
 import sys

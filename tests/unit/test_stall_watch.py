@@ -37,7 +37,7 @@ class Watched:
         return self.ranks_say
 
     def looks(self, watch, *shown):
-        """What the watch says at its next looks, at each of which the journals show this."""
+        """Return the watch's verdicts at its next looks, at each of which the journals show these."""
         said = []
         for self.journals_show in shown:
             self.now_s += watch.next_look_s
@@ -50,14 +50,14 @@ def watched(monkeypatch):
     return Watched(monkeypatch)
 
 
-def test_a_proof_is_told_when_a_second_look_finds_it_again(watched):
+def test_a_proof_is_reported_when_a_second_look_finds_it_again(watched):
     watch = StallWatch(watched.supervisor, None)
     assert watched.looks(watch, PROOF) == [None]
     assert watched.num_asked == 0, "no rank is disturbed for what may be over in a moment"
     assert watched.looks(watch, PROOF) == [PROOF]
 
 
-def test_another_proof_or_none_in_between_begins_anew(watched):
+def test_another_proof_or_none_in_between_begins_again(watched):
     watch = StallWatch(watched.supervisor, None)
     assert watched.looks(watch, PROOF, ANOTHER, PROOF, BUSY, PROOF) == [None] * 5
     assert watched.looks(watch, PROOF) == [PROOF]

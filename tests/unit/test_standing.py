@@ -1,4 +1,4 @@
-"""What attendants under torchrun tell each other of their ranks, and what is concluded from it."""
+"""Attendants under torchrun exchange the state of their ranks, and draw conclusions from it."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -77,8 +77,8 @@ def journals(draw):
 def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked_job, "_RECENT", 3)
-        told = telling(journal)
-    whole, cut = View(Stage.RUNNING, journal), View(Stage.RUNNING, told)
+        reported = telling(journal)
+    whole, cut = View(Stage.RUNNING, journal), View(Stage.RUNNING, reported)
     for kind, peer, group in [
         *(("barrier", None, "world"), ("all_reduce", None, "pair")),
         *(("send", 0, "world"), ("recv", 0, "world")),
@@ -89,7 +89,7 @@ def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     assert cut.waits_in == whole.waits_in
     views = [cut, View(Stage.RUNNING), View(Stage.RUNNING)]
     assert waits_of(0, views) == waits_of(0, [whole, *views[1:]])
-    assert len(told) <= 3 + 5 + sum(each.done_s is None for each in journal)
+    assert len(reported) <= 3 + 5 + sum(each.done_s is None for each in journal)
 
 
 class Notes:
@@ -150,7 +150,7 @@ class Job:
         ]
 
     def goes_on(self, seconds):
-        """What rank 0 finds meanwhile: when, and what."""
+        """Return the time and the content of rank 0's findings in the next seconds."""
         end_s, found = self.now_s + seconds, []
         while self.now_s < end_s:
             self.now_s += 0.1
@@ -200,7 +200,7 @@ def test_as_long_as_one_rank_moves_nothing_is_concluded(job):
     assert found == []
 
 
-def test_a_rank_that_computes_is_told_of_and_is_no_proof(job):
+def test_a_rank_that_computes_is_reported_and_is_no_proof(job):
     job.ranks[0].stands(WAITS)
     job.ranks[1].stands(WAITS)
     job.ranks[2].stands()
@@ -263,7 +263,7 @@ def test_a_board_that_does_not_answer_is_asked_again(job):
     assert verdict.fault is Fault.LEFT
 
 
-def test_what_one_round_of_notes_says_alone_is_not_told(job):
+def test_what_one_round_of_notes_says_alone_is_not_reported(job):
     """Ranks talk past their Groups, which no journal shows: each round finds another cycle."""
     cycles = [job.ranks, job.ranks[:2]] * 9
 

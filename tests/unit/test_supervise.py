@@ -10,7 +10,7 @@ from labkit.launch.supervise import Supervisor
 
 
 class NoOutput:
-    """Of a rank that prints nothing."""
+    """The output of a rank that prints nothing."""
 
     ended, pipe = True, None
 
@@ -27,7 +27,7 @@ def a_rank_that_is_ready():
     return Rank(SimpleNamespace(control=control, process=process), NoOutput()), its_control
 
 
-def test_a_rank_that_dies_before_it_is_told_to_go_is_dead_and_the_others_go(tmp_path):
+def test_a_rank_that_dies_before_it_gets_the_word_to_go_is_dead_and_the_others_go(tmp_path):
     (dying, its_control), (other, others_control) = a_rank_that_is_ready(), a_rank_that_is_ready()
     its_control.close()
     supervisor = Supervisor([dying, other], RunDirectory.at(tmp_path))

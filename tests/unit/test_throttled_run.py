@@ -1,4 +1,4 @@
-"""What a run with a topology leaves behind: results, journal, counts, and what it says."""
+"""The results, journal, counts and messages of a run with a topology."""
 
 from dataclasses import replace
 

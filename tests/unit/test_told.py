@@ -1,4 +1,4 @@
-"""What the lab says in its own voice fits on a page."""
+"""The lab's own messages fit on a page."""
 
 from labkit.launch.notes import tell
 

@@ -110,7 +110,7 @@ def test_communication_of_any_library_is_in_flight_beside_computing(tmp_path):
 
 
 def test_a_name_that_the_user_adds_communicates_and_one_that_looks_so_is_said(tmp_path):
-    """Of 1,200 us in kernels, 400 are of exchange_tokens."""
+    """400 of the 1,200 us in kernels are exchange_tokens."""
     events = beside_two_products("acme::peer_exchange_tokens<4>(x)")
     trace = read(tmp_path, events)
     assert us(profile.breakdown(trace)[0][0])["compute"] == 1000

@@ -22,7 +22,7 @@ class Sleeper:
         return True
 
 
-def test_an_unending_process_is_told_and_left(capsys):
+def test_an_unending_process_is_reported_and_left(capsys):
     control, output, lifeline = (Pipe()[0] for _ in range(3))
     sleeper = Sleeper()
     RankProcess(1, sleeper, control, output, lifeline).end(0.5)

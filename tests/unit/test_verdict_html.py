@@ -1,4 +1,4 @@
-"""What a verdict draws with characters stays aligned in a page that sets no font."""
+"""Characters that a verdict draws with stay aligned in a page that sets no font."""
 
 import re
 

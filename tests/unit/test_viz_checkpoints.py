@@ -1,4 +1,4 @@
-"""Who holds which elements, what a load gives after a power cut, and how jobs go on: every cell."""
+"""The pictures of checkpoints: owners of elements, loads after a power cut, how jobs continue."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -86,7 +86,7 @@ def test_operations_are_letters_of_their_rank_and_loads_are_steps(performed):
     letters = ["c", "w", "s", "R", "d"]
     assert texts[1:] == [*rows, *letters, *"···", "40", "40", *"···", "!", "40"]
     heights = [patch.get_y() for patch in picture.axes[0].patches[:5]]
-    assert heights[0] == heights[1] == heights[2]  # of rank 1; rename and folder are rank 0's
+    assert heights[0] == heights[1] == heights[2]  # rank 1's rows; rename and folder are rank 0's
     assert to_hex(picture.axes[0].patches[-2].get_facecolor()) == style.ALARM
 
 

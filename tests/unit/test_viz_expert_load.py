@@ -1,4 +1,4 @@
-"""Who has how much to do: bars are as long as the counts, and the busiest rank is pointed out."""
+"""Bars are as long as the experts' counts, and the busiest rank is pointed out."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the picture of shards says: who holds what, in words and numbers, and what it refuses."""
+"""The picture of shards: owners in words and numbers, and arguments that it refuses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who holds which rows and columns: rectangles are where the cut says, in the rank's colour."""
+"""The picture of rows and columns: rectangles are where the cut is, in the rank's colour."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -41,7 +41,7 @@ def is_cut_off_at(patch, stripes):
 
 
 def ranges(picture, shape, dim):
-    """Of the one tensor in the picture: {(first, length): colours}, in rows or columns."""
+    """Return {(first, length): colours} of the one tensor in the picture, in rows or columns."""
     (before, _), *after = frames(picture)
     side, other = (1, 0) if dim == 0 and len(shape) == 2 else (0, 1)
     start = min(box[side] for box, _ in after)

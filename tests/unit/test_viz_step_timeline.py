@@ -85,8 +85,8 @@ def test_rows_are_named_and_say_how_many_ranks_they_stand_for(name):
     assert [each.get_text() for each in axes.get_yticklabels()] == [
         each.name for each in chosen(step, 12)
     ]
-    told = [text.get_text() for text in axes.texts]
-    assert told == [f"{each.num_ranks:,} ranks" for each in chosen(step, 12)]
+    reported = [text.get_text() for text in axes.texts]
+    assert reported == [f"{each.num_ranks:,} ranks" for each in chosen(step, 12)]
 
 
 def test_the_longest_path_runs_from_the_first_second_to_the_last():

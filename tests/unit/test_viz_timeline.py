@@ -229,7 +229,7 @@ def test_pictures_with_one_axis_have_one_scale():
     waits = [pixel(short, at, 0, end=0.8) == orange for at in (0.1, 0.19, 0.21)]
     assert waits == [True, True, False]
     assert pixel(long, 0.7, 0, end=0.8) == orange
-    assert "100% waiting" in said(short)  # of the window, not of the axis
+    assert "100% waiting" in said(short)  # 100% of the window, not of the axis
 
 
 def test_chosen_ranks_only():

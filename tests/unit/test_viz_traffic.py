@@ -49,7 +49,7 @@ def test_the_matrix_has_numbers_sums_and_what_is_not_in_it(result):
     assert texts.count("·") == 7
     sent = [calc.collective("all_reduce", "ring", 4, 40, rank=rank).sent_bytes for rank in range(4)]
     assert {str(nbytes) for nbytes in sent} <= set(texts)
-    assert str(sent[0] + 60) in texts  # what rank 0 sent, at the right
+    assert str(sent[0] + 60) in texts  # bytes that rank 0 sent, at the right
     assert any("all_reduce 2.4 KB" in text for text in texts)
 
 

@@ -1,4 +1,4 @@
-"""What `pip install labkit` gives: every command runs outside a clone, or says what it needs.
+"""After `pip install labkit` every command runs outside a clone, or names what it needs.
 
 A wheel is built from a source distribution, and unpacked as pip would do it: its files, on the
 path. Extras that are not installed are hidden.
