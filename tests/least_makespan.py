@@ -71,7 +71,7 @@ class _Search:
         return tuple(map(tuple, self._partial.rows))
 
     def _completes(self) -> bool:
-        """Return whether the partial schedule can be completed within the limit; complete it then."""
+        """Return whether the partial schedule can be completed within the limit; if so, do it."""
         partial = self._partial
         if not any(partial.left):
             return True

@@ -80,7 +80,7 @@ class CommunicationThread:
 
     @classmethod
     def of(cls, group: Group) -> CommunicationThread:
-        """Return the thread of a group. All its ranks call this; the first call splits off a group."""
+        """Return the thread of a group. All ranks call this: the first call splits off a group."""
         if group not in _THREADS:
             _THREADS[group] = cls(group)
         return _THREADS[group]

@@ -1,22 +1,22 @@
-"""DDP: OverlappedDDP for real models. The last rung, which does what torch's own does.
+"""DDP: OverlappedDDP for real models. The last rung has the features of torch's DDP.
 
     accumulation   with model.no_sync(): gradients stay on their rank and add up. The first pass
                    outside averages the sum: one all-reduce per bucket for k microbatches.
-    left out       find_unused_parameters: a loss may leave parameters out, other ones on other
-                   ranks. They count as zeros. A parameter that no rank uses has no gradient.
+    left out       find_unused_parameters: a loss may leave out parameters, which may differ by
+                   rank. They count as zeros. A parameter that no rank uses has no gradient.
     rebuilt        after the first pass buckets are cut in the order in which gradients arrived.
 
-At first buckets are cut by the order in which modules are made. Where modules are used in another
-order, the first bucket waits for a late gradient, and the others, which start in order, wait for
-the first. After one pass the order of arrival is known:
+Buckets are first cut in the order in which modules are made. If modules are used in another order,
+the first bucket waits for a late gradient. The other buckets wait for the first, because buckets
+start in order. After one pass the order of arrival is known:
 
     made, and so cut     w0 w1 w2 w3      [w3 w2] [w1 w0]      none starts before the end
     gradients arrive     w0 w3 w1 w2      [w0 w3] [w1 w2]      the first starts after two
 
-Ranks may have seen different orders, and all must cut alike: they take rank 0's.
+Ranks may see different orders but must cut the same buckets, so all take rank 0's order.
 
 Wire: as OverlappedDDP, and once a broadcast of 8 bytes per trained parameter.
-Memory: where buckets change, all gradients twice while they move.
+Memory: all gradients twice while they move into rebuilt buckets.
 Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, sections 3.2.3, 3.2.4 and 6.2.1.
 
 `train` trains a small GPT on real text: `labkit.train.train_serial` on many ranks.
@@ -65,9 +65,9 @@ class DDP(OverlappedDDP):
     ) -> None:
         """See `Replica` and `make_buckets` for the other arguments.
 
-        find_unused_parameters: whether a backward pass may leave parameters out. Costs one more
-        small all-reduce per pass. From the first bucket with a parameter that is left out, buckets
-        wait for the end of the pass; nor are they rebuilt.
+        find_unused_parameters: whether a backward pass may leave parameters out. It costs one more
+        small all-reduce per pass. The first bucket with a missing gradient, and all after it, wait
+        for the end of the pass. Buckets are not rebuilt.
         """
         super().__init__(
             module,
@@ -78,7 +78,7 @@ class DDP(OverlappedDDP):
         )
         self.find_unused_parameters = self._may_leave_out = find_unused_parameters
         self._bucket_bytes = bucket_bytes
-        # A compressor remembers by bucket what it owes.
+        # A compressor keeps a residual for each bucket.
         self._will_rebuild = not (find_unused_parameters or self._reduction.remembers_buckets)
         self._will_sync = True
         self.is_syncing = True
@@ -88,10 +88,10 @@ class DDP(OverlappedDDP):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forward passes in here have a backward pass without communication.
+        """Skip the reduction in backward passes whose forward pass runs in this block.
 
-        Gradients add up on each rank, and the first pass outside averages the sum. The forward pass
-        decides for the backward pass through it, as with torch's own.
+        Gradients add up on each rank, and the first pass outside averages the sum. As in torch, the
+        forward pass decides, not the backward pass.
         """
         before, self._will_sync = self._will_sync, False
         try:
@@ -102,8 +102,8 @@ class DDP(OverlappedDDP):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's output. Wire: buffers, in training and outside of `no_sync`."""
         if torch.is_grad_enabled():
-            # A forward pass without communication does not take back the promise of an earlier
-            # one, whose backward pass is still to come.
+            # A forward pass in no_sync() must not cancel the reduction of an earlier forward pass
+            # whose backward pass is still to come.
             self.is_syncing = self._will_sync or (self.is_syncing and not self.has_synced)
             self.has_synced = self.has_synced and not self._will_sync
         return super().forward(*args, **kwargs)
@@ -120,13 +120,13 @@ class DDP(OverlappedDDP):
         unused = self._take_left_out() if self.find_unused_parameters else []
         super()._finish()
         for parameter in unused:
-            parameter.grad = None  # an optimizer leaves it alone, weight decay and all
+            parameter.grad = None  # so that an optimizer skips it, also its weight decay
         if self._will_rebuild:
             self._rebuild()
         self.has_synced = True
 
     def _take_left_out(self) -> list[Tensor]:
-        """Take zeros for parameters that were left out; those that no rank has used."""
+        """Fill in zeros for parameters that were left out; return those that no rank has used."""
         parameters = list(self._place_of)
         has_gradient = [parameter.grad is not None for parameter in parameters]
         arrived = set(self._arrived)
@@ -134,7 +134,7 @@ class DDP(OverlappedDDP):
             if bucket.names[index] not in arrived:
                 self._take(bucket, index)
         self._start_full_buckets()
-        # After the buckets: ranks that use everything have started those long ago.
+        # After the buckets, which ranks that use every parameter have already started.
         is_used = with_gradient_anywhere(has_gradient, self.group)
         return [p for p, used in zip(parameters, is_used, strict=True) if not used]
 
@@ -224,7 +224,7 @@ def train_step(model: Replica, optimizer: Optimizer, batch: Batch) -> float:
     with group.region("forward"):
         value = loss(model, share)
     with group.region("backward"):
-        # The mean over the ranks counts all alike. A rank with more targets counts more.
+        # The mean weighs all ranks equally. A rank with more targets must weigh more.
         (value * (part * group.size)).backward()
     with group.region("reduce"):
         model.reduce_gradients()

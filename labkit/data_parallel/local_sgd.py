@@ -1,12 +1,13 @@
-"""Local SGD: ranks train alone for some steps, and average parameters, not gradients.
+"""Local SGD: ranks train alone for some steps, and average their parameters instead of gradients.
 
     every rank    w -> H inner steps on its own share -> w_rank
     together      d = mean over ranks of (w - w_rank)         one all-reduce per H steps
                   w = outer step with d instead of a gradient
 
 With an outer learning rate of 1 and no momentum the outer step is the mean of the parameters: plain
-local SGD. DiLoCo takes AdamW inside and Nesterov momentum outside, and then H can be hundreds.
-Wire: 2(n-1)/n of the parameters' bytes per rank and H steps: an H-th of data parallelism's.
+local SGD. DiLoCo uses AdamW as the inner optimizer and Nesterov momentum as the outer one, and H
+can then be hundreds.
+Wire: each rank sends 2(n-1)/n of the parameters' bytes in H steps, 1/H of data parallelism's.
 Papers: Stich, "Local SGD converges fast and communicates little", arXiv:1805.09767; Douillard et
 al., "DiLoCo", arXiv:2311.08105.
 """
@@ -42,19 +43,19 @@ class Outer:
 
 
 class LocalSGD(Replica):
-    """A module that ranks train alone, until `average()` brings them together."""
+    """A module that each rank trains alone between two calls of `average()`."""
 
     def __init__(
         self, module: nn.Module, group: Group | None = None, outer: Outer = Outer()
     ) -> None:
-        """Memory: two more copies of the parameters, the last common ones and the momentum."""
+        """Wrap a module. Memory: the last common parameters and the momentum, each of its size."""
         super().__init__(module, group, broadcast_buffers=False)
         self.outer = outer
         self._common = flattened(module.parameters())
         self._velocity = torch.zeros_like(self._common)
 
     def reduce_gradients(self) -> None:
-        """Do nothing: every rank follows its own gradients."""
+        """Do nothing: every rank uses its own gradients."""
 
     @torch.no_grad()
     def average(self) -> None:
@@ -66,7 +67,7 @@ class LocalSGD(Replica):
         with self.group.label("outer step"):
             self.group.all_reduce(moved, "mean", out=moved)
         self._velocity.mul_(self.outer.momentum).add_(moved)
-        # Nesterov's: a look ahead along the momentum that this step has just changed.
+        # Nesterov momentum: the step also goes ahead along the updated velocity.
         self._common -= self.outer.learning_rate * (moved + self.outer.momentum * self._velocity)
         put(self._common, self.module.parameters())
 

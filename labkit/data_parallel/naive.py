@@ -1,14 +1,14 @@
-"""NaiveDDP: one all-reduce per parameter, in a module that is kept equal. The second rung.
+"""NaiveDDP: a wrapper that averages gradients with one all-reduce per parameter. The second rung.
 
-It adds to plain.py what a user would have to remember: replicas are compared when they are wrapped
-and before each reduction, buffers are rank 0's in each forward pass, and a parameter without a
-gradient is named (plain.py counts it as zeros). Any all-reduce can be given.
+It adds checks to plain.py. Ranks compare their modules when they are wrapped. Each reduction checks
+that no parameter was added or unfrozen since, and names parameters without a gradient, which
+plain.py counts as zeros. Each forward pass in training broadcasts rank 0's buffers. Any all-reduce
+can be given.
 
 Layout: parameters, gradients and optimizer state replicated; the batch Shard(0).
 Wire: construction broadcasts every parameter and buffer from rank 0. A step sends 2(n-1)/n of the
-gradients' bytes per rank, in one all-reduce per parameter. All of them come after backward: many
-small messages, and nothing computes meanwhile. The next rungs cure the first (bucketed.py), then
-the second (overlapped.py).
+gradients' bytes per rank, in one all-reduce per parameter. The messages are many and small, which
+bucketed.py mends. They come after backward while no rank computes, which overlapped.py mends.
 Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, sections 3.2.1 and 4.1.
 """
 
@@ -54,9 +54,9 @@ class NaiveDDP(Replica):
         """
         require_as_wrapped(self.module, self._as_wrapped, may_be_frozen=True, may_be_converted=True)
         for name, gradient in gradients_of(self).items():
-            # Before the sum, which in float16 may overflow where the mean fits.
+            # Before the sum: in float16 the sum may overflow where the mean does not.
             gradient.div_(self.group.size)
-            # As it lies in memory a gradient may be channels_last: here ranks might differ.
+            # Strides may differ by rank, channels_last for example; contiguous ones do not.
             flat = gradient.contiguous()
             with self.group.label(self.label_of(name)):
                 self._reduction.start(flat, self.group).wait()

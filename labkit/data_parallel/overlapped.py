@@ -1,15 +1,15 @@
-"""OverlappedDDP: a bucket travels while backward computes the next. The fourth rung.
+"""OverlappedDDP: a bucket is reduced while backward computes the next. The fourth rung.
 
     backward   w4 w3 | w2 w1 w0 |
     network          | bucket 0 | bucket 1 |
                                            ^ backward() returns
 
 A hook on each parameter fires when its gradient is finished. The last gradient of a bucket starts
-the bucket's all-reduce, and backward goes on. When backward is over, the autograd engine calls
-back, and there the rank waits for what is still in flight: `backward()` returns with means.
+the bucket's all-reduce, and backward goes on. At the end of backward, a callback of the autograd
+engine waits for the all-reduces in flight, so `backward()` returns with the means.
 
-Buckets start in order, whichever is full first: collectives are matched by their order, and ranks
-may finish their gradients in different orders.
+Buckets start in order, not when they are full: ranks match collectives by their order, and may
+finish their gradients in different orders.
 
 Layout, wire: as BucketedDDP.
 Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, section 3.2.3.
@@ -41,10 +41,10 @@ class OverlappedDDP(BucketedDDP):
         loss(model, share).backward()
         optimizer.step()
 
-    Every backward pass uses every trained parameter, and reduces; DDP (ddp.py) may do otherwise.
-    A gradient that is left in place, without zero_grad, is added to and averaged again: the sum of
-    both means, as with torch's own. An exception in a backward pass leaves gradients that are no
-    means: call zero_grad. Then the next pass is right, if all ranks had the exception.
+    Every backward pass must use every trained parameter, and reduces all gradients; DDP (ddp.py)
+    lifts both rules. Without zero_grad the next pass adds to the mean and averages the result: the
+    sum of both means, as in torch. After an exception in a backward pass gradients may be no means:
+    call zero_grad. The next pass is right if all ranks had the exception.
     """
 
     def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
@@ -97,7 +97,7 @@ class OverlappedDDP(BucketedDDP):
             self._num_started += 1
 
     def _end_pass(self, number: int) -> None:
-        """Called by the autograd engine when the backward pass is over."""
+        """Finish the backward pass. The autograd engine calls this at its end."""
         if number != self._pass:
             raise RuntimeError(f"a backward pass has run within this one: {_NOT_REENTRANT}")
         try:
@@ -121,7 +121,7 @@ class OverlappedDDP(BucketedDDP):
             self._in_flight.pop(0).wait()
 
     def _stop(self) -> None:
-        """End a pass, also after an error, when the other ranks have started the same buckets."""
+        """End a pass. After an error, wait for buckets in flight: other ranks have started them."""
         for handle in self._in_flight:
             with suppress(Exception):
                 handle.wait()

@@ -1,4 +1,4 @@
-"""A parameter server: one rank has the parameters, the others ask for them and send gradients.
+"""A parameter server: one rank owns the parameters; workers fetch them and send gradients.
 
     run(parameter_server.train, 4, args=(config, settings, Asynchronous()))
 
@@ -9,8 +9,8 @@ The server has a thread for each worker:
 
     thread of worker w     recv (version, loss), gradient -> arrive() -> send version, parameters
 
-`arrive` returns when that worker shall go on: at once, or after the step that its gradient is part
-of. All threads share one lock, so steps happen one after the other. The mode says when the server
+`arrive` returns when the worker may continue: at once, or after the step that uses its gradient.
+All threads share one lock, so steps happen one after the other. The mode decides when the server
 makes a step:
 
     Synchronous()       with the gradients of all workers, who wait for it
@@ -18,8 +18,8 @@ makes a step:
     Asynchronous()      with every gradient, as it comes; no worker waits
 
 A gradient's staleness is the number of steps that the server has made since the worker got its
-parameters. Synchronous ones have none. With n workers that are equally fast, asynchronous ones have
-n - 1: each of the others has made the server step once meanwhile.
+parameters. Synchronous gradients have staleness 0. With n equally fast workers, asynchronous ones
+have n - 1: meanwhile the server has made a step with a gradient of each other worker.
 
 Layout: the server has parameters and optimizer state; a worker has parameters for one step.
 Wire: for each gradient one message of its size to the server, and one of the parameters' size back,
@@ -86,13 +86,13 @@ class Arrival:
 
     worker: int
     at_s: float
-    """Since the first parameters were sent."""
+    """Seconds since the server was made."""
     loss: float
     """Loss of the worker's share of its batch, under the parameters that it had."""
     staleness: int
-    """Steps that the server had made since it sent those."""
+    """Steps that the server had made since it sent those parameters."""
     is_used: bool
-    """False for one that came too late to be among the first."""
+    """False if the gradient arrived too late and was dropped."""
 
 
 @dataclass
@@ -115,13 +115,13 @@ class Server:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all steps have been made."""
+        """True if all steps have been made."""
         return self.version >= self.num_steps
 
     def serve(self, group: Group, worker: int) -> None:
-        """Everything that one worker needs, until training is over.
+        """Send parameters to one worker and receive its gradients, until training is over.
 
-        An error here ends the other workers' threads as well.
+        An error here ends the threads that wait for a step, too.
         """
         try:
             flat = torch.empty_like(self.current()[1])
@@ -146,12 +146,12 @@ class Server:
         return True
 
     def current(self) -> tuple[int, Tensor]:
-        """Return the version, and a copy of all parameters, (numel,), that belong to it."""
+        """Return the version, and a copy of its parameters, (numel,)."""
         with self._stepped:
             return self.version, flattened(self.module.parameters())
 
     def arrive(self, worker: int, version: int, loss: float, gradient: Tensor) -> None:
-        """Take in a gradient, (numel,); return when its worker shall have new parameters."""
+        """Add a gradient, (numel,); return when its worker may have new parameters."""
         with self._stepped:
             is_old = version < self.version
             is_late = self.is_over or (is_old and not isinstance(self.mode, Asynchronous))
@@ -208,7 +208,7 @@ class Served:
 
     @property
     def gradients_per_s(self) -> float:
-        """Used ones."""
+        """Gradients used per second."""
         return len(self.staleness) / self.seconds
 
 
@@ -221,14 +221,14 @@ def train(
     *,
     delay: Mapping[int, float] | None = None,
 ) -> Served | None:
-    """Train for num_steps steps of the server; see `modes`.
+    """Train for num_steps steps of the server; return its record on rank 0, None elsewhere.
 
-    Asynchronously until as many gradients are used as in steps with all workers: num_steps of each.
-    (The first k of n use fewer: k in a step.)
+    Asynchronous training makes num_steps steps per worker, so that it uses as many gradients as
+    Synchronous() does.
 
-    delay: seconds that a rank sleeps before each gradient, {2: 0.05}. Returns what the server has
-    seen, on rank 0, and None elsewhere. All workers' parameters are the server's, so seeds need not
-    agree. ValueError for a world without a worker, and for delays of unknown ranks.
+    delay: seconds that a rank sleeps before each gradient, {2: 0.05}. Workers get their parameters
+    from the server, so seeds need not agree. ValueError for a world without a worker, and for
+    delays of unknown ranks.
     """
     delay = dict(delay or {})
     _check(world, mode, delay)
@@ -256,7 +256,7 @@ def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
 
 
 def _serve(world: Group, server: Server) -> Served:
-    """Start a thread for each worker, and wait until all know that training is over."""
+    """Start a thread for each worker, and wait until every worker has the end of training."""
     began_s = time.perf_counter()
     threads = ThreadPoolExecutor(server.num_workers)
     try:
@@ -277,7 +277,7 @@ def _work(
     context: int,
     delay_s: float,
 ) -> None:
-    """Train as a worker on its share of each batch, under whatever parameters it gets."""
+    """Train as a worker: compute gradients of its share of each batch, at fetched parameters."""
     batches, num_workers = settings.batches(corpus, context), world.size - 1
     flat = flattened(module.parameters())
     header = torch.empty(1, dtype=torch.int64, device=world.device)
@@ -294,8 +294,8 @@ def _work(
             value = loss(module, share)
             part = share.num_targets / max(1, batch.num_targets)
             (value * (part * num_workers)).backward()
-        told = torch.tensor([version, value.item()], dtype=torch.float64, device=world.device)
-        world.send(told, dst=0)
+        header_out = torch.tensor([version, value.item()], dtype=torch.float64, device=world.device)
+        world.send(header_out, dst=0)
         world.send(flattened(gradients_of(module)), dst=0)
 
 

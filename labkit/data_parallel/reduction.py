@@ -8,7 +8,7 @@ A wrapper's `all_reduce` is a function (x, group) that returns the sum, or a Red
 compression.py, which sends less; background.py, a thread for functions that block; and
 symmetric_buckets.py, buckets in shared memory.
 
-`flattened` and `put` make one row of numbers of all parameters, and back: one message carries them.
+`flattened` copies all parameters into one tensor, to be sent as one message; `put` copies it back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reduction(ABC):
     """A way to sum tensors, such as the `flat` of a Bucket (bucketed.py), over a group's ranks."""
 
     remembers_buckets = False
-    """True if it keeps something for each bucket, which must then stay as it is."""
+    """True if it keeps state for each bucket. DDP then does not rebuild the buckets."""
 
     @abstractmethod
     def start(self, x: Tensor, group: Group) -> Handle:
@@ -41,11 +41,11 @@ class Reduction(ABC):
         return total
 
     def of(self, bucket: Any) -> Reduction:
-        """Return the reduction of one bucket, with a memory of its own where it needs one."""
+        """Return the reduction of one bucket, with its own state if it keeps any."""
         return self
 
     def hold(self, buckets: list[Any]) -> list[Any]:
-        """Return the same buckets in the memory where they are reduced. Every rank calls it."""
+        """Return the buckets, moved to the memory where they are reduced. Every rank calls it."""
         return buckets
 
 
@@ -83,11 +83,11 @@ class _ByFunction(Reduction):
 
     def start(self, x: Tensor, group: Group) -> Handle:
         options = {"out": x} if self._takes_out else {}
-        return _Arriving(x, self._all_reduce(x, group, **options))
+        return _ResultInto(x, self._all_reduce(x, group, **options))
 
 
-class _Arriving(NamedTuple):
-    """The result of a function, which is to end up in `x`."""
+class _ResultInto(NamedTuple):
+    """A handle whose `wait` copies a function's result into `x`."""
 
     x: Tensor
     result: Tensor | Handle
@@ -110,7 +110,7 @@ class _Arriving(NamedTuple):
 
 @torch.no_grad()
 def flattened(parameters: Iterable[Tensor]) -> Tensor:
-    """Return a copy of all of them, one after the other: (numel of all,)."""
+    """Return a copy of all parameters, one after the other: (numel of all,)."""
     return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 

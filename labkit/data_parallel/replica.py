@@ -1,13 +1,14 @@
-"""Replica, a module that is equal on all ranks; its checks, and hooks that end with their owner.
+"""Replica, a module that is equal on all ranks; its checks, and hooks that keep no owner alive.
 
-`require_plain` and `require_equal_layouts` check a module before it is wrapped, and
-`require_as_wrapped` after changes. `average_in_backward` sets hooks:
+`require_plain` and `require_equal_layouts` check a module before it is wrapped.
+`require_as_wrapped` checks that its parameters have not changed since. `average_in_backward` sets
+hooks:
 
-    parameter, module ----weakly----> a method of the owner         the owner may go first
-    wrapped module --holds--> hooks --holds--> its wrapper          the wrapper stays as long
+    parameter, module --weak reference--> a method of the owner     the owner may be freed first
+    wrapped module --> hooks --> its wrapper                        the wrapper lives as long
 
-The garbage collector cannot look into a parameter's hooks. By a strong reference they would keep
-the owner, the module and its buckets for ever.
+The garbage collector does not see references that a parameter's hooks hold. Strong ones would keep
+the owner, the module and its buckets alive for ever.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ def require_plain(module: object) -> None:
         raise TypeError(f"module={module!r:.80}: give a module that is not wrapped yet")
     if any(is_sharded(parameter) for parameter in module.parameters()):
         raise TypeError(
-            "the parameters of this module are shards, or have been sharded: each rank has others, "
-            "and wrapped again they would be overwritten by rank 0's. Wrap the module only once"
+            "the parameters of this module are shards, or have been sharded: they differ by rank, "
+            "and another wrapper would overwrite them by rank 0's. Wrap the module only once"
         )
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the unfrozen parameters by name, a tied one once. TypeError for no module."""
+    """Return the unfrozen parameters by name, a tied one once. TypeError: see `require_plain`."""
     require_plain(module)
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
@@ -81,7 +82,7 @@ def _order(x: Tensor) -> list[int]:
 
 
 def shaped_like(part: Tensor, parameter: Tensor) -> Tensor:
-    """Return `part`, (numel,), in the layout of a parameter, without gaps if that has some."""
+    """Return a view of `part`, (numel,), in a parameter's shape and order of dims, without gaps."""
     layout = torch.empty_like(parameter, device="meta")
     return part.as_strided(layout.shape, layout.stride())
 
@@ -115,10 +116,10 @@ def require_as_wrapped(
     may_be_frozen: bool = False,
     may_be_converted: bool = False,
 ) -> None:
-    """RuntimeError that names parameters which have no bucket, or one that is not theirs.
+    """Raise RuntimeError if parameters have changed so that their buckets no longer fit.
 
-    known: the kinds of its parameters when the module was wrapped. A parameter that was added has
-    not been made equal on all ranks either.
+    known: the kinds of the parameters when the module was wrapped. The error names parameters that
+    were added, unfrozen, frozen, converted or moved.
     """
     now = kinds_of(module)
     if now == known:
@@ -145,17 +146,17 @@ def require_as_wrapped(
             )
 
 
-# Every rank wraps its modules in one order, or what they broadcast would not meet.
+# Ranks wrap their modules in the same order, or their broadcasts would not match.
 _NUM_WRAPPED: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
 
 class Replica(nn.Module):
-    """One rank's copy of a module, equal to all others from the start. Every strategy is one.
+    """One rank's copy of a module, equal on all ranks from the start: the base of all strategies.
 
-    `module` keeps its names: save `model.module.state_dict()`. Wrapped again, by any strategy, it
-    belongs to the newest wrapper. Freeze parameters before you wrap.
-    Every rank makes as many training passes as the others, which would wait for it for ever. Where
-    one rank has fewer batches, all ranks stop when its batches are used up. (torch has a Join.)
+    `module` keeps its names: save `model.module.state_dict()`. If the module is wrapped again, by
+    any strategy, only the newest wrapper reduces. Freeze parameters before you wrap.
+    All ranks must make the same number of training passes, or some wait for ever. If one rank has
+    fewer batches, stop all ranks when its batches are used up (torch has Join for that).
     TypeError for anything but a module, and for a wrapped one, before anything is sent; ValueError
     on a rank whose module differs from rank 0's in more than its values.
     """
@@ -167,13 +168,13 @@ class Replica(nn.Module):
     ) -> None:
         """`group`: None for torch.distributed's default one.
 
-        broadcast_buffers: whether a forward pass in training begins with rank 0's buffers. An
-        evaluation does not, so it may run on one rank alone, under torch.no_grad() (with torch's
-        own, it hangs).
+        broadcast_buffers: whether a forward pass in training mode begins with a broadcast of rank
+        0's buffers. In eval mode nothing is sent, so an evaluation may run on one rank alone, under
+        torch.no_grad().
         """
         super().__init__()
         require_plain(module)
-        unhook(module)  # or an earlier wrapper would reduce beside this one
+        unhook(module)  # or an earlier wrapper would reduce, too
         self.module = module
         self.group = chosen(group)
         self.broadcast_buffers = broadcast_buffers
@@ -192,9 +193,9 @@ class Replica(nn.Module):
     def reduce_gradients(self) -> None:
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
-        The mean counts every rank alike. Where shares of the batch differ in size, scale the loss
-        of each rank by `len(share) / len(batch) * group.size` before its backward pass. Count what
-        the loss is a mean over: of padded sequences that is the targets that are not ignored.
+        The mean weighs every rank equally. If the shares of a batch differ in size, scale the loss
+        of each rank by `len(share) / len(batch) * group.size` before its backward pass. The length
+        is the number of terms in the loss: for padded sequences, the targets that are not ignored.
         """
         raise NotImplementedError
 
@@ -212,7 +213,7 @@ class Replica(nn.Module):
         return what if self.number == 1 else f"module {self.number}, {what}"
 
     def _broadcast_buffers(self) -> None:
-        """Take rank 0's, in one message per dtype: training changes running means, for example."""
+        """Broadcast rank 0's buffers, such as running means, in one message per dtype."""
         by_dtype = defaultdict(list)
         for buffer in self.module.buffers():
             by_dtype[buffer.dtype].append(buffer)
@@ -220,8 +221,8 @@ class Replica(nn.Module):
             flat = torch.cat([buffer.flatten() for buffer in buffers])
             self.group.broadcast(flat, root=0, out=flat)
             for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
-                # .data: the graph of an earlier forward pass, whose backward is to come, may hold
-                # this buffer, and autograd would take the copy for a mistake.
+                # .data: an earlier forward pass, whose backward is to come, may have saved this
+                # buffer, and autograd would raise an error for the in-place copy.
                 buffer.data.copy_(part.view_as(buffer))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -238,7 +239,7 @@ _AVERAGED_BY: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDic
 
 
 def weakly(method: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """Return `method` with these arguments before others. Without its owner it does nothing."""
+    """Return a call of `method` with these first arguments; it does nothing without its owner."""
     weak = weakref.WeakMethod(method)
 
     def call(*others: Any, **named: Any) -> Any:
@@ -261,11 +262,11 @@ def remove_with(owner: object, handles: Iterable[RemovableHandle]) -> None:
 def average_in_backward(
     wrapper: nn.Module, module: nn.Module, on_each: Callable[[Tensor], None]
 ) -> None:
-    """Call `on_each(parameter)`, a method of `wrapper`, with every gradient of `module`.
+    """Call `on_each(parameter)`, a method of `wrapper`, for every finished gradient of `module`.
 
     The module keeps its wrapper alive. See `unhook` for a module that is wrapped again.
-    TypeError for parameters that the wrapper of another module averages: both would, so that a
-    gradient would be divided by the number of ranks twice.
+    TypeError for parameters that another module's wrapper averages: a gradient would be divided by
+    the number of ranks twice.
     """
     shared = [name for name, p in module.named_parameters() if is_averaged_in_backward(p)]
     if shared:
@@ -283,7 +284,7 @@ def average_in_backward(
 
 
 def unhook(module: nn.Module) -> None:
-    """End the work of an earlier wrapper of the same module, or both would reduce."""
+    """Remove the hooks of an earlier wrapper of the module, so that only the new one reduces."""
     hooks = module.__dict__.pop(_HOOKS, [])
     _remove(hooks)
     for parameter in module.parameters():

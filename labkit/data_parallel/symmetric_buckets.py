@@ -1,9 +1,9 @@
-"""Buckets that lie in memory which all ranks of a host have mapped.
+"""SymmetricBuckets: buckets in shared memory that all ranks of a host have mapped.
 
     gradient --times 1/n--> bucket, in the rank's row of a SymmetricMemory <--sum-- the other ranks
 
-A gradient is moved into its bucket anyway. When the others read it there, nothing is copied into
-the exchange, and nothing out of it: the sum is written where `parameter.grad` looks.
+Every wrapper moves gradients into buckets. Here the other ranks read the buckets in place, and the
+sum is written into the memory of `parameter.grad`, so the all-reduce copies nothing in or out.
 
 Memory: the buckets of all ranks lie in /dev/shm, n times the gradients' bytes.
 Wire, steps: see labkit/comm/shared_memory/symmetric.py.
@@ -21,12 +21,12 @@ from labkit.data_parallel.reduction import Reduction
 
 
 class SymmetricBuckets(Reduction):
-    """The all-reduce of a wrapper whose buckets it holds, among ranks of one host.
+    """The all-reduce of one wrapper among ranks of one host. It holds the wrapper's buckets.
 
         model = DDP(module, world, all_reduce=SymmetricBuckets(world))
 
-    One for each wrapper: DDP and BucketedDDP. It blocks, for about a third of the time that
-    shared_memory_all_reduce takes in its place.
+    Make one for each DDP or BucketedDDP. It blocks, for about a third of the time of
+    shared_memory_all_reduce.
     """
 
     def __init__(self, group: Group | None = None) -> None:
@@ -41,12 +41,12 @@ class SymmetricBuckets(Reduction):
         self._held: set[int] = set()
 
     def hold(self, buckets: list[Bucket]) -> list[Bucket]:
-        """Return the same buckets in the shared memory; those it held before, of the same
-        parameters, are out of use. ValueError for the buckets of another module."""
+        """Return the buckets, moved to the shared memory. They replace earlier buckets of the same
+        parameters. ValueError for the buckets of another module."""
         parameters = [p for bucket in buckets for p in bucket.parameters]
         members = {id(p) for p in parameters}
         if self._memory is None:
-            # However they are cut, there are not more buckets than parameters.
+            # Enough for any cut: there are at most as many buckets as parameters.
             nbytes = sum(p.nbytes + ALIGNMENT for p in parameters)
             self._memory = SymmetricMemory(self._group, nbytes)
         elif members != self._held:

@@ -10,16 +10,16 @@ Read in this order:
     step_trace      the model: work and exchanges of each rank, on one clock
     recorder        a journal of a run as a trace; record a loop with PyTorch Profiler
     kineto          a trace of PyTorch Profiler; activity: a rank's activity by its journal
-    trace_file      a file from anywhere: its fields are checked here, and nowhere else
+    trace_file      reads a file, and checks all of its fields
     communication_kernels, launches     kernels that communicate, and their launches
-    meetings, trace_notes               kernels that belong together, and notes on gaps
-    breakdown       a step's terms, which add up
+    meetings, trace_notes               matches kernels of several ranks; notes on missing data
+    breakdown       a step's time by term; the terms add up to the step
     dependencies    the graph of waits: replay, critical path, slack
     what_if         a replay with one thing changed
     bottleneck      the changes that would gain most
     comparison      two runs: which term of a step grew, and on which rank
-    report          all of it in words, and as one HTML page
-    h200_traces     four traces of a GPU to try it on
+    report          the whole report, as text and as one HTML page
+    h200_traces     four traces of a GPU as examples
 """
 
 from labkit.profile import what_if

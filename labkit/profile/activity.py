@@ -18,7 +18,7 @@ OTHER_WORK = "other work"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time on one rank: `operation` is None where the rank was computing."""
+    """A stretch of time on one rank. `operation` is None if the rank was computing."""
 
     start_s: float
     end_s: float
@@ -27,12 +27,12 @@ class Span:
 
     @property
     def unfinished(self) -> bool:
-        """The operation of this span never came to an end."""
+        """True if the operation of this span never ended."""
         return self.operation is not None and self.operation.done_s is None
 
 
 def end_of(timeline: Timeline) -> float:
-    """Return the last moment that a timeline knows of: its end, or a later time of an operation."""
+    """Return the last time in a timeline: its end, or a later time of an operation or region."""
     times = [timeline.end_s, timeline.start_s]
     for operation in timeline.operations:
         times.append(operation.posted_s if operation.done_s is None else operation.done_s)
@@ -64,8 +64,8 @@ def in_flight(timeline: Timeline, until_s: float) -> list[Span]:
 def doing(timeline: Timeline, until_s: float) -> list[Span]:
     """Return the rank's activities from its start to its end, without overlap.
 
-    Blocked comes before any region, an inner region before an outer one, and `OTHER_WORK` fills
-    what is left.
+    A blocking operation hides all regions, and an inner region hides an outer one. The rest of the
+    time is `OTHER_WORK`.
     """
     regions = [
         Span(region.start_s, until_s if region.end_s is None else region.end_s, region.name)
@@ -78,7 +78,7 @@ def doing(timeline: Timeline, until_s: float) -> list[Span]:
 
 
 def topmost(layers: Sequence[Span]) -> list[Span]:
-    """Return the visible spans if `layers` are painted in order, each over the ones before."""
+    """Return the visible spans after painting `layers` in order, each over the earlier ones."""
     opening = sorted(range(len(layers)), key=lambda i: layers[i].start_s)
     boundaries = sorted({time for layer in layers for time in (layer.start_s, layer.end_s)})
     shown: list[Span] = []

@@ -4,26 +4,26 @@ The replay says for each cause how long the run would take without it.
 
     cause       the run without it                                        remedy
     straggler   one rank computes as fast as the median of the others     replace the node
-    imbalance   the same, where it computes more; or all share the work   equal shards or stages
+    imbalance   the same, for a rank with more work; or equal work        equal shards or stages
     input       loading takes no time                                     more workers, prefetching
     host        no long gaps between operators                            no .item(), no pauses
     barrier     no rank waits in a barrier                                remove it
-    link        messages of slow pairs as fast as between the fastest     replace cable or port
+    link        slow pairs of ranks as fast as the fastest pair           replace cable or port
     latency     transfers without their fixed part                        fewer, larger messages
     overlap     the only exchange of a step is hidden                     buckets during backward
     bandwidth   transfers without the part that grows with their bytes    overlap, fewer bytes
     launch      no short gaps between operators                           CUDA graphs, more per step
     bubble      no waiting for the message of another stage               more microbatches
-    compute     what is left
+    compute     (not removed: the share of computing)                     faster kernels, more ranks
 
-All but the last four are faults if they cost more than the share ALARM of the time. The last four
-bound every run without a fault. A journal (of_run) has no operators, so it does not separate the
-host's time from computing, nor a straggler from imbalance.
+All but the last four are faults if they cost at least the share ALARM of the time (latency:
+LATENCY_ALARM). The last four bound every run without a fault. A journal (of_run) has no operators,
+so it does not separate the host's time from computing, nor a straggler from imbalance.
 
-If ranks have no trace, an apparent transfer may be waiting for one of them. Then "transfer or
-waiting" replaces latency, overlap and bandwidth, and a straggler among the other ranks is not
-called a fault, because a rank without a trace may be later. "operators" replaces compute if a trace
-has only the host's operators, and the device was not recorded.
+If ranks have no trace, an apparent transfer may be waiting for one of them. Such exchanges are
+reported as "transfer or waiting", and not as latency, overlap or bandwidth. A straggler among the
+other ranks is then only a possible fault, because a rank without a trace may be later. "operators"
+replaces compute if the trace has only the host's operators, and not the device's.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from labkit.profile.step_trace import COMPUTE, COPY, DATA, MESSAGES, Trace, in_d
 
 FAULTS = ("straggler", "imbalance", "input", "host", "barrier", "link", "latency", "overlap")
 ALARM = 0.05
-"""A fault is named from this share of the time on."""
+"""Least share of the time that a fault costs."""
 LATENCY_ALARM = 0.1
-"""Latency from this one: 4 healthy ranks on two cores lose up to a tenth to gloo's own."""
+"""The same for latency: on 4 healthy ranks on two cores, gloo's own is up to a tenth."""
 DOUBT = 0.1
-"""Share of communication without a known last arrival from which the late rank is uncertain."""
+"""If this share of communication has no known last arrival, the late rank is uncertain."""
 EITHER, OPERATORS = "transfer or waiting", "operators"
 MORE = 0.02
-"""A rank that reads this many times the median of the others has more work."""
+"""A rank has more work if its operators read more than the others' median by this share."""
 _REMEDIES = {
     "straggler": "look at this rank's node: clocks, temperature, other processes; replace it",
     "imbalance": "give every rank the same work: shards, tokens of experts, layers of stages",
     "input": "load ahead: more workers, prefetching, data nearer to the ranks",
     "host": "let the host run ahead: no .item() in a step, no garbage collection, no swapping",
-    "barrier": "take the barrier out: collectives order what has to be ordered",
+    "barrier": "remove the barrier: collectives already order the ranks",
     "link": "test this link alone, then its cable, port and switch; put neighbours elsewhere",
     "latency": "send fewer and larger messages: larger buckets",
     "overlap": "reduce gradients in several buckets, while backward computes the others",
@@ -75,12 +75,12 @@ class Finding:
     rank: int | None
     """The rank with the cause; None: all ranks."""
     gain_s: float
-    """Seconds of the whole trace that it costs."""
+    """Seconds of the whole trace that the cause costs."""
     share: float
     """The same as a share of the trace's seconds."""
     evidence: str
     is_certain: bool = True
-    """False: a rank without a trace may be the reason as well."""
+    """False if a rank without a trace may be the cause instead."""
 
     @property
     def is_fault(self) -> bool:
@@ -89,7 +89,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """fault; possible, where a fault is not certain; or bound."""
+        """ "fault"; "possible" if the fault is not certain; or "bound"."""
         alarm = LATENCY_ALARM if self.cause == "latency" else ALARM
         if self.cause not in FAULTS or self.share < alarm:
             return "bound"
@@ -216,11 +216,11 @@ def _barriers(trace: Trace, seconds: float) -> Finding:
 
 
 def _slow_link(graph: Dependencies) -> Finding:
-    """Return the pairs of ranks whose messages take twice as long as those of the fastest pair, or
-    more, and a third as long as those of the slowest. Of messages of one size, the most frequent
-    one.
+    """Return the finding for slow pairs of ranks, by messages of the most frequent size.
 
-    A message is on its way from the moment when it is sent, whether its receiver is there or not.
+    A pair is slow if its messages take more than twice as long as those of the fastest pair, and
+    more than a third as long as those of the slowest. A message is in flight from the moment when
+    it is sent, even if its receiver is not there yet.
     """
     by_pair: dict[tuple[tuple[int, ...], int], list[float]] = defaultdict(list)
     sizes: Counter[int] = Counter()
@@ -233,7 +233,7 @@ def _slow_link(graph: Dependencies) -> Finding:
     usual = sizes.most_common(1)[0][0] if sizes else 0
     of_pairs = {pair: median(each_s) for (pair, size), each_s in by_pair.items() if size == usual}
     usual_s = min(of_pairs.values(), default=0.0)
-    # Where messages of one pair queue behind those of another, they take twice as long.
+    # Messages that queue behind another pair's take twice as long on a healthy link.
     least_s = max(2 * usual_s, max(of_pairs.values(), default=0.0) / 3)
     slow = {pair: each_s for pair, each_s in of_pairs.items() if each_s > least_s}
 

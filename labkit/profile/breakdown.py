@@ -1,11 +1,11 @@
-"""Breakdown of a step's time by rank. The terms add up to the step exactly.
+"""Break down the time of a step on each rank into terms, which add up to the step exactly.
 
     own lane    |== compute ==|--------- free ---------|= compute =| data |... free ...|
     in flight          |------ all_reduce -------------|
     terms       compute|hidden|straggler | transfer    |compute    | data | host
                                          ^ the last rank arrives
 
-At each moment the first of these that holds is the term:
+At each moment the term is the first in this list that applies:
     compute     the lane computes (`hidden`: of that, while something was in flight)
     data        the lane loads data
     copy        the lane copies memory between host and device
@@ -38,11 +38,11 @@ class Terms:
     start_s: float
     end_s: float
     seconds: Mapping[str, float]
-    """By term; together `end_s - start_s`."""
+    """Seconds by term; their sum is `end_s - start_s`."""
     in_flight: float
     """Seconds in which at least one exchange was in flight."""
     hidden: float
-    """Seconds of it in which the lane computed."""
+    """Seconds of `in_flight` in which the lane computed."""
     waited_for: Mapping[int, float] = field(default_factory=dict)
     """Seconds of straggler and bubble by the rank that was late."""
 
@@ -69,7 +69,7 @@ def breakdown(trace: Trace) -> dict[int, list[Terms]]:
 
 
 def _of_windows(moments: list[_Moment], windows: Iterable[tuple[float, float]]) -> Iterator[Terms]:
-    """Return the terms of each window, in order of their starts: there may be thousands."""
+    """Yield the terms of each window, in order of their starts, in one pass over the moments."""
     open_now: Counter[tuple[str, int]] = Counter()
     first = 0
     for start_s, end_s in windows:
@@ -153,7 +153,7 @@ class Figures:
     """The four figures that HTA prints for a rank, in seconds, and its overlap, 0 to 1.
 
     idle: nothing runs. compute: a computing kernel runs. non_compute: the rest. As in HTA the last
-    profiler step is left out, since its kernels may be cut off.
+    profiler step is left out, because its kernels may be incomplete.
     """
 
     idle: float

@@ -1,4 +1,4 @@
-"""Find communication kernels: by their names, by the host's call around their launch, by the user.
+"""Find communication kernels: by name, by the host's call that launched them, by the user's regex.
 
     name of the kernel                      the table below, by library
     c10d::..., nccl:..., gloo:..., symm_mem::...    the call or annotation that launched it
@@ -7,8 +7,8 @@
 
 The name is the function's own: without return type, template arguments and parameters. A kernel
 that computes and communicates at once (a matrix product fused with its all-gather) counts as
-computing. DeepEP's get_dispatch_layout moves no bytes, but nothing else needs it: it counts as
-communication, as all kernels of that library do.
+computing. All kernels of DeepEP count as communication, also get_dispatch_layout, which moves no
+bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KNOWN = (
     (r"userbuffers|lowprecision\w*shot", "the same; TensorRT-LLM", "all_reduce"),
     (r"all_?reduce|all_?gather|reduce_?scatter|all_?2_?all|all_?to_?all", "any other", ""),
 )
-"""The first row that matches counts. Case does not."""
+"""The first row that matches decides; case is ignored."""
 KINDS = (
     "all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter barrier "
     "send_recv send recv dispatch combine"
@@ -57,7 +57,7 @@ _PERHAPS = re.compile(
     r"|intra_?node",
     re.IGNORECASE,
 )
-# The halves of a decoding attention are combined on one GPU, and Triton's names are of the graph.
+# Split decoding attention "combines" on one GPU, and Triton names kernels after the graph.
 _LOCAL = re.compile(r"^(at|cub|thrust|cutlass)::|^triton_|attn|attention|flash_|mla|split_?kv")
 _CALLS = re.compile(
     r"^(nccl|rccl|gloo|ucc|mpi|xccl|hccl):|^record_param_comms$|^(_?c10d\w*|symm_mem|_C_custom_ar)::"
@@ -67,7 +67,7 @@ _CALLS = re.compile(
 
 
 class Communication:
-    """Tells kernels that communicate from those that compute.
+    """Separates kernels that communicate from kernels that compute.
 
     added: regular expressions of the user, for names of kernels and of host calls around launches.
     ValueError, with the expression, for an invalid one.
@@ -79,7 +79,7 @@ class Communication:
         self.kind = cache(self._kind)
 
     def _kind(self, name: str) -> str:
-        """all_reduce, dispatch, ... or SOME_KIND; empty for a kernel that computes."""
+        """Return all_reduce, dispatch, ... or SOME_KIND; "" for a kernel that computes."""
         if any(each.search(name) for each in self._added):
             return kind_of(own_name(name)) or SOME_KIND
         if name.startswith("Memcpy PtoP"):
@@ -107,7 +107,7 @@ class Communication:
 
     @staticmethod
     def may_be(name: str) -> bool:
-        """Return whether a kernel that counts as computing has a name as if it communicated."""
+        """Return whether the name of a kernel that counts as computing suggests communication."""
         own = own_name(name)
         return bool(_PERHAPS.search(own)) and not _LOCAL.search(own)
 
@@ -121,7 +121,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @cache
 def own_name(name: str) -> str:
-    """deep_ep::intranode::dispatch, of `void deep_ep::intranode::dispatch<8, true>(int4*, ...)`.
+    """Return `ns::f` for `void ns::f<8, true>(int4*, ...)`.
 
     Names that are not written as in C++ (Triton, mangled names) are returned whole.
     """
@@ -132,7 +132,7 @@ def own_name(name: str) -> str:
 
 @cache
 def kind_of(name: str) -> str:
-    """all_reduce, of allreduce_, gloo:all_reduce and ncclKernel_AllReduce_Sum_f32; or empty."""
+    """Return all_reduce for allreduce_, gloo:all_reduce or ncclKernel_AllReduce_Sum_f32; or ""."""
     letters = re.sub("[^a-z0-9]", "", name.lower()).replace("all2all", "alltoall")
     letters = re.sub("a2a(?=dispatch|combine)", "", letters)
     found = [kind for kind in KINDS if kind.replace("_", "") in letters]

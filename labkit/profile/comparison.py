@@ -1,12 +1,12 @@
-"""Comparison of two runs by the terms of a step, with the ranks where a term grew.
+"""Compare two runs by the terms of a step, with the ranks where a term grew.
 
     before   |==== compute ====|- transfer -|                         a step of 72 ms
     after    |- data -|==== compute ====|- transfer -|                86 ms
                 ^ rank 2 spends 12 ms more on it, and the other ranks wait for rank 2
 
-Terms are those of the critical path. It leads through the rank that the others wait for, so their
-waiting is not a term. Divided by the number of steps, terms add up to the mean step. `rest` is time
-outside the path: ranks that start or end at different times, and time between steps.
+Terms are the seconds on the critical path, divided by the number of steps. The path leads through
+the rank that others wait for, so their waiting is not a term. `rest` is the mean step minus the
+other terms: ranks that start or end at different times, and time between steps.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace, in_doubt
 REST = "rest"
 _TERMS = (COMPUTE, DATA, COPY, TRANSFER, HOST)
 _SAME = 0.02
-"""A step that differs by less than this share takes as long as before."""
+"""A difference of less than this share of a step counts as none."""
 _NAMED = 0.15
-"""The verdict names terms that explain this share of the difference."""
+"""The verdict names terms that explain at least this share of the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Growth:
 
     term: str
     ranks: tuple[int, ...]
-    """Ranks where it grew by at least half as much as where it grew most. Empty: unknown."""
+    """Ranks where the term grew by at least half of its largest growth. Empty: unknown."""
     before_s: float
     after_s: float
 
     @property
     def seconds(self) -> float:
-        """Growth in seconds per step; below 0: it shrank."""
+        """Growth in seconds per step; below 0 if the term shrank."""
         return self.after_s - self.before_s
 
 
@@ -51,21 +51,21 @@ class Comparison:
     before_s: float
     after_s: float
     growths: list[Growth]
-    """Growth of all terms, `seconds` together, the largest first."""
+    """Growth of each term, the largest first; their sum is `seconds`."""
     num_ranks: int
     """Ranks that both traces have."""
     notes: list[str]
     is_certain: bool = True
-    """False: ranks have no trace, and an apparent transfer may be waiting for one of them."""
+    """False if ranks have no trace: an apparent transfer may be waiting for one of them."""
 
     @property
     def seconds(self) -> float:
-        """Growth of the mean step."""
+        """Growth of the mean step, in seconds."""
         return self.after_s - self.before_s
 
     @property
     def verdict(self) -> str:
-        """Say in one sentence what grew."""
+        """One sentence on the terms that grew."""
         times = f"{_ms(self.after_s)} instead of {_ms(self.before_s)} ms"
         if abs(self.seconds) < _SAME * self.before_s:
             return f"A step takes as long as before: {times}."
@@ -93,7 +93,7 @@ class Comparison:
         return f" on ranks {', '.join(first)} and {last}" if first else f" on rank {last}"
 
     def rows(self) -> list[dict[str, str]]:
-        """By term: milliseconds of a step before and after, the growth, and where it grew."""
+        """Return a row by term: milliseconds of a step before and after, the growth, the ranks."""
         return [
             {
                 "term": self._named(each.term),
@@ -106,7 +106,7 @@ class Comparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data: us of a step, by term."""
+        """Return plain data: us of a step, by term."""
         terms = [
             {"term": each.term, "ranks": [*each.ranks], "growth": 1e6 * each.seconds}
             for each in self.growths
@@ -122,10 +122,10 @@ class Comparison:
 
 
 def compare(before: Trace, after: Trace) -> Comparison:
-    """Say which terms make a mean step of `after` longer, or shorter, than one of `before`.
+    """Return the terms that make a mean step of `after` longer, or shorter, than one of `before`.
 
-    The traces may have other numbers of steps and of ranks: growth is looked for on ranks that both
-    have. ValueError if only one of them marks its steps, since a step is not comparable to a trace.
+    The traces may differ in steps and ranks: ranks of a growth are among those that both have.
+    ValueError if only one of them marks its steps: a step is not comparable to a whole trace.
     """
     steps = [max(len(own.steps) for own in trace.ranks.values()) for trace in (before, after)]
     if (not steps[0]) != (not steps[1]):
@@ -156,7 +156,7 @@ def compare(before: Trace, after: Trace) -> Comparison:
 
 
 class _MeanStep:
-    """The mean step of a trace, its terms on the critical path, and what ranks spend by term."""
+    """The mean step of a trace, its terms on the critical path, and each rank's seconds by term."""
 
     def __init__(self, trace: Trace) -> None:
         graph = Dependencies(trace)

@@ -1,4 +1,4 @@
-"""The dependencies in a trace: a graph whose longest path is the run, and which can be replayed.
+"""The graph of dependencies in a trace. Its longest path is the run; it can be replayed.
 
     rank 0   (start) --work--> (post A) --0--> (wait for A) --work--> (post B) ...
                                    |                ^
@@ -8,13 +8,13 @@
 
     node: a moment on a rank          edge: seconds from one moment to the next
 
-A moment is as late as the latest of its edges: `time = max(time of source + seconds)`. Measured
+The time of a moment is the maximum over its edges: `time = max(time of source + seconds)`. Measured
 seconds reproduce every measured time. Other seconds predict the time of another run (what_if.py). A
-rank's result needs the ranks that had arrived when it had the result: every rank in an all-reduce,
-the root in a broadcast. Exchanges of one group run one after the other.
+rank's result depends on the ranks that had arrived before it: every rank in an all-reduce, the root
+in a broadcast. Exchanges of one group run one after the other.
 
-The critical path goes back from the last moment along the edges that decided. A moment's slack is
-how much later it could be without delaying the end.
+The critical path goes back from the last moment along the edges with the maximum. A moment's slack
+is the time by which it could be later without delaying the end.
 Paper: Böhme et al., Scalable Critical-Path Based Performance Analysis, IPDPS 2012.
 """
 
@@ -32,7 +32,7 @@ from labkit.profile.breakdown import HOST, TRANSFER, last_arrivals
 from labkit.profile.step_trace import Exchange, RankTrace, Trace
 
 STALL, LONG_S = "stall", 1e-3
-"""A gap of the host is a stall from this many seconds on."""
+"""A gap of the host of at least this many seconds is a stall."""
 _LAST_MOMENT = 0.2  # share of a transfer
 
 
@@ -68,11 +68,11 @@ class Segment:
     end_s: float
     parts: tuple[Part, ...]
     name: str
-    """The event that it leads to: `post all_reduce #4`."""
+    """The event at its end: `post all_reduce #4`."""
 
 
 Change = Callable[[Part], float]
-"""From a part to the seconds that it takes."""
+"""Maps a part to the seconds that it takes in a replay."""
 
 
 def measured(part: Part) -> float:
@@ -115,7 +115,7 @@ class Dependencies:
             start_s, end_s = max(at_s, now_s), max(min(until_s, own.end_s), now_s)
             name = f"{'wait for' if is_wait else 'post'} {exchange.name}"
             moment = self._new(own.rank, end_s, name)
-            # A wait for a result that is there already is the host's time.
+            # Waiting for a result that has already arrived counts as the host's time.
             busy_until_s = start_s if self._rates.sees_end(exchange) else end_s
             self.stretches[own.rank].append(work.between(now_s, busy_until_s))
             self.moments[moment].edges.append((here, self.stretches[own.rank][-1]))
@@ -132,7 +132,7 @@ class Dependencies:
     def _add_result(
         self, exchange: Exchange, rank: int, by_rank: Mapping[int, Exchange], before: int | None
     ) -> int:
-        """Add the moment of a rank's result: after all arrivals, and after the result before it."""
+        """Add the moment of a rank's result: after all arrivals, and after its earlier result."""
         sources = [
             self._posts[exchange.key, other]
             for other, each in by_rank.items()
@@ -150,7 +150,7 @@ class Dependencies:
         return arrived
 
     def parts(self) -> Iterator[Part]:
-        """Return all parts of own work and all transfers, each once."""
+        """Yield all parts of own work and all transfers, each once."""
         for moment in self.moments:
             if moment.edges:
                 yield from moment.edges[0][1]
@@ -230,7 +230,7 @@ class _Rates:
     def __init__(self, trace: Trace) -> None:
         self._found: dict[str, list[tuple[int, float]]] = defaultdict(list)
         self._arrivals = last_arrivals(trace)
-        # A message is on its way from when it is sent, whether its receiver is there or not.
+        # A message is in flight from when it is sent, even if its receiver is not there yet.
         self._sent_s = {
             each.key: each.posted_s
             for own in trace.ranks.values()
@@ -248,9 +248,10 @@ class _Rates:
                         self._found[each.kind].append((each.nbytes, each.done_s - begin_s))
 
     def sees_end(self, exchange: Exchange) -> bool:
-        """Return whether its end is known: the rank waited for it, and not only in the last moment.
+        """Return whether the end of an exchange is known, because the rank waited for it.
 
-        Else it was done at an earlier time, which is not recorded.
+        It is unknown if the rank waited for the last fifth of it or less: then the exchange may
+        have ended before, at a time that is not recorded.
         """
         if exchange.waited_s is None:
             return False
@@ -270,7 +271,7 @@ class _Rates:
 
 
 class _OwnWork:
-    """Work that a rank did between two times."""
+    """The own work of a rank, which `between` cuts into parts."""
 
     def __init__(self, own: RankTrace) -> None:
         self._rank, self._work = own.rank, own.work

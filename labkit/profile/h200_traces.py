@@ -1,4 +1,4 @@
-"""Four traces of the lab's GPT on one NVIDIA H200, each bound by something else.
+"""Four traces of the lab's GPT on one NVIDIA H200, with three different bounds.
 
 name             the run                                                          bound by
 large_model      hidden 2048, 4 layers, 32 x 512 tokens                           compute
@@ -6,8 +6,8 @@ small_model      hidden 256, 8 layers, 8 x 512 tokens                           
 item_per_layer   the small model, with `.item()` after each layer                 launch
 slow_loader      hidden 1024, 8 layers, 8 x 512 tokens; a batch takes 30 ms       input
 
-All in bfloat16, four steps, recorded with `profile.recording` (torch 2.11) and cut to kernels,
-copies, launches, steps and memory. The files are in `traces/`, to be read with any other reader.
+All are four steps in bfloat16, recorded with `profile.recording` (torch 2.11) and reduced to
+kernels, copies, launches, steps and memory. The files are in `traces/`; other tools read them, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ H200_NAMES = ("large_model", "small_model", "item_per_layer", "slow_loader")
 
 
 def h200(name: str) -> Trace:
-    """Read the trace of this name. ValueError, with all names, for another one."""
+    """Read the trace of this name. Raises ValueError, with all names, for an unknown one."""
     if name not in H200_NAMES:
         raise ValueError(f"no trace is called {name!r}; there are {', '.join(H200_NAMES)}")
     return read([_FOLDER / f"{name}.json.gz"])

@@ -1,8 +1,8 @@
-"""PyTorch Profiler's Chrome traces as a Trace: of CPU ranks on gloo, of GPU ranks on any library.
+"""Read PyTorch Profiler's Chrome traces: CPU ranks on gloo, GPU ranks on any library.
 
     prof.export_chrome_trace(f"rank{rank}.json")       one file per rank; `recording` writes them
 
-What becomes what:
+The parts of a Trace, and their events in a file:
 
                 a CPU rank                               a GPU rank
     lane        operators on the thread of the steps     kernels on all streams that compute
@@ -15,12 +15,12 @@ What becomes what:
     step        ProfilerStep#n                           from the first kernel that a step launched
     memory      [memory], with profile_memory=True       the same, of the device
 
-The n-th collective of one kind and shape on a rank belongs to the n-th on the others (the n-th
-all-to-all, of any shape). Kernels are matched by group and kind, in order, or by `Seq` where torch
-writes that. What the order gets wrong, `meetings` mends by the times.
+On CPU ranks the n-th collective of one kind and shape on a rank is matched with the n-th on the
+others; an all-to-all, with the n-th of any shape. Kernels are matched by group and kind, in order,
+or by `Seq` if torch has written it. `meetings` corrects matches that contradict the times.
 
-What a reader of the figures should know is in the trace's notes: events that were left out, devices
-that were not recorded, kernels that may be communication.
+The trace's notes list events that were left out, devices that were not recorded, and kernels that
+may be communication.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from labkit.profile.trace_notes import STEP, Notes
 
 _LOADER = "enumerate(DataLoader)"
 _HOST_LIBRARIES = ("gloo", "mpi", "ucc")
-# Calls of collectives; and what autograd calls: hooks in Python run inside, between its operators.
+# Calls of collectives, and nodes of autograd: their hooks in Python may wait.
 _NO_WORK = re.compile(r"^c10d::|^autograd::engine|Backward\d*$|^ProfilerStep#")
 _PRODUCTS = re.compile("aten::.*(linear|mm|matmul|convolution|attention)")
 _ENDS = re.compile(r"(\d{1,6})\s*(->|<-)\s*(\d{1,6})")
@@ -134,7 +134,7 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def _zero_ns(file: TraceFile) -> int:
-    """A moment near the trace's start: a float of seconds since 1970 is off by up to 0.2 us."""
+    """Return a time near the trace's start. Floats of seconds since 1970 are off by 0.2 us."""
     first_us = file.events[0].start_us if file.events else 0.0
     return file.base_ns + 1000 * int(first_us)
 
@@ -167,7 +167,7 @@ def _rank(
 
 
 def _memory(file: TraceFile, zero_us: float) -> list[tuple[float, int]]:
-    """Bytes allocated over time: on the device with most events, the CPU if there is no other."""
+    """Return allocated bytes over time: of the GPU with most events, of the CPU without a GPU."""
     found = file.memory
     most = max(found, key=lambda device: (device[0], len(found[device])), default=None)
     times = found[most] if most else []
@@ -175,7 +175,7 @@ def _memory(file: TraceFile, zero_us: float) -> list[tuple[float, int]]:
 
 
 class _Own:
-    """Lane, exchanges and steps of one rank, as they are found."""
+    """Lane, exchanges and steps of one rank, while they are collected."""
 
     def __init__(self, lane: list[Work], steps: list[tuple[float, float]]) -> None:
         self.work, self.steps = lane, steps
@@ -185,7 +185,7 @@ class _Own:
     def add(
         self, kind: str, posted_s: float, done_s: float, group: Sequence[int], key: tuple, size: int
     ) -> None:
-        """One more exchange."""
+        """Add an exchange."""
         self._turn[kind, *key] += 1
         turn = self._turn[kind, *key]
         name = f"{kind} #{turn}"
@@ -217,7 +217,7 @@ def _of_cpu(events: list[Event], rank: int) -> _Own:
             kind = kind_of(name) or SOME_KIND
             (calls if library == "c10d" else runs)[kind].append(each)
     for kind, found in runs.items():
-        # The call is when the rank arrives; gloo's thread may come to it later.
+        # The rank arrives at its call; gloo's thread may start later.
         posted = calls[kind] if len(calls[kind]) == len(found) else found
         for call, event in zip(posted, found):
             ends = _ends_of_call(kind, call, rank)
@@ -260,8 +260,7 @@ def _of_gpu(file: TraceFile, rank: int, communication: Communication, notes: Not
 
 
 def _described(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event]:
-    """Return the kind of a kernel that communicates, and the kernel with what its call says of
-    it."""
+    """Return the kind of a communication kernel, and the kernel with its call's arguments added."""
     if call:
         kernel = replace(kernel, arguments={**call.arguments, **kernel.arguments})
         ends = _ENDS.search(call.name)
@@ -277,7 +276,7 @@ def _described(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event
 
 
 def _meeting(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
-    """Ranks that take part, as far as they are known, and what tells this exchange from others."""
+    """Return the ranks that take part, if they are known, and the key of an exchange."""
     group = event.group
     named = event.text("Process Group Name"), str(event.arguments.get("Process Group Ranks"))[:1000]
     if kind == PEER_COPY:
@@ -313,9 +312,10 @@ def _device_lane(
 
 
 def _device_steps(events: list[Event], on_device: list[Event]) -> list[tuple[float, float]]:
-    """Return a step on the device: from the first kernel that it launched to the next step's first.
+    """Return the steps on the device. Each ends where the first kernel of the next one starts.
 
-    Where no launch is recorded: the step's own range on the device, if that is.
+    A step starts with the first kernel that the host launched in it. If no launches are recorded,
+    it starts with the step's range on the device, if there is one.
     """
     found = [each for each in events if each.name.startswith(STEP)]
     marks = [each for each in found if each.category != "gpu_user_annotation"]
@@ -336,7 +336,7 @@ def _device_steps(events: list[Event], on_device: list[Event]) -> list[tuple[flo
 
 
 def _without_callers(events: list[Event]) -> list[Event]:
-    """Events of one thread but those inside which a collective is called: they may wait there."""
+    """Return a thread's events without those that call a collective inside, and may wait there."""
     around: list[Event] = []
     callers = set()
     for each in events:

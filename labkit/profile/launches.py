@@ -1,4 +1,4 @@
-"""A device's work by stream, and the call of the host that launched each kernel.
+"""Find the call of the host that launched each kernel, and cut overlaps of a stream's kernels.
 
     host     |-------- c10d::alltoall_base_ ---------|
                |------ nccl:all_to_all -----------|
@@ -95,7 +95,7 @@ class Callers:
         if number is not None and number in self._by_launch:
             return self._by_launch[number]
         written = kernel.number("External id")
-        # Old profilers write the correlation there, which is no operator's number.
+        # Old profilers write the correlation there, which is not an operator's number.
         if written is not None and written != number and written in self._by_id:
             return self._by_id[written]
         ranges = self._ranges.get((kernel.process, kernel.thread), [])
@@ -104,11 +104,11 @@ class Callers:
 
 
 def one_after_the_other(on_device: list[Event]) -> tuple[list[Event], float]:
-    """Return the same with each event of a stream cut off where the next one begins; microseconds
-    cut off.
+    """Cut each event of a stream where the next one begins; return the microseconds cut, too.
 
-    A stream runs one after the other. Traces of ROCm have kernels whose duration is too long. The
-    kernels of a CUDA graph stay: its branches run at once, and a trace may draw them on one stream.
+    Kernels of one stream do not overlap, but traces of ROCm have durations that are too long.
+    Kernels of a CUDA graph stay as they are: its branches run at the same time, and a trace may
+    show them on one stream.
     """
     streams: dict[tuple[object, int], list[int]] = defaultdict(list)
     for place, each in enumerate(on_device):

@@ -1,10 +1,10 @@
-"""Match kernels of different ranks into collectives, where their order alone is not enough.
+"""Match kernels of different ranks into collectives by their times, if order is not enough.
 
     rank 0   |--------- waits ----------|- moves -|      kernels of one collective end together,
     rank 1                              |---------|      and none ends before the last has started
 
-Kernels of old profilers have no name of the collective, and no group, and a file may lack some. The
-n-th of one kind on a rank need not belong to the n-th on another: times must not contradict that.
+Old profilers write neither the collective's name nor its group, and a file may lack kernels. So the
+n-th kernel of one kind on a rank need not belong to the n-th on another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from labkit.profile.communication_kernels import SOME_KIND
 from labkit.profile.step_trace import MESSAGES, Exchange, Trace, in_doubt
 
-# No rank has the result of these before the last one has come.
+# In these no rank has the result before the last rank has arrived.
 _ALL_WAIT = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"),
     *("dispatch", "combine", SOME_KIND),
@@ -29,7 +29,7 @@ _WORTH_A_NOTE = 0.01
 
 
 def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) -> Trace:
-    """Return the same with exchanges of one key only where their times do not contradict it.
+    """Return the trace with new keys for exchanges of one key whose times contradict each other.
 
     on_device: ranks whose exchanges are kernels. tolerance_s: how far their clocks may be apart.
     """
@@ -83,7 +83,7 @@ def _contradicts(exchanges: list[tuple[int, Exchange]], tolerance_s: float) -> b
 def _together(
     exchanges: Iterable[tuple[int, Exchange]],
 ) -> Iterator[list[tuple[int, Exchange]]]:
-    """Exchanges of different ranks that are in flight together and end together."""
+    """Yield groups of exchanges of different ranks that overlap in time and end together."""
     found: list[tuple[int, Exchange]] = []
     for rank, each in sorted(exchanges, key=lambda one: (one[1].done_s, one[0])):
         if found:
@@ -100,7 +100,7 @@ def _together(
 
 
 def _unmatched(trace: Trace) -> list[str]:
-    """Return a note on exchanges that were found on one rank only, where other ranks take part."""
+    """Return a note on exchanges of several ranks that were found on one rank only."""
     if len(trace.ranks) == 1:
         return []  # a note says that other ranks are missing
     doubtful = in_doubt(trace)

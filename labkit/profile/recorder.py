@@ -52,16 +52,16 @@ def recording(
                 ...
                 step()
 
-    Writes folder/rank0.json and so on, also where GPUs compute. The first step, in which everything
-    is new, is left out.
+    Writes folder/rank0.json and so on, for CPU and GPU ranks. The first step is a warmup and is not
+    recorded.
 
-    memory: record allocations as well, and operators of the calling thread only. Without it, those
-    of all threads: torch's profiler sees either other threads or memory.
+    memory: record allocations, but only operators of the calling thread: torch's profiler records
+    either other threads or memory.
     """
     import torch
     from torch.profiler import ProfilerActivity
 
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank prints that it began
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank prints that it started
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -82,17 +82,18 @@ def recording(
 
 
 STEP = "step"
-# A wait for a result that is there already returns within this time, also on a busy machine.
+# Waiting for a result that has already arrived takes less than this, also on a busy machine.
 _WAKE_UP_S = 1e-4
 
 
 def of_run(run: Run | Sequence[Timeline]) -> Trace:
     """Return the trace of a run, or of timelines by rank. Operations without an end are left out.
 
-    A run of several hosts is on one clock as far as its ranks met at the start at one moment, and
-    clocks did not drift. If a result came before the last rank had arrived, clocks are aligned.
+    The times of several hosts are on one clock if all ranks left the first meeting at the same
+    moment and clocks did not drift. If a rank has a result before the last rank has arrived, the
+    clocks are aligned.
 
-    Ranks that `Run.load(..., partial=True)` did not find are left out. ValueError: all are.
+    Ranks that `Run.load(..., partial=True)` did not find are left out. ValueError if none is left.
     """
     timelines = run if isinstance(run, Sequence) else run.timeline
     ranks = {
@@ -133,10 +134,9 @@ def _kind(region: str) -> WorkKind:
 
 
 def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[Exchange]:
-    """Yield another thread's work for a label in a step as one exchange: a bucket, not its
-    messages.
+    """Yield the background operations of one label in a step as one exchange: a bucket.
 
-    steps: when they start.
+    steps: the times when steps start.
     """
     turns: Counter[tuple] = Counter()
     found = [op for op in operations if op.in_background]
@@ -158,7 +158,7 @@ def _in_background(operations: list[Operation], steps: list[float]) -> Iterator[
 
 
 def _payload(messages: list[Operation]) -> int:
-    """Bytes of the tensor of an all-reduce, of which this rank has sent 2(n-1)/n."""
+    """Return the bytes of an all-reduce's tensor: this rank has sent 2(n-1)/n of them."""
     size = len(messages[0].group)
     return round(sum(op.sent_bytes for op in messages) * size / (2 * (size - 1)))
 
@@ -172,7 +172,7 @@ def _exchange(rank: int, operation: Operation) -> Exchange:
     assert operation.done_s is not None
     waited_s = operation.waited_s
     if waited_s is not None and operation.done_s - waited_s < _WAKE_UP_S:
-        waited_s = operation.done_s  # it was there, no journal says since when
+        waited_s = operation.done_s  # it had arrived before, at an unknown time
     return Exchange(
         key,
         operation.kind,

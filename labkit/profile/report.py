@@ -3,7 +3,7 @@
 rank  step   compute    data    copy  transfer  straggler  bubble    host   overlap
    0   103        67       5       0         8         22       0       1       41%
 
-And as one HTML page, without scripts or anything from elsewhere:
+`page` writes it as one HTML page, without scripts or external files:
 
 findings      cause, rank, evidence, remedy, gain
 breakdown     a stacked bar per rank
@@ -57,9 +57,9 @@ class Report:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Figures as HTA defines them in us (overlap: 0 to 1), the steps' terms, and findings.
+        """Return HTA's figures in us (overlap: 0 to 1), the steps' terms, and the findings.
 
-        A step's `transfer` may be waiting, where a note says that ranks have no trace.
+        If a note says that ranks have no trace, a step's `transfer` may be waiting.
         """
         by_rank = {
             str(rank): {
@@ -247,7 +247,7 @@ class _Timeline:
         self.height = _OWN + _FLIGHT + (_MEMORY if self.most_bytes else 0) + _GAP
 
     def x(self, at_s: float) -> float:
-        """Pixels from the left, inside of the frame."""
+        """Return the pixels from the left, inside the frame."""
         share = (at_s - self.start_s) / ((self.end_s - self.start_s) or 1.0)
         return _LEFT + (_WIDTH - _LEFT) * min(1.0, max(0.0, share))
 

@@ -7,8 +7,8 @@
       in flight                              |-------------|
                                              ^ the last rank has arrived: from here on, bytes move
 
-A rank has one lane of its own work, which is what its device or its main thread does. Exchanges are
-in flight beside it. Exchanges of different ranks that belong together have the same key.
+A rank's own lane has the work of its device or its main thread. Its exchanges are in flight at the
+same time. The exchanges of one collective on different ranks have the same key.
 
 Layout: a Trace has RankTraces by rank; a RankTrace has Work, Exchanges and steps, in order of time.
 All times are seconds on one clock: see `aligned`.
@@ -32,7 +32,7 @@ MESSAGES = ("send", "recv")
 # In these every rank's result depends on every rank.
 _OF_ALL = ("all_reduce", "barrier", "all_gather", "reduce_scatter")
 ALONE = ("peer_copy",)
-"""In these no rank waits for another: a copy from one GPU to another."""
+"""Kinds in which no rank waits for another, such as a copy between two GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class Work:
     kind: WorkKind
     name: str = ""
     size: int = 0
-    """Numbers of a matrix product's first operand, if the source says so."""
+    """Elements of a matrix product's first operand, if they are known; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One rank's part in a collective or in a message.
 
-    `posted_s`: the rank has arrived. `waited_s`: from then on its lane could do nothing else (None:
-    it never waited). `done_s`: the rank has the result.
+    `posted_s`: the rank arrives. `waited_s`: the rank starts to wait, with an idle lane (None: it
+    never waited). `done_s`: the rank has the result.
     """
 
     key: tuple
@@ -60,7 +60,7 @@ class Exchange:
     kind: str
     """all_reduce, send, recv, ..."""
     group: tuple[int, ...]
-    """The ranks that take part; of a message, source and destination. Empty: not known."""
+    """The ranks that take part; for a message, source and destination. Empty if unknown."""
     posted_s: float
     waited_s: float | None
     done_s: float
@@ -71,16 +71,16 @@ class Exchange:
 
     @property
     def is_message(self) -> bool:
-        """Two ranks take part, and not a group."""
+        """True for a message between two ranks, False for a collective."""
         return self.kind in MESSAGES
 
     @property
     def blocks(self) -> bool:
-        """The rank had to wait for it. If not, it may have been done before `done_s`."""
+        """True if the rank waited for it. Otherwise it may have ended before `done_s`."""
         return self.waited_s is not None and self.done_s > self.waited_s
 
     def from_then_on(self, start_s: float) -> Exchange:
-        """Return the same, as one that was posted before `start_s` looks from then on."""
+        """Return the exchange with its times cut at `start_s`, if they are earlier."""
         waited_s = None if self.waited_s is None else max(self.waited_s, start_s)
         return replace(self, posted_s=max(self.posted_s, start_s), waited_s=waited_s)
 
@@ -108,7 +108,7 @@ class RankTrace:
     """Seconds, and bytes allocated from then on; empty where the source has none."""
 
     def of_steps(self) -> RankTrace:
-        """From the first step to the end of the last; everything, if none is marked."""
+        """Return the part from the first step to the end of the last; all if none is marked."""
         if not self.steps:
             return self
         start_s, end_s = self.steps[0][0], self.steps[-1][1]
@@ -134,16 +134,16 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Work and exchanges of a job's ranks, as far as their files are there."""
+    """Work and exchanges of a job's ranks, of those that have a file."""
 
     world_size: int
     ranks: dict[int, RankTrace] = field(repr=False)
     notes: list[str] = field(default_factory=list)
     """Notes for a reader of the figures: missing ranks, clocks that were moved."""
     size_is_known: bool = True
-    """False: one file, which does not say how many ranks the job has."""
+    """False if there is one file, and it does not say how many ranks the job has."""
     host_only: frozenset[int] = frozenset()
-    """Ranks with a device of which nothing is recorded: their work is that of the host."""
+    """Ranks whose device was not recorded: their work is the host's."""
 
     @property
     def meetings(self) -> dict[tuple, dict[int, Exchange]]:
@@ -156,16 +156,16 @@ class Trace:
 
     @property
     def seconds(self) -> float:
-        """From the first start of a rank to the last end."""
+        """Seconds from the first start of a rank to the last end."""
         starts = [each.start_s for each in self.ranks.values()]
         return max(each.end_s for each in self.ranks.values()) - min(starts)
 
 
 def with_waits(work: list[Work], exchanges: Iterable[Exchange]) -> list[Exchange]:
-    """Return the same, by the time of posting, with `waited_s`, for sources that do not say it.
+    """Compute `waited_s` of exchanges from the free times of the lane; return them by posting time.
 
-    A rank waits for an exchange if its lane is free when it ends: since the lane became free, or
-    since the end of the exchange that it waited for before.
+    A rank waits for an exchange if its lane is free when the exchange ends. It waits since the lane
+    became free, or since the end of the last exchange that it waited for.
 
         lane     |== compute ==|                        |== compute ==|
         first        |--------------------|
@@ -201,7 +201,7 @@ def has_one_clock(trace: Trace) -> bool:
 
 
 def missing(world_size: int, ranks: Collection[int]) -> list[str]:
-    """Return a note on ranks of which nothing is known."""
+    """Return a note on ranks without a trace; [] if there are none."""
     count = world_size - len(ranks)
     if count <= 0:
         return []
@@ -210,10 +210,10 @@ def missing(world_size: int, ranks: Collection[int]) -> list[str]:
 
 
 def in_doubt(trace: Trace) -> set[tuple]:
-    """Keys of exchanges of which nobody knows when the last rank arrived.
+    """Return the keys of exchanges whose last arrival is unknown.
 
-    A rank that takes part has no trace, or its part was not found. Then what looks like a transfer
-    may be waiting.
+    A rank that takes part has no trace, or its part was not matched. So an apparent transfer may be
+    waiting.
     """
     found = set()
     all_are_there = trace.size_is_known and len(trace.ranks) >= trace.world_size
@@ -231,8 +231,8 @@ def in_doubt(trace: Trace) -> set[tuple]:
 def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     """Move the clocks of other hosts onto the clock of the first rank.
 
-    A collective in which every rank's result depends on every rank ends everywhere at about the
-    same moment. The median difference of these ends is how far a rank's clock is off.
+    A collective in which every rank's result depends on every rank ends at about the same time on
+    all. The median difference of these ends is the offset of a rank's clock.
 
         rank 0   ....|---------|            end 5.0
         rank 1         ...|----|            end 9.1    -> 4.1 s ahead: moved back
@@ -240,7 +240,7 @@ def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     least_s: a smaller difference is left alone; ranks of one host have one clock already.
     """
     first = min(trace.ranks)
-    # By rank; those first of which the end is surest: both ranks waited for it.
+    # By rank and certainty: an end is most certain if both ranks waited for it.
     ends: dict[int, dict[tuple[bool, bool], list[float]]] = {
         rank: defaultdict(list) for rank in trace.ranks
     }

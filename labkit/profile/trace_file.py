@@ -1,11 +1,10 @@
-"""One file of PyTorch Profiler: from bytes that anybody may have written to checked events.
+"""Read one file of PyTorch Profiler, which may be malformed, into checked events.
 
     path -> bytes, at most `max_bytes` of them after gzip -> JSON -> TraceFile
 
-A document that is no trace is a ValueError, which names the file. A single event that is malformed
-is left out and counted: profilers that were stopped leave such events at the end of a file. Whoever
-reads an Event need not check anything: times are finite numbers, and arguments that are not what
-they should be are as if they were not there.
+A file that is no trace raises a ValueError, which names the file. A malformed event is left out and
+counted: profilers that were stopped leave such events at the end of a file. An Event needs no more
+checks: its times are finite numbers, and an argument of the wrong type counts as missing.
 
 Format: Trace Event Format (JSON, also gzipped); "X" complete events; times in microseconds.
 """
@@ -24,9 +23,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_BYTES = 2 * 10**9
-"""The largest JSON that is read without being asked to: public traces have up to 1 GB."""
+"""The default limit of a file's JSON: public traces have up to 1 GB."""
 _LARGEST_US = 1e17
-"""3000 years: what is later is no time."""
+"""3000 years: a larger number is not a time."""
 _LARGEST = 2**53
 _MAX_RANK = 2**31
 _WIDTH = {"double": 8, "long": 8, "long int": 8, "half": 2, "bfloat16": 2, "short": 2}
@@ -71,9 +70,9 @@ class Event:
 
     @property
     def group(self) -> list[int]:
-        """Ranks of the process group, where they are all known.
+        """Ranks of the process group; empty unless all are known.
 
-        Of a large group Kineto writes the first ranks and the last: "[0, 1, 2, ..., 255]".
+        For a large group Kineto writes the first ranks and the last: "[0, 1, 2, ..., 255]".
         """
         written = self.arguments.get("Process Group Ranks")
         ranks = [int(each) for each in re.findall(r"\d{1,6}", str(written))]

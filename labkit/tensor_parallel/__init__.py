@@ -1,20 +1,20 @@
-"""Tensor parallelism: every rank has a part of every layer, and all of every token's result.
+"""Tensor parallelism: every rank holds a shard of every layer, and computes all tokens.
 
 Read in this order:
 
     plain.py               start here: a column and a row layer in the fewest lines, f and g
-    activation_layout.py   how ranks hold features between layers; the pairs f and g: enter, leave
-    linear.py              ColumnLinear and RowLinear, as the paper has them; how a tensor is cut
+    activation_layout.py   how ranks hold features between layers; f and g as `enter` and `leave`
+    linear.py              ColumnLinear and RowLinear, as in the paper; how a tensor is sharded
     attention.py           the two halves of a block; which rank has which heads, also with fewer
                            key-value heads than ranks
     vocab.py               embedding and cross-entropy over a vocabulary that is cut
-    gpt_tp.py              parallelize: the lab's GPT in this form, and its training
-    gradients.py           the whole model again; parameters that all ranks hold, and use for
-                           different tokens or heads; the norm
-    fused.py               linear.py with communication that backward hides; one gather for three
-                           weights
+    gpt_tp.py              parallelize: shards the lab's GPT; its training
+    gradients.py           gathers the whole model; sums gradients of replicated parameters that
+                           ranks use for different tokens or heads; the gradient norm
+    fused.py               linear.py with communication that overlaps backward; one gather for
+                           three weights
 
-collectives/backend.py: who performs the collectives.
+collectives/backend.py has the implementations of the collectives.
 """
 
 from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend

@@ -1,18 +1,18 @@
-"""Activation layouts: how the ranks of a group hold features between layers, and get them there.
+"""Activation layouts: how the ranks of a group hold features between layers, and convert them.
 
-Inside a layer every rank needs all tokens (`whole`), and computes a part of the sum that the layer
-returns (partial sums, to be `summed`). Between layers features have one of two layouts:
+A layer needs all tokens on every rank (`whole`). Each rank computes a partial sum of its result,
+and the layer adds up the partial sums (`summed`). Between layers features have one of two layouts:
 
                     whole                     summed                    a rank holds
     Replicated      nothing to do             all-reduce                x_BTD
     SequenceSharded all-gather                reduce-scatter            x_nD: its tokens, N/n rows
 
-`whole` and `summed` are adjoint: the backward of each is the other. `enter` is a layer's way in
-(Megatron's f: forward `whole`, backward `summed`), `leave` its way out (g: forward `summed`,
-backward `whole`), so that the same two methods say all four collectives of a layer.
+`whole` and `summed` are adjoint: the backward of each is the other. `enter` begins a layer
+(Megatron's f: forward `whole`, backward `summed`). `leave` ends it (g: forward `summed`, backward
+`whole`). So two methods define all four collectives of a layer.
 
-The convention: one loss, which every rank computes equally from what all hold (see
-labkit.collectives.autograd for the other one, and what goes wrong where the two are mixed).
+The convention: every rank computes the same loss from replicated values. The other convention is in
+labkit.collectives.autograd, with the error that mixing the two makes.
 Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198, section 4.2.
 """
 
@@ -30,23 +30,23 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 
 Finish = Callable[[], Tensor]
-"""Waits for what was started, and returns its result."""
+"""Waits for a collective that was started, and returns its result."""
 
 
 class ActivationLayout(Protocol):
-    """The way in which a group's ranks hold features between layers."""
+    """How a group's ranks hold features between layers."""
 
     group: Group
 
     def whole(self, x: Tensor) -> Finish:
-        """Start to make all tokens of `x`."""
+        """Start to gather the features of all tokens from `x`."""
 
     def summed(self, partial: Tensor) -> Finish:
-        """Start to add up the ranks' partial sums of all tokens; `partial` is used up."""
+        """Start to add up the ranks' partial sums of all tokens; `partial` may be overwritten."""
 
 
 class Replicated:
-    """Every rank holds all of x, of any shape: tensor parallelism as Megatron-LM began it.
+    """Every rank holds all of x, of any shape, as in the first Megatron-LM.
 
     Wire: `whole` nothing, `summed` 2(n-1)/n of x's bytes.
     """
@@ -61,18 +61,17 @@ class Replicated:
         return lambda: x
 
     def summed(self, partial: Tensor) -> Finish:
-        """Return an all-reduce."""
+        """Start an all-reduce of the partial sums."""
         return self._backend.all_reduce(partial.contiguous(), self.group).wait
 
 
 class SequenceSharded:
     """Rank r holds rows r*k to (r+1)*k - 1 of the N = B*T tokens: sequence parallelism.
 
-    What works token by token (norms, the residual sum) then does an nth of the work on an nth of
-    the memory; it does not matter which tokens are whose. Where n does not divide N, rows of zeros
-    fill up the last shards, k = ceil(N/n), and `whole` leaves them out. Dropout, which this lab's
-    GPT has not, would need random numbers of each rank's own here, and the same ones on all ranks
-    where features are replicated.
+    Operations on single tokens (norms, the residual sum) then need 1/n of the work and memory. If n
+    does not divide N, k is ceil(N/n), rows of zeros pad the last shards, and `whole` drops them.
+    Dropout, which the lab's GPT does not have, would need random numbers that differ by rank here,
+    and the same numbers on all ranks where features are replicated.
     Wire: `whole` and `summed` (n-1)/n of x's bytes each.
     """
 
@@ -94,17 +93,17 @@ class SequenceSharded:
 
     @property
     def num_rows(self) -> int:
-        """k: of each rank."""
+        """k, the number of rows of each rank, with padding."""
         return -(-self.num_sequences * self.num_tokens // self.group.size)
 
     @property
     def rows(self) -> range:
-        """This rank's tokens, by their numbers among all B*T; without those that fill up."""
+        """This rank's tokens, by their numbers among all B*T, without padding."""
         first, total = self.group.rank * self.num_rows, self.num_sequences * self.num_tokens
         return range(min(first, total), min(first + self.num_rows, total))
 
     def whole(self, x: Tensor) -> Finish:
-        """Gather x_nD to x_BTD by an all-gather. ValueError for another number of rows than k."""
+        """Start an all-gather of x_nD to x_BTD. ValueError unless x has k rows."""
         if x.dim() != 2 or len(x) != self.num_rows:
             raise ValueError(
                 f"sequence-sharded features of shape {tuple(x.shape)}, but {self._tokens} on "
@@ -116,9 +115,9 @@ class SequenceSharded:
         return lambda: gathered.wait()[:total].unflatten(0, shape)
 
     def summed(self, partial: Tensor) -> Finish:
-        """Partial sums x_BTD -> this rank's rows x_nD of their sum, by a reduce-scatter.
+        """Start a reduce-scatter of partial sums x_BTD to this rank's rows x_nD of their sum.
 
-        ValueError for other tokens than B x T.
+        ValueError unless the first dims are B and T.
         """
         if partial.dim() != 3 or partial.shape[:2] != (self.num_sequences, self.num_tokens):
             raise ValueError(
@@ -132,19 +131,19 @@ class SequenceSharded:
 
 
 def enter(x: Tensor, layout: ActivationLayout) -> Tensor:
-    """Return a layer's way in: all tokens. Backward adds up what the ranks say of them."""
+    """Begin a layer: return all tokens. Backward adds up the ranks' gradients of them."""
     return _Enter.apply(x, layout)
 
 
 def leave(partial: Tensor, layout: ActivationLayout) -> Tensor:
-    """Return a layer's way out: the sum of the ranks' parts. Backward hands every rank all tokens.
+    """End a layer: return the sum of the ranks' parts. Backward gathers the gradient of all tokens.
 
-    A part of a sum has the derivative of the sum: for Replicated, backward does nothing.
+    Each part has the gradient of the sum, so for Replicated backward sends nothing.
     """
     return _Leave.apply(partial, layout)
 
 
-# `summed` uses up what it gets, and neither a caller's tensor nor a gradient is ours: copies.
+# `summed` may overwrite its argument, so the functions below copy the caller's tensor or gradient.
 
 
 class _Enter(torch.autograd.Function):

@@ -1,19 +1,19 @@
-"""The two halves of a block, each a column layer, something rank-local, and a row layer.
+"""The two halves of a block: each is a column layer, a rank-local function and a row layer.
 
     x -> query, key, value (column) -> attention over this rank's heads -> out (row)
     x -> up (column) -> GELU -> down (row)
 
-Heads do not look at each other until `out` mixes them, and features of the MLP not until `down`.
+Heads are independent until `out` mixes them, and features of the MLP until `down`.
 
-Query heads are dealt out in blocks of H/n. With grouped-query attention (G key-value heads, each
-for H/G query heads) a rank needs the key-value heads of its query heads, and no other:
+Each rank has a block of H/n query heads. With grouped-query attention (G key-value heads, each for
+H/G query heads) a rank needs only the key-value heads of its query heads:
 
     G = 4, n = 2    rank 0: kv heads 0, 1                  rank 1: 2, 3
     G = 2, n = 4    rank 0 and 1: kv head 0, both whole    rank 2 and 3: 1      copies of n/G ranks
 
 Copies get gradients from different query heads; the head's gradient is their sum. vLLM copies heads
-so, for inference. Megatron-LM refuses more ranks than key-value heads, or, in newer versions, cuts
-the heads and gathers keys and values: no copies, but activations to send.
+in the same way for inference. Megatron-LM refuses more ranks than key-value heads. Newer versions
+cut the heads instead, and gather keys and values: no copies, but activations to send.
 
 Layout: query_fD, key_fD, value_fD, up_fD are Shard(0), out_Df and down_Df Shard(1).
 Wire, for B*T*D numbers each: forward one sum (g), backward one sum (f); see activation_layout.py.
@@ -40,17 +40,17 @@ from labkit.tensor_parallel.linear import ShardedWeight, even_sharding, head_sha
 class ParallelAttention(nn.Module):
     """Causal self-attention. Each rank holds a share of the heads.
 
-    ValueError if the ranks cannot share the heads evenly: it names the numbers that can. With
-    more ranks than key-value heads, ranks hold copies, whose gradients are added up in backward.
+    ValueError if the ranks cannot share the heads evenly; it lists the numbers of ranks that can.
+    With more ranks than key-value heads, ranks hold copies, whose gradients backward adds up.
     """
 
     def __init__(
         self, attention: Attention, group: Group | None, copies: Group | None = None
     ) -> None:
-        """attention: the whole one, the same on every rank; the shares are copies.
+        """attention: the whole module, the same on every rank; this rank's share is copied from it.
 
-        copies: the ranks that hold this rank's key-value heads, as `copies_of` finds them, which
-        every rank of `group` calls; None: it is called here.
+        copies: the group of ranks with this rank's key-value heads, from `copies_of`. None: call
+        `copies_of` here, so that every rank of `group` must construct this together.
         """
         super().__init__()
         group = chosen(group)
@@ -83,10 +83,10 @@ class ParallelAttention(nn.Module):
 
 
 class ParallelMLP(nn.Module):
-    """x -> x through F features, of which each rank holds a share. F need not divide by n."""
+    """The MLP, x -> x. Each rank holds a share of the F features; n need not divide F."""
 
     def __init__(self, mlp: MLP, group: Group | None) -> None:
-        """mlp: the whole one, the same on every rank; the shares are copies.
+        """mlp: the whole module, the same on every rank; this rank's share is copied from it.
 
         `group`: None for torch.distributed's default one.
         """
@@ -104,7 +104,7 @@ class ParallelMLP(nn.Module):
 
 
 class HeadShares:
-    """The heads of each rank. ValueError: n must divide H, and G and n one the other."""
+    """The heads of each rank. ValueError unless n divides H, and G divides n or n divides G."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, num_ranks: int) -> None:
         H, G, n = self.num_heads, self.num_kv_heads, self.num_ranks = (
@@ -132,11 +132,11 @@ class HeadShares:
 
     @property
     def num_copies(self) -> int:
-        """Ranks that hold the same key-value heads."""
+        """Number of ranks that hold the same key-value heads."""
         return self.num_ranks // gcd(self.num_ranks, self.num_kv_heads)
 
     def copies(self, rank: int) -> int:
-        """Return the set of copies that a rank belongs to; its ranks are neighbours."""
+        """Return the number of a rank's set of copies; consecutive ranks have the same set."""
         return rank // self.num_copies
 
 
@@ -148,7 +148,7 @@ def head_choices(num_heads: int, num_kv_heads: int) -> list[int]:
 
 
 def copies_of(num_heads: int, num_kv_heads: int, group: Group) -> Group | None:
-    """Return the ranks that hold this rank's key-value heads, or None if no other does.
+    """Return the group of ranks that hold this rank's key-value heads; None if no other does.
 
     One group serves all layers. ValueError: see HeadShares. Wire: that of Group.split.
     """

@@ -1,26 +1,24 @@
-"""The two linear layers as one function each: what backward needs travels while it computes.
+"""Column and row layers as one autograd function each: communication overlaps backward.
 
-It adds overlap to linear.py, which puts a collective beside a matrix product and leaves the rest to
-autograd. Autograd computes both gradients of the product before it goes on to the all-reduce. But
-the gradient of the weight is not needed for that. Here a column layer's backward
+linear.py leaves the order of backward to autograd, which computes both gradients of the product
+before the all-reduce. But the all-reduce does not need the gradient of the weight. Here a column
+layer's backward
 
-    1. multiplies the gradient of y by w: partial sums of x's gradient; starts to add them up,
-    2. multiplies it by x: the gradient of the weight, while 1 is under way,
+    1. multiplies the gradient of y by w, and starts to sum these parts of x's gradient,
+    2. multiplies the gradient of y by x, for the gradient of the weight, while 1 is in flight,
     3. waits for the sum.
 
-Several weights share one x (query, key and value), its one sum, and its one all-gather.
+Several weights on one x (query, key and value) share the sum and the all-gather.
 
-With SequenceSharded the gathered x is not kept: a rank keeps its rows x_nD, and gathers the rest
-once more in backward. That is what makes the activations of a layer fall by n.
+With SequenceSharded the gathered x is not saved: a rank saves its rows x_nD, and gathers the rest
+again in backward. This divides the layer's saved input by n.
 
-How much of it is hidden is the wire's matter: LIBRARY works in the background, RING and
-SHARED_MEMORY are done when they return. A row layer's backward needs all of the gradient at once,
-and hides nothing.
+The overlap depends on the backend: LIBRARY works in the background, while RING and SHARED_MEMORY
+are done when they return. A row layer's backward needs the whole gradient first, and hides nothing.
 
-A schedule of a pipeline that splits its backwards puts step 2 off altogether: see `Later`. Nothing
-has to travel for it, so that it may come at any time, on each rank at its own. Both advantages are
-gone then: there is nothing to compute while the sum of step 1 travels, and backward waits for it;
-and what is put off has the gathered x, which is kept until W, n times a rank's rows.
+A pipeline schedule that splits backward postpones step 2: see `Later`. Step 2 sends nothing, so
+each rank may do it at any time. This costs both advantages. Nothing is left to compute while step
+1's sum is in flight. And the gathered x, n times a rank's rows, is kept until W.
 Paper: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
 """
 
@@ -55,9 +53,9 @@ def column_linear(
 ) -> tuple[Tensor, ...]:
     """Return products of `x` with each weight w_fD: this rank's features y (..., f) of all tokens.
 
-    x: in this layout. Gradients of all weights and of x; x gets one sum over the ranks.
+    x: in this layout. Backward sums x's gradient over the ranks once, for all weights together.
     TypeError for anything but tensors and an ActivationLayout; ValueError for weights of another D.
-    Wire: forward x made whole; backward one sum of x's size, and x made whole once more.
+    Wire: forward `whole` of x; backward `summed` of x's gradient, and `whole` of x again.
     """
     if has_torch_function((x, *weights)):
         all_of_them: tuple[Tensor, ...] = handle_torch_function(
@@ -72,10 +70,10 @@ def column_linear(
 def row_linear(
     y: Tensor, layout: ActivationLayout, weight: Tensor, *, later: Later | None = None
 ) -> Tensor:
-    """Return the ranks' parts y_BTf w_Df^T, added up, in this layout.
+    """Return the sum over the ranks of y_BTf w_Df^T, in this layout.
 
     TypeError and ValueError as in column_linear.
-    Wire: forward one sum of the output; backward its gradient made whole.
+    Wire: forward `summed` of the output; backward `whole` of its gradient.
     """
     if has_torch_function((y, weight)):
         z: Tensor = handle_torch_function(row_linear, (y, weight), y, layout, weight, later=later)
@@ -132,15 +130,15 @@ class _RowLinear(torch.autograd.Function):
 
 
 class _Leaves:
-    """The weights of one layer whose gradients may wait: those that nothing was computed from."""
+    """The weights of one layer whose gradients may be postponed: those that are leaves."""
 
     def __init__(self, later: Later | None, weights: tuple[Tensor, ...]) -> None:
         self._later = later
-        # Not as saved for backward: hooks there may bring back a copy, and the gradient is a leaf's
+        # Not save_for_backward: its hooks may return a copy, and the gradient belongs to the leaf.
         self._leaves = [each if later and each.is_leaf else None for each in weights]
 
     def of_weight(self, number: int, x: Tensor, grad_y: Tensor) -> Tensor | None:
-        """Return the gradient; None where it comes later."""
+        """Return the gradient of a weight; None if it is postponed."""
         leaf = self._leaves[number]
         if self._later is None or leaf is None or not self._later.is_deferring:
             return grad_y.flatten(0, -2).T @ x.flatten(0, -2)
@@ -149,7 +147,7 @@ class _Leaves:
 
 
 def _as_autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Cast to the dtype of torch.autocast, which cannot look into these functions' backward."""
+    """Cast to the dtype of torch.autocast, which does not reach into an autograd function."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return tensors
@@ -157,7 +155,7 @@ def _as_autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _back_through(grads: tuple[Tensor, ...], weights: list[Tensor]) -> Tensor:
-    """Partial sums of x's gradient: over this rank's features, of all weights."""
+    """Return this rank's part of x's gradient: the sum over its features of all weights."""
     total = grads[0] @ weights[0]
     for grad, weight in zip(grads[1:], weights[1:], strict=True):
         total.flatten(0, -2).addmm_(grad.flatten(0, -2), weight)

@@ -1,4 +1,4 @@
-"""The lab's GPT in its tensor-parallel form, and its training: `train_serial` on many ranks.
+"""The lab's GPT with tensor parallelism, and its training: `train_serial` on many ranks.
 
     tokens_BT -> embedding (v of V rows) -> blocks (heads and MLP features of this rank)
               -> norm -> head (the embedding's rows again) -> logits_BTv -> loss
@@ -12,9 +12,10 @@ Parameters keep their names, so a rank's state_dict looks like GPT's, with small
 sequence_parallel: between the layers a rank holds an nth of the tokens (activation_layout.py).
 Norms and positions then see this rank's tokens only, and backward sums their gradients.
 
-Wire of a step, in sums of B*T*D numbers: forward 1 for the embedding and 2 for each block; backward
-2 for each block and 1 for the head; the loss adds 3 numbers for each token. With sequence_parallel
-a sum is two halves, and backward gathers the input of each column layer once more, half a sum each.
+Wire of a step, in all-reduces of B*T*D numbers: forward 1 for the embedding and 2 for each block;
+backward 2 for each block and 1 for the head. The loss adds all-reduces of 3 numbers for each token.
+With sequence_parallel an all-reduce becomes a reduce-scatter and an all-gather. Backward also
+gathers the input of each column layer again, which costs half an all-reduce each.
 Papers: Megatron-LM, arXiv:1909.08053; Korthikanti et al., arXiv:2205.05198.
 """
 
@@ -49,16 +50,16 @@ def parallelize(
     sequence_parallel: bool = False,
     backend: CollectiveBackend | None = None,
 ) -> TensorParallelGPT:
-    """This rank's part of `model`, as a module of its own: `model` may be dropped afterwards.
+    """Copy this rank's shard of `model` into a module of its own; `model` may be deleted then.
 
-    model: the whole GPT, with the same weights on every rank (of each, a sum is compared); dtype,
-    device and what is frozen stay. backend: LIBRARY, RING or SHARED_MEMORY;
-    None: see chosen_backend.
-    Make the optimizer afterwards, of the result's parameters.
-    ValueError if the ranks cannot share the heads evenly (it names the numbers that can), or the
-    weights differ; TypeError for another module.
+    model: the whole GPT, with the same weights on every rank (two sums of each are compared). The
+    shard keeps its dtype, its device and its frozen parameters. backend: LIBRARY, RING or
+    SHARED_MEMORY; None: see chosen_backend. Make the optimizer afterwards, from the result's
+    parameters.
+    ValueError if the ranks cannot share the heads evenly (it lists the numbers of ranks that can),
+    or if the weights differ; TypeError for another module.
     """
-    if type(model) is not GPT:  # other forms of it compute something else
+    if type(model) is not GPT:  # a subclass may compute something else
         raise TypeError(
             f"model is a {type(model).__name__}, and parallelize cuts labkit.model.GPT; build "
             "others of labkit.tensor_parallel.ColumnLinear and RowLinear"
@@ -115,7 +116,7 @@ class TensorParallelGPT(nn.Module):
         return total / max(1, batch.num_targets)
 
     def _replicated(self) -> list[Tensor]:
-        """Learned positions, and the weights of the norms in the order of their use."""
+        """Return learned positions if there are any, then the norms' weights in order of use."""
         position = self.embedding.position
         found: list[Tensor] = [] if position is None else [position.weight]
         for block in self.blocks:
@@ -125,7 +126,7 @@ class TensorParallelGPT(nn.Module):
 
 
 class ParallelEmbedding(nn.Module):
-    """tokens_BT -> x, in this layout: rows of the ranks that have them, added up."""
+    """tokens_BT -> x, in a layout: the sum over ranks, of which one has the row of a token."""
 
     def __init__(self, model: GPT, group: Group) -> None:
         super().__init__()
@@ -169,7 +170,7 @@ class ParallelBlock(nn.Module):
     def forward(
         self, x: Tensor, of_attention: Tensor, of_mlp: Tensor, layout: ActivationLayout
     ) -> Tensor:
-        """`of_attention`, `of_mlp`: the weights of the two norms, as `summed_over` gave them.
+        """Return x after the block. `of_attention`, `of_mlp`: the weights of the two norms.
 
         Wire: forward two sums of B*T*D numbers, backward two.
         """
@@ -179,8 +180,8 @@ class ParallelBlock(nn.Module):
 
 @torch.no_grad()
 def _sums(parameter: Tensor) -> tuple[float, float]:
-    """Return the sum of the numbers, and one weighted by place, which swapped rows would change."""
-    numbers = torch.nan_to_num(parameter.double().flatten())  # nan is unlike itself
+    """Return the sum of the elements, and a sum weighted by position, which reordering changes."""
+    numbers = torch.nan_to_num(parameter.double().flatten())  # nan would differ from itself
     return numbers.sum().item(), (numbers @ torch.linspace(1, 2, len(numbers)).to(numbers)).item()
 
 
@@ -197,7 +198,7 @@ def normed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _require_same_weights(model: GPT, group: Group) -> None:
-    """Shares of different models are a model of nobody's. Wire: two all-reduces of a few bytes."""
+    """Raise ValueError if weights differ by rank. Wire: two all-reduces of two numbers each."""
     names = [name for name, _ in model.named_parameters()]
     sums = torch.tensor([_sums(each) for each in model.parameters()], device=group.device)
     largest, least = group.all_reduce(sums, "max"), group.all_reduce(sums, "min")

@@ -1,13 +1,13 @@
-"""Whole models from the ranks' shares, and back; gradients of parameters that several ranks hold.
+"""Gather whole models from shards, and shard them again; sum gradients of replicated parameters.
 
-Gathering works on any module built of this package's layers, which say in `cuts` how each of their
-parameters is cut. All other parameters count as replicated.
+Gathering works on any module built of this package's layers, whose `shardings` say how each of
+their parameters is cut. All other parameters count as replicated.
 
-Two kinds of parameters have a part of their gradient on each rank: norms (and positions) under
-sequence parallelism, which see only this rank's tokens, and copies of key-value heads, which serve
-only this rank's query heads. `summed_over` adds up the parts; without it the copies drift apart.
-Without sequence parallelism a norm sees all tokens on every rank, and has the whole gradient
-everywhere: adding those up would make it n times too large.
+Two kinds of replicated parameters have a partial gradient on each rank. Norms and positions see
+only this rank's tokens under sequence parallelism. Copies of key-value heads serve only this rank's
+query heads. `summed_over` adds up the partial gradients; without it the copies diverge. Without
+sequence parallelism a norm sees all tokens on every rank and has the whole gradient: a sum over
+ranks would be n times too large.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str,
     calls it. Wire: an all-gather of each sharded parameter, shares filled up to the longest.
     """
     group = group_of(model, group)
-    gathered: dict[Tensor, Tensor] = {}  # a tied one travels once
+    gathered: dict[Tensor, Tensor] = {}  # a tied parameter is gathered once
     state = {}
     for name, parameter, sharding in parameters_with_shardings(model):
         if parameter not in gathered:
@@ -42,9 +42,9 @@ def gather_full_state(model: nn.Module, group: Group | None = None) -> dict[str,
 
 
 def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[str, Tensor]:
-    """Gather the whole gradients on every rank, by parameter name, without those of None.
+    """Gather the whole gradients on every rank, by name, without parameters that have none.
 
-    Wire: an all-gather of each sharded gradient. What is replicated, every rank has already.
+    Wire: an all-gather of each sharded gradient. Replicated gradients are not sent.
     """
     group = group_of(model, group)
     of_gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -54,10 +54,10 @@ def gather_full_gradients(model: nn.Module, group: Group | None = None) -> dict[
 def gather_full(
     model: nn.Module, shares: Mapping[str, Tensor], group: Group | None = None
 ) -> dict[str, Tensor]:
-    """Gather whole tensors on every rank from tensors of the shapes of its parameters.
+    """Gather whole tensors on every rank from shards that have the shapes of the parameters.
 
-    shares: by the names of parameters; gradients, or an optimizer's moments. Every rank gives the
-    same names. ValueError for a name or a shape of none. Wire: an all-gather of each sharded one.
+    shares: gradients, or an optimizer's moments, by the parameter's name. Every rank gives the same
+    names. ValueError for an unknown name or another shape. Wire: an all-gather of each sharded one.
     """
     group = group_of(model, group)
     known = {
@@ -79,7 +79,7 @@ def load_full_state(
 ) -> None:
     """Fill this rank's shares from whole parameters, such as GPT.state_dict(). Wire: nothing.
 
-    ValueError, and nothing is changed, where a name is missing or unknown or a shape is another.
+    ValueError if a name is missing or unknown or a shape differs; nothing is changed then.
     """
     rank = group_of(model, group).rank
     found = list(parameters_with_shardings(model))
@@ -99,7 +99,7 @@ def load_full_state(
 
 
 def parameters_with_shardings(model: nn.Module) -> Iterator[tuple[str, Tensor, Sharding]]:
-    """Return every parameter under every name that it has, and how it is cut."""
+    """Yield (name, parameter, sharding), a tied parameter under each of its names."""
     for path, module in model.named_modules(remove_duplicate=False):
         shardings: Mapping[str, Sharding] = getattr(module, "shardings", {})
         for name, parameter in module.named_parameters(recurse=False):
@@ -114,12 +114,12 @@ def group_of(model: nn.Module, group: Group | None) -> Group:
 def summed_over(group: Group | None, *parameters: Tensor) -> tuple[Tensor, ...]:
     """Return the same tensors, whose gradients backward adds up over the ranks of `group`.
 
-    Hand all that a model has to one call before they are used: autograd calls its backward once,
-    when the last of their gradients is there, and one all-reduce takes them all. Nothing has to be
-    called afterwards, and several backward passes add up as usual. The price: m microbatches send m
-    times, where a call before the optimizer's step, as in Megatron-LM, would send once.
+    Pass all such parameters of a model to one call, before they are used. Autograd then calls its
+    backward once, when the last of their gradients is there, so that one all-reduce carries all.
+    Nothing has to be called afterwards, and several backward passes add up as usual. The cost: m
+    microbatches need m all-reduces, while Megatron-LM needs one before the optimizer's step.
     `group`: None for torch.distributed's default one. TypeError for anything but tensors.
-    Wire: backward one all-reduce of all their numbers, those without a gradient as zeros.
+    Wire: backward one all-reduce of all their elements; a missing gradient counts as zeros.
     """
     group = chosen(group)
     return _SummedOver.apply(group, *parameters)

@@ -1,24 +1,25 @@
-"""ColumnLinear and RowLinear: weights cut over the ranks, with no communication between the two.
+"""ColumnLinear and RowLinear: linear layers sharded over ranks; nothing is sent between the two.
 
-    y_BTf = x_BTD w_fD^T     ColumnLinear: a rank holds some rows of w_FD, that is, some of the
-                             features that come out (columns of the paper's A = w^T)
-    z_BTD = y_BTf w_Df^T     RowLinear: a rank holds the columns of w_DF that belong to its features
-                             y_BTf, and computes a part of the sum over f; the parts are added up
+    y_BTf = x_BTD w_fD^T     ColumnLinear: a rank holds some rows of w_FD, and computes these output
+                             features (columns of the paper's A = w^T)
+    z_BTD = y_BTf w_Df^T     RowLinear: a rank holds the columns of w_DF of its features y_BTf, and
+                             computes a partial sum over f; an all-reduce adds the partial sums
 
-It adds to plain.py: modules that shard a whole nn.Linear, other layouts between layers
-(activation_layout.py has f and g for each), and the `Sharding` that a checkpoint reads.
-A column layer's output, cut by features, is a row layer's input, and any function that works
-feature by feature (GELU) fits in between. In the other order, a row layer's sum would have to be
-completed, and a column layer's features gathered: twice the communication. Only there, or where
-something needs all features (logits, a norm over features), these two are needed:
+It adds to plain.py: modules that shard a whole nn.Linear, and the `Sharding` that a checkpoint
+reads. activation_layout.py has f and g, also for another layout between layers.
+
+A column layer's output, sharded by features, is a row layer's input. Any element-wise function
+(GELU) fits in between. The other order would need an all-reduce after the row layer and a gather
+after the column layer: twice the communication. Two functions are for that order, and for
+operations that need all features (logits, a norm over features):
 
                       forward                      backward
     share_features    take this rank's features    all-gather
     gather_features   all-gather                   take this rank's features
 
-F need not divide by n: shares differ by one feature, as torch.tensor_split cuts. A `Sharding` is
-the layout of one parameter: it cuts a rank's share out of the full tensor, and puts the shares
-together again. Several ranks may hold the same rows (key-value heads with more ranks than heads).
+n need not divide F: shares then differ by one feature, as with torch.tensor_split. A `Sharding` is
+the layout of one parameter: it takes a rank's share of the full tensor, and gathers the shares
+again. Several ranks may hold the same rows (key-value heads with more ranks than heads).
 
 Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halves):
     ColumnLinear    forward nothing, backward one all-reduce of x's gradient (f)
@@ -46,26 +47,26 @@ from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
 
 @dataclass(frozen=True)
 class Sharding:
-    """Rank r holds `ranges[r]` of dim `dim`; all of it, where `dim` is None (replicated)."""
+    """Rank r holds `ranges[r]` of dim `dim`, or everything if `dim` is None (replicated)."""
 
     dim: int | None = None
     ranges: tuple[range, ...] = ()
 
     def share(self, full: Tensor, rank: int) -> Tensor:
-        """This rank's part: a view."""
+        """Return a rank's share, as a view."""
         if self.dim is None:
             return full
         part = self.ranges[rank]
         return full.narrow(self.dim, part.start, len(part))
 
     def num_holders(self, group: Group) -> int:
-        """Return how many ranks hold just this rank's part."""
+        """Return how many ranks hold the same part as this rank."""
         if self.dim is None:
             return group.size
         return self.ranges.count(self.ranges[group.rank])
 
     def parameter(self, full: Tensor, rank: int) -> nn.Parameter:
-        """This rank's part as a parameter of its own; frozen as the whole is."""
+        """Copy a rank's share into a new parameter, which is frozen if `full` is."""
         share = self.share(full.detach(), rank).clone(memory_format=torch.contiguous_format)
         parameter = nn.Parameter(share, full.requires_grad)
         if self.dim is not None and len(self.ranges) > 1 and full.requires_grad:
@@ -131,9 +132,8 @@ def head_sharding(heads: Sequence[range], head_dim: int, dim: int) -> Sharding:
 class ColumnLinear(nn.Module):
     """x (..., D), whole on every rank -> y (..., f), this rank's features of x W^T + bias.
 
-    Holds w_fD, and of the bias its own features. `linear`: the whole layer, of which this rank's
-    share is copied. Every rank passes the same, of one seed or broadcast; this is not checked.
-    Shard(0) of both.
+    It holds w_fD and the bias of its features, Shard(0) of both. `linear`: the whole layer, from
+    which this rank's share is copied. It must be the same on every rank; this is not checked.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
@@ -147,9 +147,9 @@ class ColumnLinear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """This rank's features. Wire: nothing; in backward one all-reduce of x's gradient.
+        """Return this rank's features. Wire: nothing; backward one all-reduce of x's gradient.
 
-        ValueError for x with other features than the whole layer takes.
+        ValueError unless x has all features that the whole layer takes.
         """
         require_fitting("x", x, self.weight, "all features; gather_features joins the ranks'")
         return F.linear(enter(x, Replicated(self.group)), self.weight, self.bias)
@@ -158,8 +158,8 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """y (..., f), this rank's features -> z (..., D), whole on every rank: y W^T + bias.
 
-    Holds w_Df, Shard(1), and the whole bias, which is added once, to the complete sum. `linear`: as
-    for ColumnLinear.
+    It holds w_Df, Shard(1), and the whole bias, which is added once, after the sum. `linear`: see
+    ColumnLinear.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
@@ -171,9 +171,9 @@ class RowLinear(nn.Module):
         self.bias = None if linear.bias is None else REPLICATED.parameter(linear.bias, rank)
 
     def forward(self, y: Tensor) -> Tensor:
-        """Return the whole output. Wire: one all-reduce of it; in backward nothing.
+        """Return the whole output. Wire: one all-reduce of it; backward nothing.
 
-        ValueError for y with other features than this rank's.
+        ValueError unless y has this rank's features.
         """
         instead = "this rank's features: a column layer's output, or what share_features cuts out"
         require_fitting("y", y, self.weight, instead)

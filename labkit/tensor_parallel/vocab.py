@@ -1,17 +1,17 @@
-"""Embedding and loss with the vocabulary cut over the ranks.
+"""Embedding and loss with a vocabulary that is sharded over the ranks.
 
-    tokens_BT -> x_BTD      each rank looks up the tokens of its share, zeros elsewhere; the sum of
-                            all ranks is the row of every token, since each token is in one share
-    x_BTD -> logits_BTv     a column layer: w_vD is the same share, where the head is tied
-    logits_Nv -> loss       below: never the logits of more than one share on a rank
+    tokens_BT -> x_BTD      each rank looks up the tokens of its shard, and has zeros for others;
+                            one rank has each token's row, so the sum over ranks is the embedding
+    x_BTD -> logits_BTv     a column layer; w_vD is the embedding's shard if the head is tied
+    logits_Nv -> loss       below: no rank holds the logits of more than its shard
 
-The cross-entropy of a token is log(sum over V of exp(logit)) - logit of the target. For numbers
-that exp can take, the largest logit m is subtracted first; m, the sum and the target's logit are
-all that ranks must tell each other, three numbers for a token instead of V.
+The cross-entropy of a token is log(sum over V of exp(logit)) - logit of the target. The largest
+logit m is subtracted first, so that exp does not overflow. Ranks exchange m, the sum and the
+target's logit: three numbers for each token instead of V.
 
 Wire: embedding forward one sum of B*T*D numbers, backward nothing; loss forward an all-reduce of N
-numbers (max) and one of 2N (sum), backward nothing: softmax is known by then.
-V need not divide by n.
+numbers (max) and one of 2N (sum), backward nothing: each rank keeps the softmax of its shard.
+n need not divide V.
 Paper: Megatron-LM, arXiv:1909.08053, section 3 (which calls it fusing the output with the loss).
 """
 
@@ -36,8 +36,8 @@ def vocab_embedding(
 ) -> Tensor:
     """Return the rows of all tokens, in this layout.
 
-    weight_vD: this rank's rows, `vocab` which they are. TypeError for tokens that are no numbers
-    of rows, ValueError for another number of rows.
+    weight_vD: this rank's rows. vocab: their row numbers. TypeError unless tokens are integers,
+    ValueError for another number of rows.
     Wire: forward one sum.
     """
     if tokens_BT.dtype not in (torch.int64, torch.int32):

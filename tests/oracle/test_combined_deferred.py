@@ -18,7 +18,7 @@ WAITING = {"query", "key", "value", "out", "up", "down"}
 
 
 def in_two_halves(world, sequence_parallel):
-    """Return the layers that wait for W, the gradients' difference to one backward, W's messages."""
+    """Return the layers that wait for W, the difference to one backward, and W's messages."""
     model = parallelize(
         GPT(CONFIG, dtype=torch.float64), world, sequence_parallel=sequence_parallel
     )

@@ -37,7 +37,7 @@ class Watched:
         return self.ranks_say
 
     def looks(self, watch, *shown):
-        """Return the watch's verdicts at its next looks, at each of which the journals show these."""
+        """Return the watch's verdicts at its next looks, each with these journals."""
         said = []
         for self.journals_show in shown:
             self.now_s += watch.next_look_s
