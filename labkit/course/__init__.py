@@ -1,4 +1,4 @@
-"""The subjects of the course, a folder each. Engines find them by folder; no room imports them.
+"""The subjects of the course, one folder each. Engines find them by folder; no room imports them.
 
     SUBJECT/
         subject.toml          its title, its place among the subjects, topics, exercises in order

@@ -73,7 +73,7 @@ class CommunicationThread:
     """Runs collectives in the background, in the order of calls. Get one with `of`."""
 
     def __init__(self, group: Group) -> None:
-        self._own: WeakKeyDictionary[Group, Group] = WeakKeyDictionary()
+        self._thread_groups: WeakKeyDictionary[Group, Group] = WeakKeyDictionary()
         self.group = self.own(group)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
         weakref.finalize(self, self._executor.shutdown, wait=False).atexit = False
@@ -87,11 +87,11 @@ class CommunicationThread:
 
     def own(self, group: Group) -> Group:
         """Return this thread's group of the same ranks as `group`. All ranks call this, as `of`."""
-        if group not in self._own:
+        if group not in self._thread_groups:
             own = group.split(0)
             assert isinstance(own, Group)
-            self._own[group] = own
-        return self._own[group]
+            self._thread_groups[group] = own
+        return self._thread_groups[group]
 
     def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
         """Call `collective(group of the thread)` after the earlier calls; on nccl, immediately.

@@ -51,8 +51,8 @@ class LocalSGD(Replica):
         """Wrap a module. Memory: the last common parameters and the momentum, each of its size."""
         super().__init__(module, group, broadcast_buffers=False)
         self.outer = outer
-        self._common = flattened(module.parameters())
-        self._velocity = torch.zeros_like(self._common)
+        self._last_average = flattened(module.parameters())
+        self._velocity = torch.zeros_like(self._last_average)
 
     def reduce_gradients(self) -> None:
         """Do nothing: every rank uses its own gradients."""
@@ -63,13 +63,15 @@ class LocalSGD(Replica):
 
         Wire: one all-reduce of all parameters.
         """
-        moved = self._common - flattened(self.module.parameters())
+        moved = self._last_average - flattened(self.module.parameters())
         with self.group.label("outer step"):
             self.group.all_reduce(moved, "mean", out=moved)
         self._velocity.mul_(self.outer.momentum).add_(moved)
         # Nesterov momentum: the step also goes ahead along the updated velocity.
-        self._common -= self.outer.learning_rate * (moved + self.outer.momentum * self._velocity)
-        put(self._common, self.module.parameters())
+        self._last_average -= self.outer.learning_rate * (
+            moved + self.outer.momentum * self._velocity
+        )
+        put(self._last_average, self.module.parameters())
 
 
 def train(

@@ -36,9 +36,9 @@ from labkit.launch import launch
 from labkit.launch.errors import RunError
 from labkit.progress import practice
 
-_MORE_PATIENCE = 4.0
+_RETRY_TIMEOUT_FACTOR = 4.0
 _STALL_S = 2.0
-_MISTAKES_S = 60.0
+_MISTAKES_TIMEOUT_S = 60.0
 
 
 def check(
@@ -126,7 +126,7 @@ def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: floa
     codes = [code.code] * len(cases)
     observation = _launched(grader, codes, cases, n, timeout_s)
     if observation.failure is not None and is_busy_machine(observation.failure):
-        observation = _launched(grader, codes, cases, n, _MORE_PATIENCE * timeout_s)
+        observation = _launched(grader, codes, cases, n, _RETRY_TIMEOUT_FACTOR * timeout_s)
 
     def mistaken(function: str) -> dict[Patch, list[Observed]]:
         cases_of_function = tuple(case for case in cases if case.function == function)
@@ -151,7 +151,7 @@ def observe_mistakes(
     while rest := [patch for patch in programs if patch not in found]:
         codes = [programs[patch] for patch in rest for _ in cases]
         each_case = [*cases] * len(rest)
-        observation = _launched(grader, codes, each_case, n, _MISTAKES_S, goes_on=n == 1)
+        observation = _launched(grader, codes, each_case, n, _MISTAKES_TIMEOUT_S, goes_on=n == 1)
         seen, failure = iter(observation.cases), observation.failure
         for patch in rest:
             found[patch] = list(itertools.islice(seen, len(cases)))

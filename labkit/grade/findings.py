@@ -52,14 +52,14 @@ def _first(grader: Grader, observation: Observation) -> tuple[Finding, Observed]
         if not observed.returned:
             assert failure is not None, f"a record is missing though no rank failed: {observed}"
             return _unfinished(grader, observed, failure), observed
-        if _fault(grader, observed):
+        if _goes_wrong(grader, observed):
             return _wrong(grader, observation)
     if failure is not None:  # after the last case
         return how_it_ended(failure, observation.cases[-1]), observation.cases[-1]
     return _over_budget(grader, observation.cases)
 
 
-def _fault(grader: Grader, observed: Observed) -> bool:
+def _goes_wrong(grader: Grader, observed: Observed) -> bool:
     return bool(observed.wrong_ranks) or _side_effect(grader, observed) is not None
 
 
@@ -88,7 +88,7 @@ def _unnamed(grader: Grader, observed: Observed, wrong: Sequence[Observed]) -> F
         )
     if not observed.wrong_ranks and (effect := _side_effect(grader, observed)):
         return Finding(Outcome.WRONG, *effect, observed.label, 3)
-    if found := _in_own_words(grader, observed):
+    if found := _graders_own_finding(grader, observed):
         return found
     if observed.n > 1 and not any(seen.events for seen in observed.ranks):
         name = "nothing is sent"
@@ -108,7 +108,7 @@ def _unnamed(grader: Grader, observed: Observed, wrong: Sequence[Observed]) -> F
     return Finding(Outcome.WRONG, name, why, seen, 2, picture=picture)
 
 
-def _in_own_words(grader: Grader, observed: Observed) -> Finding | None:
+def _graders_own_finding(grader: Grader, observed: Observed) -> Finding | None:
     """Return the grader's own finding for a case that no mistake explains."""
     with contextlib.suppress(Exception):  # a result may have any form
         if observed.wrong_ranks and grader.unexplained:
@@ -152,7 +152,7 @@ def _is_nearly_right(observed: Observed) -> bool:
 def _wrong_cases(grader: Grader, observation: Observation) -> tuple[list[Observed], list[Observed]]:
     """Return the wrong cases of the first function that goes wrong, and all its finished cases."""
     finished = [observed for observed in observation.cases if observed.returned]
-    wrong = [observed for observed in finished if _fault(grader, observed)]
+    wrong = [observed for observed in finished if _goes_wrong(grader, observed)]
     function = wrong[0].case.function
     wrong = [observed for observed in wrong if observed.case.function == function]
     return (
@@ -284,7 +284,7 @@ def _over_budget(grader: Grader, cases: Sequence[Observed]) -> tuple[Finding, Ob
     if mistake is not None:
         return _finding(mistake, grader, example), example
     for observed in cases:
-        if found := _in_own_words(grader, observed):
+        if found := _graders_own_finding(grader, observed):
             return found, observed
         if excess := _excess(grader, observed):
             rank, what, text = excess

@@ -25,7 +25,7 @@ from labkit.grade.verdict import Finding, Outcome
 from labkit.grade.watched import BrokenRule, Job, Watch, learner_site
 from labkit.launch import payload
 
-_MOST_YIELDED = 100_000
+_MAX_YIELDED = 100_000
 
 
 def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> None:
@@ -70,9 +70,9 @@ def _attempt(
         with watch:
             output = watch.job.call(watch, args)
             if isinstance(output, Iterator):
-                output = list(itertools.islice(output, _MOST_YIELDED))
+                output = list(itertools.islice(output, _MAX_YIELDED))
             watch.require_all_waited()
-        parts, given = _by_place(output), _by_place(args)
+        parts, given = _by_address(output), _by_address(args)
         seen.is_input, seen.is_earlier = bool(parts.keys() & given), bool(parts.keys() & earlier)
         earlier |= parts
         seen.output, seen.args, seen.returned = plain(output), plain(args), True
@@ -120,7 +120,7 @@ def _close(names: Sequence[str]) -> None:
             setattr(sys.modules[parent], attribute, sys.modules[name])
 
 
-def _by_place(value: Any) -> dict[int, torch.Tensor]:
+def _by_address(value: Any) -> dict[int, torch.Tensor]:
     """Return all tensors that have elements, by the address of their memory."""
     return {x.untyped_storage().data_ptr(): x for x in tensors_in(value) if x.numel()}
 

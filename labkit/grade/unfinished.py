@@ -23,7 +23,7 @@ _HUNG = {
     Fault.LEFT: "waits for a rank that has returned",
     Fault.BUSY: "loops without communicating",
 }
-_OTHER_END = {"send": "receives", "recv": "sends"}
+_COUNTERPART = {"send": "receives", "recv": "sends"}
 
 
 def how_it_ended(failure: RunError, observed: Observed) -> Finding:
@@ -52,8 +52,8 @@ def how_it_ended(failure: RunError, observed: Observed) -> Finding:
         outcome, name = Outcome.WRONG, "ranks mean different operations"
     elif verdict.fault is Fault.CYCLE and len(waits) == observed.n and len(kinds) == 1:
         kind = kinds.pop()
-        if kind in _OTHER_END:
-            name = f"every rank is in {kind}: nobody {_OTHER_END[kind]}"
+        if kind in _COUNTERPART:
+            name = f"every rank is in {kind}: nobody {_COUNTERPART[kind]}"
     text, positions = str(verdict), [*failure.positions]
     # The operations with which the harness lets ranks meet between two calls are not the learner's.
     met = [rank for rank, each in enumerate(operations) if each and each[-1].label == MEETING]
@@ -88,7 +88,7 @@ def _left_behind(waits: dict[int, Operation], returned: list[int], observed: Obs
         name = "a collective that not every rank calls"
         text += " without calling it. Every member of a group makes the same calls"
     else:
-        name = f"waits for a message that nobody {_OTHER_END[operation.kind]}"
+        name = f"waits for a message that nobody {_COUNTERPART[operation.kind]}"
         text += ". Count the steps of both ranks, and compare whom each names as its partner"
     return Finding(Outcome.HUNG, name, text, observed.label, 3, operation.origin)
 
@@ -120,12 +120,12 @@ def _crash(failure: RankError, observed: Observed) -> Finding:
     else:
         name, why = f"raises {error}", f"{who} raised {error}{place}{said}"
         why += ". Define it, or import it" * (error == "NameError")
-    hint = 0 if error in _NOT_OF_THE_SUBJECT else 3
+    hint = 0 if error in _ERRORS_WITHOUT_HINT else 3
     return Finding(Outcome.CRASHED, name, why, seen, hint, site, details=trace)
 
 
 # Errors that no hint helps with.
-_NOT_OF_THE_SUBJECT = ("BdbQuit", "NameError", "ImportError", "ModuleNotFoundError", "SyntaxError")
+_ERRORS_WITHOUT_HINT = ("BdbQuit", "NameError", "ImportError", "ModuleNotFoundError", "SyntaxError")
 
 
 def is_busy_machine(failure: RunError) -> bool:
@@ -145,13 +145,13 @@ def is_busy_machine(failure: RunError) -> bool:
 
 
 # Paths inside these packages begin like this after doctor/sources.py has shortened them.
-_SHORTENED = ("labkit/", "torch/", "<string>")
+_LIBRARY_PREFIXES = ("labkit/", "torch/", "<string>")
 # A frame of a notebook's cell has the cell's number instead of a file (doctor/sources.py).
 _FRAME = re.compile(r'^  (?:File "([^"]+)"|(Cell \d+)), line (\d+),? in (\S+)', re.MULTILINE)
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith(_SHORTENED) or is_of_a_library(file)
+    return file.startswith(_LIBRARY_PREFIXES) or is_of_a_library(file)
 
 
 def own_frames(trace: str) -> str:

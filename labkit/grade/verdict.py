@@ -65,7 +65,7 @@ class Verdict:
     finding: Finding | None
     """The mistake; None after a pass."""
     shown: str
-    """What a pass has shown, and in how many cases; empty after a mistake."""
+    """Facts that a pass has shown, and the number of cases; empty after a mistake."""
     seed: int
     """Seed of the inputs: check(name, seed=...) repeats them."""
     call: str

@@ -31,7 +31,7 @@ from labkit.grade.submission import Code
 
 Tensor = torch.Tensor
 _UNLIKELY_INTEGER = 113
-_PAUSE_S = 0.001
+_LATE_S = 0.001
 
 
 class BrokenRule(BaseException):
@@ -92,7 +92,7 @@ class Watch(TorchDispatchMode):
         self.job, self.world = job, world
         self.group = WatchedGroup(self, world)
         self.groups = (self.group,) if job.allowed else ()
-        self._cuts: dict[tuple[int, ...], Any] = {(0,) * world.size: world}
+        self._split_groups: dict[tuple[int, ...], Any] = {(0,) * world.size: world}
         self._index = 0
         self._functions: dict[str, Callable[..., Any]] = {}
 
@@ -152,10 +152,10 @@ class Watch(TorchDispatchMode):
         mesh = types.SimpleNamespace(world=self.group, sizes=sizes)
         for axis in sizes:
             firsts = tuple(ranks_along(axis, rank, sizes)[0] for rank in range(self.world.size))
-            if firsts not in self._cuts:
+            if firsts not in self._split_groups:
                 with self.opened():
-                    self._cuts[firsts] = self.world.split(firsts[self.world.rank])
-            setattr(mesh, axis, WatchedGroup(self, self._cuts[firsts]))
+                    self._split_groups[firsts] = self.world.split(firsts[self.world.rank])
+            setattr(mesh, axis, WatchedGroup(self, self._split_groups[firsts]))
         return mesh
 
     def require_all_waited(self) -> None:
@@ -245,7 +245,7 @@ class WatchedGroup:
         with self._watch.opened():
             staging = torch.empty_like(buffer)
             pending = self._group.irecv(staging, src)
-            _spoil(buffer)
+            _fill_with_nonsense(buffer)
         return WatchedPending(self._watch, index, pending, buffer, fills=buffer)
 
     def send(self, x: Tensor, dst: int) -> None:
@@ -287,7 +287,7 @@ class WatchedGroup:
                 return _fill(out, result, self._watch)
             if out is not None:
                 with self._watch.opened():
-                    _spoil(out)
+                    _fill_with_nonsense(out)
             return WatchedPending(self._watch, index, result, x if out is None else out, fills=out)
 
         return collective
@@ -301,7 +301,7 @@ class WatchedGroup:
         if what not in watch.job.allowed:
             raise watch.forbidden(f"group.{what}")
         if watch.is_late:
-            time.sleep(_PAUSE_S)
+            time.sleep(_LATE_S)
         event = Event(what, peer=peer, site=learner_site())
         if isinstance(x, Tensor):
             event.shape, event.dtype, event.nbytes = tuple(x.shape), x.dtype, x.nbytes
@@ -379,6 +379,6 @@ def _fill(out: Tensor | None, result: Any, watch: Watch) -> Any:
     return result
 
 
-def _spoil(buffer: Tensor) -> None:
+def _fill_with_nonsense(buffer: Tensor) -> None:
     """Fill a buffer with a value that no right answer has."""
     buffer.detach().fill_(math.nan if buffer.dtype.is_floating_point else _UNLIKELY_INTEGER)

@@ -102,7 +102,7 @@ _DIGITS = (
     r"(?:\d+[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
     r"|(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)"
 )
-_HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 # Not inside a word, a number or a name such as GPT-3, nor before a letter: "3D" is a name.
 _NUMBER = re.compile(
     rf"(?<![\w.])(?<![A-Za-z]-)(?:\$|[x×](?=\d))?(?P<digits>{_DIGITS})"
@@ -161,7 +161,7 @@ def said_numbers(says: str) -> list[Number]:
 def _number(match: re.Match[str]) -> Number:
     digits = match["digits"].replace(",", "")
     if raised := re.fullmatch(r"(\d+?)([⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹]+)", digits):
-        digits = f"{float(raised[1]) ** int(raised[2].translate(_HIGH)):.17g}"
+        digits = f"{float(raised[1]) ** int(raised[2].translate(_SUPERSCRIPTS)):.17g}"
     mantissa, _, exponent = digits.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
     scale, dimension = 1.0, ""
@@ -237,12 +237,12 @@ def _difference(says: str, value: Any, is_product: bool) -> str:
         dimension = each.dimension if isinstance(each, Result) and not is_product else ""
         if dimension and number.dimension and dimension != number.dimension:
             return f"{number.text!r} is {number.dimension}, the proof gives {dimension}"
-        if reason := _miss(says, number, each):
+        if reason := _mismatch(says, number, each):
             return reason
     return ""
 
 
-def _miss(says: str, number: Number, value: Any) -> str:
+def _mismatch(says: str, number: Number, value: Any) -> str:
     found = float(value) / number.scale
     if not math.isfinite(found):
         return f"the proof gives {found}"

@@ -64,11 +64,13 @@ def breakdown(trace: Trace) -> dict[int, list[Terms]]:
     for rank, own in trace.ranks.items():
         moments = sorted(_moments(own, arrivals))
         windows = own.steps or [(own.start_s, own.end_s)]
-        found[rank] = list(_of_windows(moments, windows))
+        found[rank] = list(_terms_by_window(moments, windows))
     return found
 
 
-def _of_windows(moments: list[_Moment], windows: Iterable[tuple[float, float]]) -> Iterator[Terms]:
+def _terms_by_window(
+    moments: list[_Moment], windows: Iterable[tuple[float, float]]
+) -> Iterator[Terms]:
     """Yield the terms of each window, in order of their starts, in one pass over the moments."""
     open_now: Counter[tuple[str, int]] = Counter()
     first = 0

@@ -51,7 +51,7 @@ _COMPUTES = re.compile(
     r"|gemm|matmul|nvjet|(block|warp|cta|thread)_?all_?reduce",
     re.IGNORECASE,
 )
-_PERHAPS = re.compile(
+_MAY_COMMUNICATE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|a2a|broadcast|send|recv|dispatch|combine"
     r"|shmem|nvlink|xgmi|rdma|symm_?mem|symmetric_mem|peer|p2p|multi_?gpu|cross_rank|inter_?node"
     r"|intra_?node",
@@ -109,7 +109,7 @@ class Communication:
     def may_be(name: str) -> bool:
         """Return whether the name of a kernel that counts as computing suggests communication."""
         own = own_name(name)
-        return bool(_PERHAPS.search(own)) and not _LOCAL.search(own)
+        return bool(_MAY_COMMUNICATE.search(own)) and not _LOCAL.search(own)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -22,7 +22,7 @@ from labkit.profile.step_trace import COMPUTE, COPY, DATA, Trace, in_doubt
 
 REST = "rest"
 _TERMS = (COMPUTE, DATA, COPY, TRANSFER, HOST)
-_SAME = 0.02
+_NO_DIFFERENCE = 0.02
 """A difference of less than this share of a step counts as none."""
 _NAMED = 0.15
 """The verdict names terms that explain at least this share of the difference."""
@@ -67,7 +67,7 @@ class Comparison:
     def verdict(self) -> str:
         """One sentence on the terms that grew."""
         times = f"{_ms(self.after_s)} instead of {_ms(self.before_s)} ms"
-        if abs(self.seconds) < _SAME * self.before_s:
+        if abs(self.seconds) < _NO_DIFFERENCE * self.before_s:
             return f"A step takes as long as before: {times}."
         named = [
             f"{_ms(each.seconds, '+')} ms {self._named(each.term)}{self.where(each)}"

@@ -244,7 +244,7 @@ def _of_gpu(file: TraceFile, rank: int, communication: Communication, notes: Not
             kind = communication.kind_within(said_by, each.name)
         if kind:
             layers["exchange"].append(Span(*each.times_s, "exchange"))
-            exchanges.append(_described(kind, each, call))
+            exchanges.append(_with_call_arguments(kind, each, call))
         elif each.category == "kernel":
             layers[COMPUTE].append(Span(*each.times_s, COMPUTE))
             computing[each.name] += round(1000 * (each.end_us - each.start_us))
@@ -253,13 +253,13 @@ def _of_gpu(file: TraceFile, rank: int, communication: Communication, notes: Not
     loading = [each for each in file.events if each.name.startswith(_LOADER)]
     own = _Own(_device_lane(layers, on_device, loading), _device_steps(file.events, on_device))
     for kind, each in exchanges:
-        group, key = _meeting(kind, each, rank)
+        group, key = _group_and_key(kind, each, rank)
         own.add(kind, *each.times_s, group, key, each.nbytes)
     notes.add_device(rank, file, on_device, cut_us, computing)
     return own
 
 
-def _described(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event]:
+def _with_call_arguments(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event]:
     """Return the kind of a communication kernel, and the kernel with its call's arguments added."""
     if call:
         kernel = replace(kernel, arguments={**call.arguments, **kernel.arguments})
@@ -275,7 +275,7 @@ def _described(kind: str, kernel: Event, call: Event | None) -> tuple[str, Event
     return said or kind, kernel
 
 
-def _meeting(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
+def _group_and_key(kind: str, event: Event, rank: int) -> tuple[list[int], tuple]:
     """Return the ranks that take part, if they are known, and the key of an exchange."""
     group = event.group
     named = event.text("Process Group Name"), str(event.arguments.get("Process Group Ranks"))[:1000]

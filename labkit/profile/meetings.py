@@ -24,7 +24,7 @@ _ALL_WAIT = (
 _UNNAMED = (*MESSAGES, "send_recv")
 _TOGETHER_S, _TOGETHER = 2e-5, 0.1
 """Kernels end together within this many seconds, or this share of the shorter one."""
-_MOST = 0.9
+_ENOUGH_MATCHED = 0.9
 _WORTH_A_NOTE = 0.01
 
 
@@ -51,7 +51,7 @@ def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) ->
     for key, exchanges in wrong.items():
         keys |= _keyed(_together(exchanges + lone[key]), key)
     met = list(_together(loose))
-    if sum(len(each) for each in met if len(each) > 1) >= _MOST * len(loose):
+    if sum(len(each) for each in met if len(each) > 1) >= _ENOUGH_MATCHED * len(loose):
         keys |= _keyed(met, ())
     ranks = {
         rank: replace(

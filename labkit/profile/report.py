@@ -255,10 +255,11 @@ class _Timeline:
         """Return the picture, and the labels in it."""
         tall = len(self.ranks) * self.height + 40
         lanes = [line for row, own in enumerate(self.ranks) for line in self._rank(own, row)]
-        memory = "; below it, bytes allocated" if self.most_bytes else ""
+        memory = ", and below it allocated bytes" if self.most_bytes else ""
         words = (
-            f"Of {len(self.ranks)} of {len(self.trace.ranks)} ranks: the own lane, where a gap is "
-            f"the host's; below, thin, what is in flight{memory}. The line is the critical path."
+            f"{len(self.ranks)} of {len(self.trace.ranks)} ranks. Each has its own lane, in which "
+            f"gaps are the host's; the thin lane below shows exchanges in flight{memory}. The line "
+            "is the critical path."
         )
         inside = "".join([*self._axis(tall), *lanes, self._path()])
         frame = f'viewBox="0 0 {_WIDTH} {tall}" role=img aria-label="{escape(words)}"'

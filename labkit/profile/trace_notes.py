@@ -20,15 +20,15 @@ _HOST = (
 _LAUNCH = re.compile("Launch|Memcpy|Memset|enqueue", re.IGNORECASE)
 _CUT = 0.01
 _PERHAPS = 0.02
-"""A note on a kernel from this share of a rank's computing on."""
+"""Least share of a rank's computing for which a kernel gets a note."""
 
 
 class Notes:
-    """Collects what is to be said of each rank's file."""
+    """Collects notes on each rank's file."""
 
     def __init__(self) -> None:
         self.on_device: set[int] = set()
-        """Ranks with kernels."""
+        """Ranks whose file has kernels."""
         self.host_only: set[int] = set()
         self._files: dict[str, list[str]] = defaultdict(list)
         self._counts: Counter[str] = Counter()
@@ -40,7 +40,7 @@ class Notes:
         self._counts[sentence] += count
 
     def add_file(self, rank: int, file: TraceFile, *, has_steps: bool) -> None:
-        """Note what a file lacks."""
+        """Add notes on data that a file lacks."""
         if file.num_malformed:
             self._say(
                 "malformed events of FILES are left out (COUNT): a name, a time or a duration is "
@@ -95,7 +95,7 @@ class Notes:
         cut_us: float,
         computing: Mapping[str, int],
     ) -> None:
-        """Note what is odd about a rank's kernels. computing: nanoseconds by name."""
+        """Add notes on unusual kernels of a rank. computing: nanoseconds by name."""
         whole_us = sum(each.end_us - each.start_us for each in on_device) + cut_us
         if cut_us > _CUT * whole_us:
             self._say(
@@ -111,7 +111,7 @@ class Notes:
                 self._perhaps[own] = max(self._perhaps[own], nanoseconds)
 
     def sentences(self, trace: Trace) -> list[str]:
-        """Return all notes: what was read, and which kernels may be something else."""
+        """Return all notes: on the files, and on kernels that may be communication."""
         found = [self._sentence(each) for each in self._files]
         some_met = any(own.exchanges for own in trace.ranks.values())
         if some_met and not trace.size_is_known:
@@ -138,7 +138,7 @@ class Notes:
 
 
 def _unknown(file: TraceFile, has_kernels: bool) -> Counter[str]:
-    """Events by category that may be work of a device, and that nobody here knows."""
+    """Count events of unknown categories that may be a device's work, by category."""
     found: Counter[str] = Counter()
     for each in file.events:
         category = each.category

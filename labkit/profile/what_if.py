@@ -1,13 +1,13 @@
-"""Replay a step with one thing changed, to see what the change would gain.
+"""Replay a run with one change, to predict its gain.
 
     measured       rank 0  |== compute ==|~~~~~ waits for rank 1 ~~~~~|= transfer =|
                    rank 1  |================ compute =================|= transfer =|
     no straggler   rank 0  |== compute ==|= transfer =|
                    rank 1  |== compute ==|= transfer =|
 
-Functions return a Change, which `Dependencies.seconds` replays. The program stays as it was: each
-rank does the same work in the same order, and waits for the same ranks. `buckets` alone changes the
-program: it returns another graph with its Change.
+Most functions return a Change, which `Dependencies.seconds` replays. It changes times only: each
+rank does the same work in the same order, and waits for the same ranks. `buckets` also changes the
+program: it returns another graph with its Change. `perfect_overlap` returns seconds.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OWN = (COMPUTE, DATA, COPY, HOST, STALL)
 
 
 def without(*kinds: str) -> Change:
-    """Parts of these kinds take no time: `without("data")` is a loader that is always ready."""
+    """Remove the time of these kinds: `without("data")` is a loader that is always ready."""
     return lambda part: 0.0 if part.kind in kinds else part.seconds
 
 
 def links(times: float, latency_s: float = 0.0) -> Change:
-    """Links with `times` the bandwidth; `latency_s` of each transfer stays as it is."""
+    """Multiply the bandwidth of all links by `times`; `latency_s` of each transfer stays."""
 
     def change(part: Part) -> float:
         if part.kind != TRANSFER:
@@ -43,11 +43,11 @@ def links(times: float, latency_s: float = 0.0) -> Change:
 
 
 def no_straggler(graph: Dependencies, rank: int, *kinds: str) -> Change:
-    """A rank takes no longer in all than the median of the others.
+    """Reduce a rank's total work to the median of the other ranks.
 
-    kinds: of its work, such as "data"; all kinds where none is named. Where all ranks run the same
-    program, the time is taken off the stretches between two exchanges in which the others are
-    faster. Stages of a pipeline have programs of their own: there all of its work is scaled alike.
+    kinds: kinds of its work, such as "data"; default: all kinds. If all ranks run the same program,
+    the time is subtracted from the stretches between exchanges in which the others are faster.
+    Otherwise, as with stages of a pipeline, all work of the rank is scaled by one factor.
     """
     kinds = kinds or OWN
     sums = graph.own_seconds(*kinds)
@@ -70,26 +70,26 @@ def _of_kinds(parts: Iterable[Part], kinds: Collection[str]) -> float:
 
 
 def balanced(graph: Dependencies) -> Change:
-    """All ranks share the computing: each computes as long as the mean of all."""
+    """Share the computing equally: each rank computes for the mean time of all."""
     sums = graph.own_seconds(COMPUTE)
     even_s = mean(sums.values())
     return _scaled((COMPUTE,), {rank: even_s / own_s for rank, own_s in sums.items() if own_s})
 
 
 def perfect_overlap(graph: Dependencies) -> float:
-    """Seconds of the run if no rank ever waited for bytes: they move while ranks compute.
+    """Return the seconds of the run if all transfers were hidden behind computing.
 
-    It ends no earlier than the transfers of a rank, one after the other.
+    It takes at least as long as the transfers of one rank, one after the other.
     """
     busiest_s = max(graph.own_seconds(TRANSFER).values())
     return max(graph.seconds(without(TRANSFER)), busiest_s)
 
 
 def transfer_cost(transfers: Iterable[Part], fixed_s: float | None = None) -> tuple[float, float]:
-    """Seconds of a transfer without bytes, and seconds per byte.
+    """Return the latency of a transfer, in seconds, and the seconds per byte.
 
-    The line through the medians of the smallest and the largest size; of one size all is per byte.
-    fixed_s: seconds without bytes, if they are known.
+    They are the line through the medians of the smallest and the largest size. With a single size
+    the latency is 0. fixed_s: the latency, if it is known.
     """
     by_size: dict[int, list[float]] = defaultdict(list)
     for part in transfers:
@@ -107,7 +107,7 @@ def transfer_cost(transfers: Iterable[Part], fixed_s: float | None = None) -> tu
 
 
 def buckets(trace: Trace, nbytes: int, fixed_s: float | None = None) -> tuple[Dependencies, Change]:
-    """Reduce gradients in buckets of `nbytes`: the graph of such a run, and what transfers take.
+    """Return the graph of a run with gradient buckets of `nbytes`, and the times of its transfers.
 
         graph, change = what_if.buckets(trace, 25 * 2**20)
         graph.seconds(change)
@@ -116,13 +116,14 @@ def buckets(trace: Trace, nbytes: int, fixed_s: float | None = None) -> tuple[De
         as it was                 |-- 3 --|     |-- 2 --|     |-- 1 --|     |-- 0 --|
         merged                                  |-- 3 and 2 --|             |-- 1 and 0 --|
 
-    All-reduces that a group starts within a step are buckets, unless all ranks stop for one before
-    the next. Buckets are closed as DDP closes them, by the one with which they reach `nbytes`. A
-    larger one is cut: its gradients are ready evenly in the time since the bucket before. Before
-    the first one, that is the time since a third of the step's computing (forward) was done.
+    A group's all-reduces within a step count as buckets, unless all ranks wait for one before they
+    start the next. As in DDP, a new bucket is closed by the gradients with which it reaches
+    `nbytes`. A larger old bucket is cut; its gradients are assumed to arrive at an even rate since
+    the bucket before. For the first bucket, they arrive since a third of the step's computing, the
+    forward pass, was done.
 
-    fixed_s: seconds of a transfer without bytes. None: from the trace, if it has two sizes.
-    Raises ValueError for a trace without all-reduces or, without `fixed_s`, with one size of them.
+    fixed_s: the latency of a transfer. None: from the trace, if it has two sizes. Raises ValueError
+    for a trace without all-reduces or, without `fixed_s`, with a single size of them.
     """
     if nbytes < 1:
         raise ValueError(f"nbytes is {nbytes}: a bucket has at least 1 byte")
@@ -156,7 +157,7 @@ _BUCKET = "bucket"
 
 
 def _in_turn(own: RankTrace) -> Iterator[tuple[tuple[float, float], list[Exchange]]]:
-    """By step and group: start and end of the step, and the all-reduces in order."""
+    """Yield (start and end of the step, all-reduces in order) for each step and group."""
     for start_s, end_s in own.steps or [(own.start_s, own.end_s)]:
         groups: dict[tuple[int, ...], list[Exchange]] = defaultdict(list)
         for each in own.exchanges:
@@ -167,7 +168,7 @@ def _in_turn(own: RankTrace) -> Iterator[tuple[tuple[float, float], list[Exchang
 
 
 def _stops(trace: Trace) -> set[tuple]:
-    """Keys of all-reduces for which all ranks waited before they started the next."""
+    """Return the keys of all-reduces that all ranks waited for before they started the next."""
     stopped: dict[tuple, list[bool]] = defaultdict(list)
     for own in trace.ranks.values():
         for _, found in _in_turn(own):
@@ -189,7 +190,7 @@ def _with_buckets(own: RankTrace, nbytes: int, stops: Collection[tuple]) -> Rank
 
 
 def _backward_begins(own: RankTrace, start_s: float, run: list[Exchange]) -> float:
-    """Return when a third of the computing before the last gradient is done: that was forward."""
+    """Return the assumed end of forward: a third of the computing before the last gradient."""
     last_s = run[-1].posted_s
     spans = [
         (max(w.start_s, start_s), min(w.end_s, last_s))

@@ -148,7 +148,7 @@ def test_the_outer_step_is_nesterovs():
         module = torch.nn.Linear(1, 1, bias=False)
         model = local_sgd.LocalSGD(module, world, Outer(learning_rate=0.5, momentum=0.8))
         module.weight.data.fill_(10.0)
-        model._common.fill_(10.0)
+        model._last_average.fill_(10.0)
         values = []
         for _ in range(2):
             module.weight.data -= 1.0 + world.rank  # ranks move by 1 and 2: by 1.5 on average

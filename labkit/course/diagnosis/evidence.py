@@ -20,14 +20,14 @@ from labkit.profile import Terms, Trace
 
 @real_run
 def blocked() -> tuple[int, int]:
-    """Return how many ranks are idle in an operation, and of how many, if one has a batch too
-    few."""
+    """Return how many ranks block in an operation, and the number of ranks. Rank 1 has one batch
+    less than the others."""
     return sum(map(_is_blocked, _hang())), len(_hang())
 
 
 @real_run
 def rank_that_left() -> int:
-    """In the same run the rank, counted from 0, whose last operation has ended."""
+    """Return the rank whose last operation has ended, in the same run."""
     (left,) = (rank for rank, timeline in enumerate(_hang()) if not _is_blocked(timeline))
     return left
 
@@ -66,7 +66,7 @@ def straggler() -> int:
 
 
 def ranks_that_waited_for(rank: int) -> int:
-    """In the same run: how many ranks waited for this one longer than for any other."""
+    """Return how many ranks waited for this one longer than for any other, in the same run."""
     waited: dict[int, Counter[int]] = {}
     for own, steps in profile.breakdown(_slow_rank_2()).items():
         waited[own] = sum((Counter(each.waited_for) for each in steps), Counter())
@@ -74,7 +74,7 @@ def ranks_that_waited_for(rank: int) -> int:
 
 
 def spread_of_steps() -> float:
-    """In the same run: the longest sum of a rank's steps over the shortest one."""
+    """Return the longest total of a rank's steps divided by the shortest, in the same run."""
     sums = [
         sum(each.total for each in steps) for steps in profile.breakdown(_slow_rank_2()).values()
     ]
@@ -83,12 +83,13 @@ def spread_of_steps() -> float:
 
 @real_run
 def _slow_rank_2() -> profile.Trace:
-    """Traces of PyTorch Profiler: its layers wait instead of computing, rank 2 twice as long."""
+    """Record traces with PyTorch Profiler. Layers sleep instead of computing, rank 2 for twice as
+    long."""
     return inject.timed_run(inject.SlowRank(rank=2, share=1.0))
 
 
 def step_seconds(name: str, term: str = "") -> float:
-    """Seconds of a step of one H200, on average: all of it, or of one term of its breakdown.
+    """Return the mean seconds of a step on one H200, or of one term of its breakdown.
 
     name: "large_model", "small_model", "item_per_layer" or "slow_loader".
     """
@@ -96,7 +97,7 @@ def step_seconds(name: str, term: str = "") -> float:
 
 
 def share_of_a_trace(name: str, term: str) -> float:
-    """The term's share of all steps of one H200, 0 to 1."""
+    """Return a term's share of all steps on one H200, 0 to 1."""
     return step_seconds(name, term) / step_seconds(name)
 
 

@@ -307,19 +307,19 @@ def _of_replicas(killed_in: int) -> Recovery:
     ended = elastic.run_replicas(_replica, 4, (killed_in,), timeout=600)
     (healing,) = ended.healings
     made = [(commit.at_s, commit.step) for commit in ended.commits]
-    begun, nbytes = ended.values[0]
-    return Recovery(begun - _NUM_STEPS, nbytes, healing.num_bytes, elastic.seconds_lost(made))
+    started, nbytes = ended.values[0]
+    return Recovery(started - _NUM_STEPS, nbytes, healing.num_bytes, elastic.seconds_lost(made))
 
 
 def _replica(replica: elastic.Replica, killed_in: int) -> tuple[int, int]:
     """Return the number of steps that a replica started, and the bytes of its gradients."""
     model = GPT(_JOB)
-    optimizer, begun = AdamW(model.parameters(), 1e-3), 0
+    optimizer, started = AdamW(model.parameters(), 1e-3), 0
     replica.hold(model, optimizer)
     gradients: list[Tensor] = []
     while replica.step < _NUM_STEPS:
         group = replica.begin_step()
-        begun += 1
+        started += 1
         if (replica.step, replica.number, attempt()) == (killed_in, 2, 0):
             os.kill(os.getpid(), signal.SIGKILL)
         share = _batch(replica.step).share(group.rank, group.size)
@@ -329,7 +329,7 @@ def _replica(replica: elastic.Replica, killed_in: int) -> tuple[int, int]:
         if replica.commit():
             optimizer.step()
         optimizer.zero_grad()
-    return begun, sum(x.nbytes for x in gradients)
+    return started, sum(x.nbytes for x in gradients)
 
 
 def _sharded_job(world: Group) -> tuple[FullyShardedModule, AdamW]:

@@ -55,10 +55,11 @@ _DRAFT = GPTConfig(num_layers=1, hidden=16, num_heads=2, ffn=32, rotary=True)
 
 @real_run
 def forward_passes(lengths: tuple[int, ...], slots: int, continuous: bool) -> int:
-    """Forward passes of the engine until every request has its tokens, `slots` requests in a pass.
+    """Return the engine's forward passes until every request has its tokens.
 
-    lengths: tokens that each request wants, in the order of arrival, after a prompt of one. Static:
-    the next begin when all of a batch have ended; continuous: when a slot is free.
+    A pass has at most `slots` requests. lengths: tokens that each request wants, in the order of
+    arrival, after a prompt of one token. continuous: a request starts when a slot is free; False:
+    when all requests of the last batch have ended.
     """
     return len(_of_lengths(lengths, slots, 0, continuous).num_tokens)
 
@@ -67,16 +68,20 @@ def forward_passes(lengths: tuple[int, ...], slots: int, continuous: bool) -> in
 def passes_to_first_token(
     lengths: tuple[int, ...], slots: int, every: int, continuous: bool
 ) -> float:
-    """Passes from a request's arrival to its first token, on average. One arrives in so many."""
+    """Return the mean number of passes from a request's arrival to its first token.
+
+    every: passes between two arrivals. See `forward_passes` for the other arguments.
+    """
     waits = _of_lengths(lengths, slots, every, continuous).waits
     return sum(waits) / len(waits)
 
 
 @real_run
 def passes_beside_a_prompt(prompt: int, token_budget: int) -> tuple[int, int]:
-    """Tokens in the largest pass, and passes until the first token after a prompt of so many.
+    """Return the tokens of the largest pass, and the passes from a prompt to its first token.
 
-    Seven other requests decode. token_budget: of a pass, with chunked prefill; 0: without it.
+    prompt: its number of tokens. Seven other requests decode. token_budget: the most tokens of a
+    pass with chunked prefill; 0: no chunked prefill.
     """
     trace = [Arrival(0, Request([0], max_new_tokens=200))] * 7
     trace.append(Arrival(1, Request([0] * prompt, max_new_tokens=1)))
@@ -87,10 +92,11 @@ def passes_beside_a_prompt(prompt: int, token_budget: int) -> tuple[int, int]:
 
 @real_run
 def cached_share_and_passes(paged: bool) -> tuple[float, int]:
-    """Return the share of held slots with keys and values, and the number of passes.
+    """Return the share of held slots that contain keys and values, and the number of passes.
 
-    80 requests wait for 320 slots: pages of 16 and preemption, or a region for the longest answer.
-    Prompts have 1 to 31 tokens. Answers may have 64, and most end before, with a stop token.
+    80 requests share 320 slots. paged: pages of 16 and preemption; False: each request holds a
+    region for its longest answer. Prompts have 1 to 31 tokens. Answers have at most 64, and most
+    end earlier with a stop token.
     """
     trace = [arrival._replace(at_s=0) for arrival in poisson_trace(80, per_second=1)]
     if paged:
@@ -105,9 +111,9 @@ class _Served(NamedTuple):
     num_tokens: list[int]
     """New tokens of each pass."""
     waits: list[float]
-    """By request: passes from its arrival to its first token."""
+    """Passes from the arrival to the first token, by request."""
     cached_share: float
-    """Share of the slots held by requests that have keys and values, over all passes."""
+    """Share of held slots that contain keys and values, over all passes."""
 
 
 def _of_lengths(lengths: tuple[int, ...], slots: int, every: int, is_continuous: bool) -> _Served:
@@ -119,7 +125,7 @@ def _of_lengths(lengths: tuple[int, ...], slots: int, every: int, is_continuous:
 
 
 def _served(trace: list[Arrival], scheduler: Scheduler, cache: KVCache | None = None) -> _Served:
-    """Return a trace whose clock counts passes, on a rank."""
+    """Serve the requests of a trace on one rank, with a clock that counts passes."""
     cache = cache or PagedCache(_CONFIG, 200, dtype=_DTYPE)
     return run(_replayed, 1, (trace, scheduler, cache)).values[0]
 
@@ -137,7 +143,7 @@ def _replayed(world: Group, trace: list[Arrival], scheduler: Scheduler, cache: K
 
 
 class _Recording(Decoder):
-    """Notes how many tokens each pass computes, and how many slots are cached and held."""
+    """Records the tokens of each pass, and sums up cached slots and held slots."""
 
     def __init__(self, model: GPT) -> None:
         super().__init__(model)
@@ -154,7 +160,7 @@ class _Recording(Decoder):
 
 
 class _Counting(Decoder):
-    """Counts passes, tokens, tokens of prompts, and the most of one request in a pass."""
+    """Counts passes, tokens and prompt tokens, and keeps the most tokens of a request in a pass."""
 
     def __init__(self) -> None:
         super().__init__(GPT(_TWO_LAYERS, seed=0, dtype=_DTYPE))
@@ -171,7 +177,7 @@ class _Counting(Decoder):
 
 @real_run
 def passes_of_a_request(prompt: int, answer: int) -> tuple[int, int]:
-    """Passes of an engine that serves one request, and the tokens that it computes in them."""
+    """Return the passes of an engine that serves one request, and the tokens that they compute."""
     return run(_passes_of_a_request, 1, (prompt, answer)).values[0]
 
 
@@ -183,9 +189,10 @@ def _passes_of_a_request(world: Group, prompt: int, answer: int) -> tuple[int, i
 
 @real_run
 def speculation(temperature: float, num_drafts: int) -> tuple[float, float]:
-    """Acceptance rate, and tokens of a pass with all its drafts: 8 requests of 40 tokens.
+    """Return the acceptance rate, and the tokens per check of `num_drafts` drafts.
 
-    The draft model has half the layers, half the features, and other random parameters.
+    There are 8 requests of 40 tokens. The draft model has half the layers, half the features, and
+    other random parameters.
     """
     return run(_speculation, 1, (temperature, num_drafts)).values[0]
 
@@ -213,10 +220,10 @@ def _greedy_answers_kept(world: Group, num_drafts: int) -> int:
 
 @real_run
 def prompt_tokens_computed(num_requests: int, prefix: int, own: int, shares: bool) -> int:
-    """Tokens of prompts that an engine computes: a common prefix, and some of each request's own.
+    """Return the prompt tokens that an engine computes.
 
-    The first request comes a pass before the others. shares: pages of 16 tokens, shared by prefix;
-    else contiguous regions.
+    Each prompt is a common prefix and `own` tokens of its request. The first request arrives a pass
+    before the others. shares: pages of 16 tokens, shared by prefix; False: contiguous regions.
     """
     return run(_prompt_tokens_computed, 1, (num_requests, prefix, own, shares)).values[0]
 
@@ -238,7 +245,7 @@ def _prompt_tokens_computed(
 
 @real_run
 def prompt_tokens_by_policy(policy: str) -> tuple[int, int]:
-    """Tokens of prompts that four replicas compute in all, and the most requests of one replica.
+    """Return the prompt tokens that four replicas compute, and the most requests of a replica.
 
     policy: "round_robin", "least_loaded" or "by_prefix". 64 requests, one in each pass: one of
     eight prefixes of 64 tokens at random, 8 tokens of its own, and an answer of 16 tokens.
@@ -272,10 +279,10 @@ def _prompt_tokens_by_policy(world: Group, policy: str) -> tuple[int, int]:
 
 @real_run
 def longest_piece(prompt: int, apart: bool) -> int:
-    """Return the most tokens of one request in a pass of rank 0, where 4 requests have such long
-    prompts.
+    """Return the most tokens of one request in a pass of rank 0.
 
-    apart: rank 1 computes prompts, and sends keys and values to rank 0; else there is one rank.
+    There are 4 requests with prompts of `prompt` tokens. apart: rank 1 computes the prompts, and
+    sends keys and values to rank 0; False: there is one rank.
     """
     return run(_longest_piece, 2 if apart else 1, (prompt,)).values[0]
 
@@ -295,9 +302,9 @@ def _longest_piece(world: Group, prompt: int) -> int:
 
 @real_run
 def all_reduces_of_a_pass(num_layers: int, num_ranks: int) -> tuple[int, int]:
-    """Return all-reduces of a rank in one pass of a tensor-parallel decoder over four sequences.
+    """Return a rank's all-reduces in one pass of a tensor-parallel decoder, and equal answers.
 
-    And in how many of four answers of 8 greedy tokens the ranks and one process agree.
+    The second number says how many of four greedy answers of 8 tokens equal those of one process.
     """
     config = GPTConfig(num_layers=num_layers, hidden=32, num_heads=4, ffn=64, rotary=True)
     requests = [Request([number, 7], max_new_tokens=8) for number in range(4)]
@@ -312,7 +319,7 @@ def all_reduces_of_a_pass(num_layers: int, num_ranks: int) -> tuple[int, int]:
 def _tensor_parallel(
     world: Group, config: GPTConfig, requests: list[Request]
 ) -> tuple[int, list[list[int]]]:
-    """Each rank has an engine, and all make the same passes."""
+    """Serve the requests with an engine on each rank; return the number of passes, and answers."""
     model = parallelize(GPT(config, seed=0, dtype=_DTYPE), world)
     decoder = TensorParallelDecoder(model)
     engine = Engine(decoder, _pages(decoder.cache_config), preempting)
@@ -322,7 +329,7 @@ def _tensor_parallel(
 
 @real_run
 def int8_cache_share(head_dim: int) -> float:
-    """Bytes of a cache of 8 bits, scales included, over those of one in bfloat16."""
+    """Return the bytes of an int8 cache with its scales, divided by those of a bfloat16 cache."""
     config = GPTConfig(num_layers=1, hidden=2 * head_dim, num_heads=2, rotary=True)
     caches = [PagedCache(config, 4, dtype=torch.bfloat16), Int8PagedCache(config, 4)]
     wide, narrow = (sum(tensor.nbytes for tensor in cache.tensors) for cache in caches)
@@ -331,10 +338,10 @@ def int8_cache_share(head_dim: int) -> float:
 
 @real_run
 def quantization_error(bits: int, group: int, outlier: int = 1) -> float:
-    """Relative error of X W^T where W is rounded to `bits`, each `group` inputs with a scale.
+    """Return the relative error of X W^T for W in `bits`, with a scale for each `group` inputs.
 
-    W: 1024 x 1024 normal numbers, one in 1024 of them `outlier` times as large; X: 256 rows. The
-    error is the norm of the difference over the norm of the exact product, both in float32.
+    W has 1024 x 1024 normal numbers, of which one in 1024 is `outlier` times as large; X has 256
+    rows. The error is the norm of the difference divided by the norm of the exact product.
     """
     generator = torch.Generator().manual_seed(0)
     weight_OI = torch.randn(1024, 1024, generator=generator)

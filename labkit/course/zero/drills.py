@@ -35,7 +35,7 @@ def left_whole(level: int) -> calc.Recipe:
     between=("2 GB", "2 TB"),
 )
 def zero_states(level: int, params: float, dp: int) -> Solution:
-    """Split the states into those sharded over d ranks and the others."""
+    """Split the states into those that are sharded over d ranks and the others."""
     states = calc.model_state_bytes(params, "zero_paper", level, dp)
     other = 3 - level
     return Solution(
@@ -134,7 +134,7 @@ def zero3_states(params: float, dp: int) -> Solution:
     between=("1", "8"),
 )
 def zero_saving(level: int, dp: int) -> Solution:
-    """16 bytes over what is left of them."""
+    """Divide 16 bytes by the bytes that a rank keeps."""
     num = dp * 1e6  # any number of parameters that the ranks divide
     whole, left = states_of(num, "zero_paper"), states_of(num, "zero_paper", level, dp)
     sharded = 12 if level == 1 else 14
@@ -183,7 +183,7 @@ def zero_saving(level: int, dp: int) -> Solution:
     between=("0.5 GB/s", "200 GB/s"),
 )
 def offload_bandwidth(params: float, dp: int, step: float) -> Solution:
-    """(K_g + K_p) N/d over the step."""
+    """Divide (K_g + K_p) N/d by the seconds of the step."""
     rate = calc.offload_bandwidth(params, "zero_paper", step, dp=dp)
     moved = calc.offload_traffic_bytes(params, "zero_paper", dp=dp)
     on_disk = calc.offload_bandwidth(params, "zero_paper", step, to="disk", dp=dp)

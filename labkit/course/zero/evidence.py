@@ -34,7 +34,7 @@ _N = 4
 _NUM_RANKS, _UNITS, _WIDTH = 4, 3, 16
 _KINDS = {"_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter"}
 Counts = dict[tuple[str, int], float]
-"""By kind, and by the ranks that hold the tensor together: calls, in times the units."""
+"""Calls per unit, by kind of collective and by the number of ranks that shard the tensor."""
 
 
 def _ddp(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
@@ -55,13 +55,19 @@ def _zero3(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
     return model, optimizer(model.parameters(), **how)
 
 
-def _kept(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
-    """torch's reshard_after_forward=False: units stay whole from forward to backward."""
+def _no_reshard(world: Group, module: GPT, optimizer: Callable, **how: Any) -> tuple:
+    """Use reshard_after_forward=False: units stay whole from forward to backward."""
     model = FullyShardedModule(module, world, reshard_after_forward=False)
     return model, optimizer(model.parameters(), **how)
 
 
-_RUNGS = {"ddp": _ddp, "zero1": _zero1, "zero2": _zero2, "zero3": _zero3, "zero3, kept": _kept}
+_RUNGS = {
+    "ddp": _ddp,
+    "zero1": _zero1,
+    "zero2": _zero2,
+    "zero3": _zero3,
+    "zero3, kept": _no_reshard,
+}
 
 
 def _value_of(model: nn.Module) -> torch.Tensor:
@@ -85,7 +91,7 @@ def held_bytes_per_parameter(strategy: str) -> float:
 
 @real_run
 def _all_metered() -> list[dict[str, dict[str, float]]]:
-    """One launch for all strategies: by rank, strategy and kind."""
+    """Run all strategies in one launch; return the bytes held by rank, strategy and kind."""
     return run(_metered, _N).values
 
 
@@ -96,7 +102,7 @@ def _metered(world: Group) -> dict[str, dict[str, float]]:
 def _held_by(world: Group, strategy: str) -> dict[str, float]:
     model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), AdamW, learning_rate=1e-3)
     meter = Meter(model, optimizer)
-    for _ in range(2):  # the optimizer's states come with the first step
+    for _ in range(2):  # the first step creates the optimizer's states
         with meter:
             _value_of(model).backward()
             gradients = meter.usage.at_end["gradients"]
@@ -109,7 +115,8 @@ def _held_by(world: Group, strategy: str) -> dict[str, float]:
 def sent_volume(strategy: str, microbatches: int = 1) -> float:
     """Return the bytes that rank 0 of 4 sends in a step, in units of (n - 1)/n of the parameters.
 
-    strategy: "ddp" (quiet until the last microbatch), "zero1", "zero2", "zero3", "zero3, kept".
+    strategy: "ddp" (no_sync until the last microbatch), "zero1", "zero2", "zero3" or "zero3, kept"
+    (reshard_after_forward=False).
     """
     whole = 4 * GPT(_CONFIG).num_parameters * (_N - 1) / _N
     region = f"{strategy}, {microbatches} microbatches"
@@ -118,7 +125,7 @@ def sent_volume(strategy: str, microbatches: int = 1) -> float:
 
 @real_run
 def _all_accumulated(microbatches: int) -> Run:
-    """One launch for all strategies."""
+    """Run all strategies in one launch."""
     return run(_accumulated, _N, args=(microbatches,))
 
 
@@ -134,13 +141,13 @@ def _sent_in(timeline: Any, name: str) -> float:
 def _accumulated(world: Group, microbatches: int) -> None:
     for strategy in _RUNGS:
         model, optimizer = _RUNGS[strategy](world, GPT(_CONFIG), SGD, learning_rate=0.1)
-        _value_of(model).backward()  # once before: DDP then agrees on the order of its buckets
+        _value_of(model).backward()  # DDP rebuilds its buckets once, before the measured region
         optimizer.zero_grad()
-        quiet = getattr(model, "no_sync", nullcontext)  # only ddp has it, or needs it
+        no_sync = getattr(model, "no_sync", nullcontext)  # only ddp has it, or needs it
         world.barrier()
         with world.region(f"{strategy}, {microbatches} microbatches"):
             for microbatch in range(microbatches):
-                with nullcontext() if microbatch == microbatches - 1 else quiet():
+                with nullcontext() if microbatch == microbatches - 1 else no_sync():
                     (_value_of(model) / microbatches).backward()
             optimizer.step()
 
@@ -166,9 +173,10 @@ def _on_disk(world: Group) -> float:
 
 @real_run
 def leaves_a_host(how: str) -> float:
-    """Bytes that leave host 0 of two hosts of two in a pass, in times the parameters.
+    """Return the bytes that leave host 0 in a pass, as a multiple of the parameters' bytes.
 
-    how: "flat", shards over all four; "hybrid", shards within a host and replicas across.
+    There are two hosts of two ranks. how: "flat", shards over all four; "hybrid", shards within a
+    host and replicas across.
     """
     result = run(_one_pass, _N, args=(how,))
     return sum(map(_leaving, result.timeline[:2])) / (4 * GPT(_CONFIG).num_parameters)
@@ -188,7 +196,7 @@ def _one_pass(world: Group, how: str) -> None:
 
 
 def _leaving(timeline: Any) -> float:
-    """Bytes that a rank of host 0, ranks 0 and 1, sends to ranks 2 and 3 within the pass."""
+    """Return the bytes that a rank of host 0 (ranks 0 and 1) sends to ranks 2 and 3 in the pass."""
     (region,) = [each for each in timeline.regions if each.name == "pass"]
     sends = [
         each
@@ -206,7 +214,7 @@ class _Switches(NamedTuple):
     reshard_after_forward: bool | int = True
     reshard_after_backward: bool = True
     gradient_sync: bool = True
-    """In every microbatch; if not, in the last one only."""
+    """True: gradients are reduced in every microbatch; False: in the last one only."""
 
 
 _KEPT = _Switches(False)
@@ -222,7 +230,7 @@ _ASKED = {
 
 @real_run
 def fsdp2_sent_volume(switches: str = "default", microbatches: int = 4) -> float:
-    """Return all-gathers and reduce-scatters of a step of fully_shard, in times the parameters.
+    """Return the volume of fully_shard's collectives in a step, as a multiple of the parameters.
 
     switches: "default" (reshard_after_forward=True), "kept to backward" (False), "kept for the
     step" (set_reshard_after_backward(False) as well, but for the last microbatch), "kept for the
@@ -234,7 +242,7 @@ def fsdp2_sent_volume(switches: str = "default", microbatches: int = 4) -> float
 
 @real_run
 def ranks_of_gathers(switches: str) -> tuple[int, ...]:
-    """Over how many ranks fully_shard gathers a unit in one microbatch: in forward, in backward.
+    """Return over how many ranks fully_shard gathers a unit, in forward and in backward.
 
     switches: "default" or "backward over pairs" (reshard_after_forward=2).
     """
@@ -244,13 +252,13 @@ def ranks_of_gathers(switches: str) -> tuple[int, ...]:
 
 
 def _counts(microbatches: int) -> dict[str, Counts]:
-    """By switches; of rank 0."""
+    """Return rank 0's counts by name of the switches."""
     return {switches: counts for (switches, k), counts in _all().items() if k == microbatches}
 
 
 @real_run
 def _all() -> dict[tuple[str, int], Counts]:
-    """One launch for all."""
+    """Run all switches in one launch."""
     return run(_all_counted, _NUM_RANKS).values[0]
 
 

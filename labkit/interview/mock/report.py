@@ -106,7 +106,7 @@ class Report:
             lines += [f"| {group} | {count} | {score:.0%} |" for group, (score, count) in rows]
             lines += ["", "## What was asked", ""]
             for each in self.taken:
-                lines += _told(each)
+                lines += _answer_lines(each)
         if num < len(plan.items):
             rest = ", ".join(f"{item.kind} {item.name}" for item in plan.items[num:])
             lines += ["", f"Not reached: {rest}."]
@@ -128,7 +128,7 @@ def _mean(taken: list[Taken] | tuple[Taken, ...]) -> float:
     return sum(each.score * each.item.minutes for each in taken) / minutes if minutes else 0.0
 
 
-def _told(each: Taken) -> list[str]:
+def _answer_lines(each: Taken) -> list[str]:
     item = each.item
     lines = [f"- {_title(item)} ({item.kind} `{item.name}`): **{each.score:.0%}**, "
              f"{_minutes(each.seconds)}"]  # fmt: skip

@@ -12,7 +12,7 @@ LONG = 10**9
 
 
 class Operation(NamedTuple):
-    """A work of one rank, or a collective of several; `takes` is without waiting."""
+    """Work of one rank, or a collective of several; `takes` is its time without waiting."""
 
     kind: str
     name: str
@@ -21,7 +21,7 @@ class Operation(NamedTuple):
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Runs of 2, 4 and 5 ranks. In all but the first some collectives have slack."""
+    """Yield cases on runs of 2, 4 and 5 ranks. Some collectives have slack, except on 2 ranks."""
     runs = [run_with_answers(draw.rng, number) for number in range(12)]
     runs.sort(key=lambda run: sum(map(len, run[0])))  # a verdict shows the first that goes wrong
     for function in ("critical_path", "slack"):
@@ -46,7 +46,7 @@ def run_with_answers(rng: Random, number: int) -> tuple[Ranks, dict[str, Any]]:
 
 
 def drawn_run(rng: Random, number: int, n: int) -> list[Operation]:
-    """Two parts of the ranks, each by itself, and then all: the first to be done has slack."""
+    """Draw a run in which two groups of ranks work apart, then all: the faster group has slack."""
     run, order = [], rng.sample(range(n), n)
     groups = [order[:2], order[2:], order] if number else [order]
     groups += [rng.sample(order, rng.randrange(2, n + 1)) for _ in range(number % 4)]
@@ -79,7 +79,7 @@ def end_of(ranks: Ranks) -> int:
 
 
 def picture(s: g.Observed) -> str:
-    """A line for each rank, with the begin and the end of its operations."""
+    """Return a line for each rank, with the start and the end of its operations."""
     lines = []
     for rank, ops in enumerate(s.xs):
         words = [f"{name} {a}-{b}" + " (collective)" * (kind != "work") for kind, name, a, b in ops]
@@ -88,7 +88,7 @@ def picture(s: g.Observed) -> str:
 
 
 def leaves_a_rank_at_a_work(s: g.Observed) -> bool:
-    """Return whether works of one name are taken for one operation.
+    """Return whether the answer takes works of the same name for one operation.
 
     The path goes from such a work to another rank. Their slack lets all of them end together.
     """

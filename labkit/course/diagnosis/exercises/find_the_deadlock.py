@@ -1,4 +1,4 @@
-"""Grade find_the_deadlock: the calls of the five programs, crossed out as they meet.
+"""Grade find_the_deadlock: remove matching calls of the five programs until no more match.
 
 tests/grade/test_deadlock_programs.py compares `waits` with real runs of the programs.
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from labkit.grade import grader as g
 
 Call = tuple[str, str, Sequence[int]]
-"""A call in words, what it takes part in (a message, a collective), and the ranks in that."""
+"""(the call as text, the kind of message or collective, its ranks)."""
 PROGRAMS = ("shift", "pass_it_on", "log_the_loss", "epoch", "two_groups")
 
 
@@ -30,7 +30,7 @@ def calls(program: str, rank: int, n: int) -> list[Call]:
 
 
 def waits(program: str, n: int) -> dict[int, str]:
-    """Ranks that wait forever, and in what."""
+    """Return the ranks that wait forever, with the call that each waits in."""
     todo = [calls(program, rank, n) for rank in range(n)]
 
     def is_met(call: Call) -> bool:
@@ -53,7 +53,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def what_is_wrong(s: g.Observed) -> str:
-    """Return the name of the mistake in an answer: first about calls of the program, then ranks."""
+    """Return the name of the mistake in an answer: wrong calls first, then wrong ranks."""
     got, right = s.y, s.right[0]
     made = {rank: [call[0] for call in calls(s.case.known, rank, s.xs)] for rank in range(s.xs)}
     if any(call not in made.get(rank, ()) for rank, call in got.items()):
@@ -70,7 +70,7 @@ def what_is_wrong(s: g.Observed) -> str:
 
 
 def mistake(name: str, why: str, made_by: g.Patch, hint: int) -> g.Mistake:
-    """One that `what_is_wrong` names."""
+    """Return a mistake that holds where `what_is_wrong` returns its name."""
     return g.Mistake(name, why, made_by, seen=lambda s: what_is_wrong(s) == name, hint=hint)
 
 

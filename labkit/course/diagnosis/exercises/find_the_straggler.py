@@ -11,7 +11,7 @@ Steps = list[list[Collective]]
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Four runs of each kind, and first a small one. In the last case the gain is just enough."""
+    """Yield a small run of each kind, then four. In the last case the gain is just enough."""
     kinds = ("late", "late in one place", "late little", "slow network")
     runs = [run(draw.rng, kind, is_small=True) for kind in kinds]
     runs += sorted((run(draw.rng, kind) for kind in 4 * kinds), key=lambda steps: len(str(steps)))
@@ -22,7 +22,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def run(rng: Random, kind: str, is_small: bool = False) -> Steps:
-    """Make a run of 5 or 7 steps, or of 3. A straggler stands out, and a rank that is not one."""
+    """Make a run of 5 or 7 steps (small: 3), with a straggler and a rank that looks like one."""
     n, num_steps, num_collectives = rng.randrange(3, 7), rng.choice((5, 7)), rng.randrange(3, 6)
     if is_small:
         n, num_steps, num_collectives = 3, 3, 2
@@ -48,7 +48,7 @@ def run(rng: Random, kind: str, is_small: bool = False) -> Steps:
 
 
 def right(steps: Steps, least: float) -> tuple[int, float] | None:
-    """Return each rank's gain, one rank at a time."""
+    """Return the rank with the largest gain, and the gain; None if it is below `least`."""
     gains = [
         median(sum(gain_of(rank, each) for each in step) for step in steps)
         for rank in range(len(steps[0][0]))
@@ -58,7 +58,10 @@ def right(steps: Steps, least: float) -> tuple[int, float] | None:
 
 
 def gain_of(rank: int, collective: Collective) -> int:
-    """On clocks that are 0 as the collective ends: how much later than the last of the others."""
+    """Return how much later a rank arrives than the last of the others, or 0.
+
+    Clocks differ, so times are relative to the end of the collective.
+    """
     arrivals = [at - end for at, end in collective]
     return max(0, arrivals.pop(rank) - max(arrivals))
 
@@ -71,7 +74,7 @@ def names_one_that_waits(s: g.Observed) -> bool:
 
 
 def describe(s: g.Observed) -> str:
-    """The two answers, and the waits of each step."""
+    """Return the two answers, and the waits of each step, as text."""
     lines = [f"got {s.y!r}, expected {s.right[0]!r}"]
     for number, step in enumerate(s.xs):
         waits = [[end - at for at, end in collective] for collective in step]

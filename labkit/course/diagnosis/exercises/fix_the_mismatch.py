@@ -1,4 +1,4 @@
-"""Grade fix_the_mismatch: what one process with all examples computes, with few collectives."""
+"""Grade fix_the_mismatch: the result of one process with all examples, with few collectives."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ FULL_BATCH, LEARNING_RATE = 4, 0.01
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """Uneven batches, full ones, short and empty ones, and a large one."""
+    """Return cases with uneven, full, short and empty batches, and with a large one."""
     rng = draw.rng
     by_rank = [
         [FULL_BATCH, *rng.sample((1, 2, 3, 5, 6, 7, 8), n - 1)],
@@ -23,7 +23,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def case(sizes: list[int], width: int, draw: g.Draw) -> g.Case:
-    """One batch per rank. Thirds are exact in no dtype."""
+    """Return a case with a batch per rank. No dtype represents thirds exactly."""
 
     def thirds() -> g.ByRank:
         drawn = draw(max(sizes), width, dtype=torch.float64)
@@ -35,7 +35,7 @@ def case(sizes: list[int], width: int, draw: g.Draw) -> g.Case:
 
 
 def right(x: g.ByRank, y: g.ByRank, scale: Tensor, shift: Tensor) -> tuple[Tensor, ...]:
-    """One process with all examples, by autograd."""
+    """Compute the step in one process with all examples, by autograd."""
     parameters = [p.clone().requires_grad_() for p in (scale, shift)]
     error = torch.cat(list(x)) * parameters[0] + parameters[1] - torch.cat(list(y))
     loss = error.square().sum(1).mean()
@@ -45,12 +45,12 @@ def right(x: g.ByRank, y: g.ByRank, scale: Tensor, shift: Tensor) -> tuple[Tenso
 
 
 def budget(s: g.Observed) -> g.Budget:
-    """Two gradients, the loss and the number of examples."""
+    """Allow four sums: of two gradients, the loss and the number of examples."""
     return g.Budget(collectives=4, payload_bytes=8 * (2 * len(s.args[2]) + 2))
 
 
 def means(*forms: str) -> list[g.Patch]:
-    """Ways to take all means, those of the gradients, or that of the loss, in another form."""
+    """Return patches that compute all means, those of the gradients or that of the loss wrongly."""
     gradients = ("grad_scale", "grad_shift")
     return [
         g.patch(*(t for n in names for t in (f"group.all_reduce({n}) / count", form.format(n))))
@@ -123,7 +123,7 @@ GRADER = g.OnRanks(
     functions=("train_step",),
     cases=cases,
     right=right,
-    # Sums of hundreds of numbers round in any order; float32 rounds a million times as much.
+    # Room for any order of hundreds of additions in float64; float32 is a million times less exact.
     same=g.within(512),
     budget=budget,
     mistakes=MISTAKES,

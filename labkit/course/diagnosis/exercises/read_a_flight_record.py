@@ -17,8 +17,8 @@ OTHER = [
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """Jobs in which ranks are missing, disagree, or wait for the network. Rank 0 is the odd one
-    in the first mismatch. Each fifth turn hangs in the first collectives."""
+    """Yield jobs in which ranks are missing, disagree, or wait for the network. In the first
+    mismatch the culprit is rank 0. Each fifth turn hangs in the first collectives."""
     whats = itertools.product(range(12), ("missing", "mismatch", "running"))
     for number, (turn, what) in enumerate(whats):
         dumps, answer = job(draw.rng, what, turn)
@@ -42,7 +42,7 @@ def entry(
 
 
 def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
-    """Return dumps of a job, and the right answer. It hangs in the world at each second turn."""
+    """Return dumps of a job, and the right answer. At odd turns the job hangs in the world."""
     everyone = list(range((4, 8, 12)[turn % 3]))
     order = rng.sample(everyone, len(everyone))
     pairs = {str(at // 2 + 1): sorted(order[at : at + 2]) for at in everyone[::2]}
@@ -82,7 +82,7 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
         call(rank, here, rng.choice(("started", "scheduled")), **other)
         if rng.random() < 0.5:
             call(rank, here, "scheduled")
-    for pair, members in pairs.items():  # the other one waits in the world's
+    for pair, members in pairs.items():  # the other rank of a pair waits in the world's collective
         if group == "0" and not set(members) & set(odd):
             call(members[0], pair, "scheduled")
 
@@ -100,11 +100,11 @@ def job(rng: Random, what: str, turn: int) -> tuple[Dumps, Any]:
 
 def describe(s: g.Observed) -> str:
     """Return the two answers, and the last entries of each member of the group to look at."""
-    told = "#{collective_seq_id} {profiling_name} {input_dtypes[0]} {input_sizes[0]} {state}"
+    form = "#{collective_seq_id} {profiling_name} {input_dtypes[0]} {input_sizes[0]} {state}"
     group = s.right[0][1]
     lines = [f"got {s.y!r}, expected {s.right[0]!r}"]
     for rank, dump in enumerate(s.xs):
-        its = [told.format(**each) for each in dump["entries"] if each["process_group"][0] == group]
+        its = [form.format(**each) for each in dump["entries"] if each["process_group"][0] == group]
         if its:
             lines.append(f"rank {rank}, group {group}: {', '.join(its[-2:])}")
     return "\n".join(lines)

@@ -14,14 +14,17 @@ ROUNDED += [(50, 20), (10, 25), (999, 100), (85, 32), (42, 16), (1, 80), (1, 1)]
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """From one rank and from several, efficient and not, above 1 too; some are reached exactly."""
+    """Return cases from one rank and from several, with efficiencies below and above 1.
+
+    Some limits are reached exactly.
+    """
     rng, asked = draw.rng, []
     for base, times in ((1, 4), (1, 64), (8, 8), (3, 5), (16, 2)):
         n, share, base_s = base * times, rng.uniform(0.02, 0.4), rng.uniform(0.5, 4)
         n_s = base_s * (share + (1 - share) / n) / (share + (1 - share) / base)
         asked += [(function, base, base_s, n, n_s) for function in (STRONG, SERIAL)]
         asked += [(WEAK, base, base_s, n, base_s * rng.uniform(1.02, 2.5))]
-    asked += [(STRONG, 2, 4.0, 8, 0.9), (WEAK, 2, 4.0, 8, 3.6)]  # faster: caches, for one
+    asked += [(STRONG, 2, 4.0, 8, 0.9), (WEAK, 2, 4.0, 8, 3.6)]  # above 1, by caches for example
     drawn = [(rng.randrange(2, 200), rng.randrange(30, 95)) for _ in range(12)]
     asked += [(MOST, *pair) for pair in EXACT + ROUNDED + drawn]
     shares = [(0.1, 8), (rng.uniform(0.02, 0.6), rng.randrange(3, 999)), (0.0, 5), (0.3, 1)]
@@ -37,7 +40,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def right(*args: float, known: str) -> float:
-    """Exactly, in fractions."""
+    """Compute the answer exactly, in fractions."""
     if known == MOST:
         permille, percent = args
         return next(n for n in itertools.count(1) if percent * (1000 + n * permille) > 100_000)
@@ -47,7 +50,7 @@ def right(*args: float, known: str) -> float:
     if known != SERIAL:
         work = 1 if known == STRONG else n / base
         return float(work / n_s / n / (1 / base_s / base))
-    # base * T(base) = parallel + base * serial, and so for n.
+    # base * T(base) = parallel + base * serial, and n * T(n) = parallel + n * serial.
     serial = (n * n_s - base * base_s) / (n - base)
     return float(serial / (base * base_s - (base - 1) * serial))
 

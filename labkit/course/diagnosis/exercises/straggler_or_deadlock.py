@@ -1,4 +1,4 @@
-"""Grade straggler_or_deadlock: stuck jobs, as a cluster's tools would show them.
+"""Grade straggler_or_deadlock: stuck jobs, with the evidence that a cluster's tools show.
 
 The jobs are small programs. `evidence` works out where each rank gets stuck;
 tests/grade/test_straggler_cases.py compares that with real runs.
@@ -27,7 +27,7 @@ STORIES = {
     "aside": "a: send b; b: send a; c: compute; d: recv a; others: recv d",
     "crossed": "b: barrier world; others: all_reduce pair, barrier world",
 }
-"""Actions of ranks after all trained together for a while, by role. "a:" has returned."""
+"""Actions of each role after some steps that all ranks share. A role without any has returned."""
 RUNNING = {"compute": "x = (x @ x).clamp(0, 1)", "input": "batch = next(batches)"}
 STARTED = {"start_all_reduce": "all_reduce", "isend": "send"}
 """Operations that do not block, and their names in the evidence."""
@@ -35,7 +35,7 @@ MATCHING = {"send": "recv", "recv": "send"}
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Twelve jobs of each story, in any order. In half of them the pairs have posted nothing."""
+    """Draw twelve jobs of each story, shuffled. In half of them the pairs have posted nothing."""
     stories = 6 * [(story, steps) for story in STORIES for steps in (0, 7)]
     draw.rng.shuffle(stories)
     return [g.Case(f"job {i}", job(*its, draw.rng)) for i, its in enumerate(stories, start=1)]

@@ -67,9 +67,9 @@ class Computing(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if name in PRODUCTS:
             first, _ = [x for x in args if isinstance(x, Tensor)][-2:]
-            begun = [e.what for e in self.watch.events]
-            under_way = {begun[i] for i in self.watch.pending}
-            overlaps = len(under_way) == 2 and begun.count("isend") == begun.count("irecv")
+            started = [e.what for e in self.watch.events]
+            under_way = {started[i] for i in self.watch.pending}
+            overlaps = len(under_way) == 2 and started.count("isend") == started.count("irecv")
             size = result.numel() * first.shape[-1]
             what = "overlaps" if overlaps else "computes alone"
             self.watch.note(what, (size, self.group.received_bytes))

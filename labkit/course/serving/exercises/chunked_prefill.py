@@ -14,7 +14,7 @@ Request = namedtuple("Request", ("id", "num_tokens", "num_cached"))
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """One rule after the other, random queues; chunks at all places of a prompt."""
+    """Return a case for each rule, random queues, and chunks at several places of a prompt."""
     listed = [
         plan([(5, 4), (30, 8), (9, 8)], [], 8, 8),
         plan([(40, 32), (9, 8)], [20, 3], 16, 8),
@@ -39,8 +39,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def plan(running: list[Any], waiting: Sequence[int], budget: int, most: int) -> g.Case:
-    """Return a question, from (num_tokens, num_cached) of what runs, and num_tokens of what
-    waits."""
+    """Return a case. running: (num_tokens, num_cached) of requests; waiting: their num_tokens."""
     sizes = running + [(num, 0) for num in waiting]
     requests = [Request(id, *each) for id, each in enumerate(sizes, start=5)]
     words = [f"{r.id} ({r.num_cached} of {r.num_tokens} cached)" for r in requests]
@@ -53,7 +52,7 @@ def plan(running: list[Any], waiting: Sequence[int], budget: int, most: int) -> 
 
 
 def right(*args: Any) -> Any:
-    """Token by token; the last rows of the attention of all tokens, with zeros for queries."""
+    """Plan token by token, or take the last rows of the attention of the whole prompt."""
     if len(args) == 3:
         q, k, v = args
         first = k.shape[1] - q.shape[1]

@@ -10,8 +10,8 @@ Request = namedtuple("Request", ("id", "num_tokens", "num_pages", "longest"))
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Random states, those with few requests first. Each request fits into the empty cache; one
-    that runs has pages of all tokens but the last one."""
+    """Draw random states, small ones first. Each request fits into the empty cache. A running
+    request has pages for all of its tokens but the last."""
     rng, listed = draw.rng, []
     for _ in range(200):
         size, num_running = rng.randint(1, 4), rng.randint(0, 6)
@@ -32,7 +32,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def in_words(requests: list[Any]) -> str:
-    """Requests of a label."""
+    """Describe requests for a label."""
     words = (f"{r.id} ({r.num_tokens} tokens, {r.num_pages} pages)" for r in requests)
     return ", ".join(words) or "none"
 
@@ -40,7 +40,7 @@ def in_words(requests: list[Any]) -> str:
 def right(
     waiting: list[Any], running: list[Any], num_free: int, size: int, most: int
 ) -> tuple[list[int], list[int]]:
-    """Return the fewest preemptions and then the most admissions that there is room for."""
+    """Return the preempted requests (the fewest), and the computed ones (the most that fit)."""
 
     def fits(*requests: Any) -> bool:
         held = sum(r.num_pages for r in running)

@@ -13,7 +13,7 @@ NAMES = range(4)
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """One rule after the other, then random calls with pools that are often full."""
+    """Return a case for each rule, then random calls on pools that are often full."""
     token = count(1)
 
     def append(name: int, num: int) -> Call:
@@ -67,7 +67,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> list[dict[str, Any]]:
 
 
 def right(num_pages: int, size: int, calls: list[Call]) -> list[dict[str, Any]]:
-    """No two tokens are the same, so pages that hold the same tokens are one page."""
+    """Return the state after each call. Tokens are unique, so equal pages are one shared page."""
     states, tokens, pages = [], dict.fromkeys(NAMES, ()), set()
     for kind, name, *more in calls:
         if kind == "append":
@@ -91,9 +91,9 @@ def right(num_pages: int, size: int, calls: list[Call]) -> list[dict[str, Any]]:
 
 
 def same(got: Any, other: Any, case: g.Case) -> bool:
-    """Return whether all is the same until `other` is first wrong.
+    """Return whether all states are the same up to the first wrong one of `other`.
 
-    Later results depend on chance.
+    A wrong program's later states depend on chance.
     """
     is_wrong = [one != its for one, its in zip(other, right(*case.args))]
     end = [*is_wrong, True].index(True) + 1
@@ -106,7 +106,7 @@ def first_wrong(s: g.Observed) -> tuple[Call, dict[str, Any], dict[str, Any]]:
 
 
 def describe(s: g.Observed) -> str:
-    """Return the first call that goes wrong."""
+    """Describe the first call after which the state is wrong."""
     (kind, *arguments), got, right = first_wrong(s)
     what = next(each for each in right if got[each] != right[each])
     return f"{kind}({', '.join(map(str, arguments))}): {what}: {got[what]}, expected {right[what]}"

@@ -19,7 +19,7 @@ SIZES = {
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Each weight is at most 0.49 steps from its code, and each group has a code of 7 or -7."""
+    """Draw codes and scales, and weights at most 0.49 steps off. Each group has a code 7 or -7."""
     forth, back = [], []
     for what, (num_outputs, num_inputs, group) in SIZES.items():
         starts = range(0, num_inputs, group)
@@ -42,7 +42,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def packed(codes: torch.Tensor) -> torch.Tensor:
-    """Two codes to a byte, each plus 8."""
+    """Pack two codes into a byte, each plus 8."""
     stored = torch.nn.functional.pad(codes + 8, (0, codes.shape[1] % 2)).unflatten(1, (-1, 2))
     return (stored @ torch.tensor([1.0, 16.0])).to(torch.uint8)
 
@@ -53,7 +53,7 @@ def right(*args: Any, known: Any) -> Any:
 
 
 def same(got: Any, right: Any, case: g.Case) -> bool:
-    """A group of zeros may have any scale that is a number."""
+    """Compare results; a group of zeros may have any scale that is not NaN or infinite."""
     if case.function == QUANTIZE and isinstance(got, tuple | list) and len(got) == 2:
         codes, scales = got
         if isinstance(scales, torch.Tensor) and scales.shape == right[1].shape:
@@ -62,13 +62,13 @@ def same(got: Any, right: Any, case: g.Case) -> bool:
 
 
 def is_wrong_for_tiny_weights(s: g.Observed) -> bool:
-    """Return whether all but the first row is right: only its weights are tiny."""
+    """Return whether only the first row is wrong, whose weights are tiny."""
     both = [[each[1:] for each in its] for its in (s.y, s.right[0])]
     return s.case.function == QUANTIZE and same(*both, s.case)
 
 
 def is_wrong_behind_an_odd_row(s: g.Observed) -> bool:
-    """Return whether only the last high 4 bits are wrong."""
+    """Return whether only the padding is wrong: the high 4 bits of each row's last byte."""
     (codes, scales), (packed, _) = s.y, s.right[0]
     mask = torch.full_like(packed, 255)
     mask[:, -1] = 15
@@ -89,7 +89,7 @@ MISTAKES = [
         "A weight of -0.9 needs as large a scale as one of 0.9. With the maximum it gets a code "
         "below -7, which does not fit.",
         g.patches(AMAX, "each.amax(1)", "each.amax(1).abs()"),
-        # Not the codes: each program does something else with those that do not fit.
+        # Codes are not compared: programs differ in what they do with a code that does not fit.
         seen=lambda s: g.close(
             s.y[1].abs(),
             torch.stack([x.amax(1).abs() / 7 for x in s.xs.split(s.args[1], dim=1)], 1),

@@ -9,12 +9,12 @@ from labkit.serving.metrics import Timing, percentile
 
 Log = Sequence[tuple[float, int, str, int]]
 TIMINGS, PERCENTILE, REPORT = "timings", "percentile", "report"
-# How many values, percent. Floats round 14 / 100 * 50 and 28 / 100 * 25 up.
+# (number of values, percent). Floats round 14 / 100 * 50 and 28 / 100 * 25 up.
 PLACES = ((1, 50), (4, 50), (5, 50), (7, 90), (20, 95), (40, 5), (14, 50), (25, 28), (3, 100))
 
 
 def cases(draw: g.Draw) -> list[g.Case]:
-    """Logs of a few requests, all percentiles that are asked for, reports with targets."""
+    """Return logs of a few requests, percentiles, and reports with targets."""
     rng, listed, reports = draw.rng, [], []
     for num_requests, percent in ((2, 50), (5, 90), (9, 20), (20, 95)):
         log = a_log(rng, num_requests)
@@ -32,7 +32,7 @@ def cases(draw: g.Draw) -> list[g.Case]:
 
 
 def a_log(rng: Any, num_requests: int) -> Log:
-    """Requests that arrive at random; every third one cancels, before its first token or later.
+    """Draw a log of requests. Every third one cancels, before its first token or later.
 
     Times are multiples of 2**-10, so that their differences are exact.
     """
@@ -61,7 +61,7 @@ def waits(log: Log) -> dict[int, Timing]:
 
 
 def right(*args: Any) -> Any:
-    """By labkit.serving's metrics."""
+    """Compute the metrics with labkit.serving."""
     if len(args) == 2:
         return percentile(*args)
     log, *asked = args
@@ -83,7 +83,7 @@ def right(*args: Any) -> Any:
 TPOT = "sum(itl_s) / len(itl_s) if itl_s else None"
 FROM_ARRIVAL = "(token_s[-1] - arrival_s)"
 TIMING = "timing(arrival_s[request], token_s[request])"
-# With a TTFT of its own, and the time of a request's first event of a kind.
+# Patches of the solution: another TTFT or end-to-end time; a request's first event of a kind.
 TTFT = TIMING + " | {{'ttft_s': {} - {}}}"
 END_TO_END = TIMING + " | {{'end_to_end_s': token_s[request][-1] - {}}}"
 FIRST = "next(at for at, *its, _ in log if its == [request, '{}'])"

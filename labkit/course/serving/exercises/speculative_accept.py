@@ -1,7 +1,7 @@
-"""Grade speculative_accept: how often each result comes out, over all drafts and random numbers.
+"""Grade speculative_accept: the probability of each result, over all drafts and random numbers.
 
-The probabilities are such that all thresholds lie on multiples of 1/8, for the numbers that accept,
-and of 1/24, for the one that draws. So one number in each interval stands for all that are in it.
+The probabilities are chosen so that all thresholds are multiples of 1/8 for the numbers that accept
+a token, and of 1/24 for the number that draws one. So one number represents each interval.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def cases(draw: g.Draw) -> Iterator[g.Case]:
 
 
 def right(draft: Rows, target: Rows) -> dict[Any, float]:
-    """Accepted tokens have min(p, q), and what is not drafted has the rest of p."""
+    """Return the probability of each result: min(p, q) if accepted, the rest of p if replaced."""
     found, both = {}, [list(map(min, p, q)) for p, q in zip(target, draft)] + [[0.0] * 3]
     for k in range(len(target)):
         for *kept, token in product(range(3), repeat=k + 1):
@@ -76,7 +76,7 @@ DROPS, MISSING = "uniforms[k] * q[token] >= p[token]", "max(0.0, of_p - of_q)"
 REPLACED = "return [*drafted[:k], _draw(missing, uniforms[-1])]"
 BONUS = "return [*drafted, _draw(target[-1], uniforms[-1])]"
 OWN = "_draw(missing, uniforms[-1])", "_draw(p, uniforms[k])"
-# The token that is drawn if the number lies beyond all weights.
+# A token to draw if the number is beyond the sum of all weights.
 LIKELIEST = "max(range(len(weights)), key=lambda token: weights[token])"
 POSSIBLE = [
     f"{which}(token for token, weight in enumerate(weights) if weight)" for which in ("max", "min")

@@ -9,7 +9,7 @@ RECIPES = ((2, 2, 12), (2, 4, 12), (4, 4, 8), (2, 2, 4), (2, 2, 2), (4, 4, 4), (
 
 
 def cases(draw: g.Draw) -> Iterator[g.Case]:
-    """GPUs that exist, and GPUs with about the memory that some level needs."""
+    """Yield setups on real GPUs, and on GPUs with about the memory that some level needs."""
     uniform = draw.rng.uniform
     for _ in range(10):
         for remainder, spare in (
@@ -46,14 +46,14 @@ def setup(draw: g.Draw, spare: Any, remainder: int | None) -> dict[str, Any]:
         its["num_params"] += remainder - its["num_params"] % its["dp"]
     if spare is not None:
         needed = int(sum(terms(its, rng.randrange(4)).values()))
-        its["memory_gib"] = (needed + int(spare(its))) / 2**30  # exact, by a power of two
+        its["memory_gib"] = (needed + int(spare(its))) / 2**30  # exact: a power of two
     return its
 
 
 def terms(its: dict[str, Any], level: int) -> dict[str, float]:
     """Return the bytes of the fullest rank at a level, in the order of the contract."""
     n = its["num_params"]
-    shard = len(range(0, n, its["dp"]))  # rank 0's, since parameters are dealt out in turn
+    shard = len(range(0, n, its["dp"]))  # rank 0 has the largest shard: n / dp rounded up
     return {
         "optimizer": its["optimizer_bytes"] * (n, shard, shard, shard)[level],
         "gradients": its["gradient_bytes"] * (n, n, shard, shard)[level],
@@ -64,7 +64,7 @@ def terms(its: dict[str, Any], level: int) -> dict[str, float]:
 
 
 def right(its: dict[str, Any]) -> tuple[int | None, list[str]]:
-    """All levels are tried."""
+    """Try all levels; return the first that fits, and the largest term of each that does not."""
     held = [terms(its, level) for level in range(4)]
     fits = [sum(each.values()) <= its["memory_gib"] * 2**30 for each in held]
     level = fits.index(True) if any(fits) else None

@@ -49,8 +49,7 @@ def cases(n: int, draw: g.Draw) -> list[g.Case]:
 
 
 def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Tensor]:
-    """Return the steps of one rank: the parameters after each of them, as the model's layers see
-    them."""
+    """Perform a rank's steps; return the parameters that the model's layers see after each."""
     weights, adam, after = args[0].clone(), Adam(), {}
     view_of_layers = weights.view(-1)
     for number, gradients in enumerate(args[1], start=1):
@@ -61,7 +60,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Tensor]:
 
 
 def right(parameters: Tensor, gradients: g.ByRank) -> dict[str, Tensor]:
-    """One process with the whole batch."""
+    """Train in one process with the whole batch."""
     weights, adam, after = parameters.clone(), Adam(), {}
     for number, mean in enumerate(sum(gradients) / len(gradients), start=1):
         adam.step(weights, mean)
@@ -70,12 +69,12 @@ def right(parameters: Tensor, gradients: g.ByRank) -> dict[str, Tensor]:
 
 
 def shard_numel(s: g.Observed) -> int:
-    """k = ceil(numel / n)."""
+    """Return k = ceil(numel / n), the elements of a shard."""
     return -(-s.xs.numel() // s.n)
 
 
 def budget(s: g.Observed) -> g.Budget:
-    """One nth of the parameters to each other rank, twice per step."""
+    """Allow 1/n of the parameters to each other rank, twice per step."""
     return g.Budget(sent_bytes=STEPS * 2 * (s.n - 1) * shard_numel(s) * 8)
 
 

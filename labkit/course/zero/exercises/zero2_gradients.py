@@ -13,7 +13,7 @@ Layers = list[list[Any]]
 
 
 def loss(layers: Layers, microbatch: Tensor) -> Tensor:
-    """Squared errors of a stack of layers, which use far more memory than its activations."""
+    """Return the mean squared error of a stack of layers that are far larger than activations."""
     x, y = microbatch
     for weight, scale in layers:
         x = torch.tanh(linear(x, weight)) * scale
@@ -21,13 +21,12 @@ def loss(layers: Layers, microbatch: Tensor) -> Tensor:
 
 
 def buckets_of(layers: Layers) -> Layers:
-    """Return a bucket per layer, the last layer first; in every other one the scale stands
-    first."""
+    """Return a bucket per layer, the last layer first. Every second one begins with the scale."""
     return [each[::-1] if i % 2 else each for i, each in enumerate(reversed(layers))]
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """One microbatch and several. The width is even: neither 2 nor 3 divides width² + 1."""
+    """Return cases with one microbatch and with several. 2 and 3 do not divide width² + 1."""
     width, double = draw.rng.randrange(70, 78, 2), torch.float64
     layers = [
         [draw.same(width, width, dtype=double) / width**0.5, draw.same(dtype=double)]
@@ -59,7 +58,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def right(layers: Layers, by_rank: g.ByRank) -> g.ByRank:
-    """One process, with all microbatches of all ranks in one batch."""
+    """Compute the gradients in one process, with all microbatches of all ranks in one batch."""
     n, left = len(by_rank), dict.fromkeys(("gradients left", "hooks left", "frozen"), 0)
     layers = [[x.clone().requires_grad_() for x in layer] for layer in layers]
     loss(layers, torch.cat(sum(by_rank, []), dim=1)).backward()
@@ -69,12 +68,12 @@ def right(layers: Layers, by_rank: g.ByRank) -> g.ByRank:
 
 
 def bucket_bytes(s: g.Observed) -> int:
-    """Bytes of one padded bucket; all have the same size."""
+    """Return the bytes of one padded bucket; all have the same size."""
     return s.n * s.right[0]["shards"][0].nbytes
 
 
 def budget(s: g.Observed) -> g.Budget:
-    """Shards, two buckets, two shards and activations; a reduce_scatter for each bucket."""
+    """Allow all shards, two buckets, two more shards and activations; one reduce_scatter each."""
     if s.n == 1:
         return g.Budget()
     sent = len(s.args[1][0]) * NUM_LAYERS * (s.n - 1) / s.n * bucket_bytes(s)
@@ -88,7 +87,7 @@ def all_reduces(s: g.Observed) -> bool:
 
 
 def buckets_too_many(s: g.Observed) -> float:
-    """Return by how many buckets peak memory exceeds the budget, if reduce_scatter is used."""
+    """Return by how many buckets peak memory exceeds the budget; 0 if all_reduce is used."""
     if s.n == 1 or all_reduces(s):
         return 0
     peak = max(rank.peak_bytes for rank in s.ranks)

@@ -12,7 +12,7 @@ from labkit.grade import grader as g
 
 
 def layer(weights: Tensor, x: Tensor) -> Tensor:
-    """tanh(linear(x) + bias): the weights are a square matrix and one bias, flat."""
+    """Return tanh(linear(x) + bias). The flat weights are a square matrix and one bias."""
     width = x.shape[-1]
     if weights.shape != (width**2 + 1,):
         got = f"a unit got weights of shape {tuple(weights.shape)}"
@@ -22,7 +22,7 @@ def layer(weights: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Unit:
-    """A unit that notes its uses."""
+    """A unit that records its forward and backward calls as notes."""
 
     watch: Any
     index: int
@@ -30,7 +30,7 @@ class Unit:
     numel: int
 
     def forward(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Its output."""
+        """Return the output of the unit."""
         self.watch.note(f"forward {self.index}")
         return layer(weights, x)
 
@@ -44,7 +44,7 @@ class Unit:
 
 
 def cases(n: int, draw: g.Draw) -> list[g.Case]:
-    """One unit and several. The width is even, so that neither 2 nor 3 ranks divide width² + 1."""
+    """Return cases with one unit and with several. 2 and 3 do not divide width² + 1."""
     width, double = draw.rng.randrange(60, 70, 2), torch.float64
 
     def case(num_units: int) -> g.Case:
@@ -75,7 +75,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def right(own: g.ByRank, numel: int, xs: g.ByRank, targets: g.ByRank) -> g.ByRank:
-    """One process with all weights and the whole batch."""
+    """Compute the gradients in one process with all weights and the whole batch."""
     whole = [torch.cat(each)[:numel].requires_grad_() for each in zip(*own)]
     y = torch.cat(xs)
     for weights in whole:
@@ -90,7 +90,7 @@ def right(own: g.ByRank, numel: int, xs: g.ByRank, targets: g.ByRank) -> g.ByRan
 
 
 def budget(s: g.Observed) -> g.Budget:
-    """Two all-gathers and a reduce-scatter per unit."""
+    """Allow two all-gathers and a reduce-scatter per unit."""
     return g.Budget(sent_bytes=3 * (s.n - 1) * sum(shard.nbytes for shard in s.xs[0]))
 
 
