@@ -58,8 +58,8 @@ def check(
     the exercise's known mistakes have a minute instead.
 
     Raises UnknownExercise, NothingToGrade (no such file), WorkspaceNotFound, TypeError for a
-    function that cannot be sent to the ranks, and ValueError for a timeout that is no positive
-    number. A fault of the learner's code raises nothing: it is in the verdict.
+    function that cannot be sent to the ranks and for a timeout that is no number, and ValueError
+    for a timeout that is not above 0. A fault of the learner's code is in the verdict instead.
     """
     workspace = workspace or find_workspace()
     exercise = get_exercise(name)

@@ -233,7 +233,7 @@ def test_an_error_in_one_of_several_calls_says_in_which(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("got", "right", "told"),
+    ("got", "right", "reported"),
     [
         ({"5": 1}, {5: 1}, "lacks the key 5 and has '5', which"),
         ({10: 1, 9: 1}, {}, "has 9, 10, which"),

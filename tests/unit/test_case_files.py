@@ -14,6 +14,7 @@ from labkit.interview.slow_case import Drawn, case_of, draw, open_case
 from labkit.notebook import case
 from labkit.notebook.mock import MockInterview
 from labkit.profile.bottleneck import FAULTS
+from labkit.progress import statistics
 from tests.unit.test_profile_changes import training
 from tests.widget_tree import buttons, entry, press, words
 
@@ -136,7 +137,7 @@ def test_the_command_takes_answers_and_remembers_how_it_went(
     assert "straggler, rank 2, 25% to 25%" in out
     (event,) = progress.events(kind="answer")
     assert (event.subject, event.detail["rating"]) == ("case/2", rating)
-    assert progress.statistics.due_counts(now_s=event.at_s + 1e9)["case"] == 1
+    assert statistics.due_counts(now_s=event.at_s + 1e9)["case"] == 1
 
 
 def test_the_widget_frames_the_run_and_then_the_run_without_the_fault():

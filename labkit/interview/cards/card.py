@@ -36,7 +36,7 @@ class Topic:
     section: str = ""
     """The heading in the notebook under which it is shown."""
     contradicts: bool = False
-    """True if tools and papers count differently; the card says which counts which way."""
+    """True if tools and papers count differently; the cards then say who counts how."""
 
 
 def load_topics() -> dict[str, Topic]:
@@ -74,7 +74,7 @@ class Card:
     """One question, with its answer at three depths."""
 
     id: str
-    """A topic's, "co-8", or that and a letter, "co-8b"."""
+    """The id of its topic, "co-8", or with a letter added, "co-8b"."""
     difficulty: int
     """1 for everyone, 2 senior, 3 expert."""
     prompt: str
@@ -88,7 +88,7 @@ class Card:
     follow_ups: tuple[str, ...]
     sources: tuple[str, ...]
     given: tuple[str, ...] = ()
-    """Numbers of the text that are assumptions, and are called so."""
+    """Numbers of the text that are assumptions; the text says so."""
     notebook: str = ""
     """The name of its file without .ipynb; "" if there is none yet."""
     exercise: str = ""
@@ -108,7 +108,7 @@ class Card:
 
     @property
     def text(self) -> str:
-        """The answer: everything in which numbers need evidence."""
+        """The texts of the answer, in which numbers need evidence."""
         return "\n\n".join((self.minute, self.deeper, self.mistake))
 
 

@@ -82,7 +82,7 @@ def next_due_s(cards: Iterable[Card]) -> float | None:
 
 
 def soonest(cards: Iterable[Card]) -> Card | None:
-    """Return the card that is due first, due now or not; None if none was ever asked."""
+    """Return the card with the earliest due time, also a future one; None if none was asked."""
     states = practice.all_states()
     known = [card for card in cards if subject(card) in states]
     return min(known, key=lambda card: states[subject(card)].due_s, default=None)
@@ -134,7 +134,7 @@ def points_missed(card: Card, said: Collection[int]) -> list[str]:
 
 
 def standing(card: Card, now_s: float | None = None) -> str:
-    """Say why it is asked: `new`, `due`, `3 days overdue`, or `due in 4 days`."""
+    """Return why a card is asked: `new`, `due`, `3 days overdue`, or `due in 4 days`."""
     state = practice.state(subject(card))
     if state is None:
         return "new"
@@ -165,5 +165,5 @@ def summary(ratings: Sequence[str]) -> str:
 
 
 def subject(card: Card) -> str:
-    """Its name in the progress store."""
+    """Return a card's name in the progress store."""
     return f"{PREFIX}{card.id}"

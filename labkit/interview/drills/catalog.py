@@ -29,7 +29,7 @@ def _all() -> dict[str, Drill]:
 
 
 DRILLS: Mapping[str, Drill] = MappingProxyType(_all())
-"""By name."""
+"""All drills by name."""
 
 
 def get_drill(name: str) -> Drill:

@@ -77,7 +77,7 @@ class Kind:
         raise NotImplementedError
 
     def judge(self, question: Any, text: str) -> Ruling:
-        """Rule on a typed answer to one of its questions; never raises for a text."""
+        """Judge a typed answer to one of its questions; never raises for a text."""
         return judge(question, text)
 
 
@@ -170,7 +170,7 @@ def drill(
     digits: int | None = 2,
     where: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[..., Solution]], Drill]:
-    """Make a Drill of the function that solves it, with the function's name. See `Drill`."""
+    """Make a Drill from the function that solves it; it gets the function's name. See `Drill`."""
     low, high = (parse_quantity(each) for each in between)
     asked = parse_typed(f"1 {unit}")
     if not low.dimension == high.dimension == asked.dimension:

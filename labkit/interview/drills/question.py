@@ -37,8 +37,7 @@ _TOO_LONG = 1e9  # from here on with a power of ten: 3.14e23
 
 
 def half_unit(value: float, digits: int) -> float:
-    """Return half a unit of the digit at that place of `value`, counted from its first nonzero
-    one."""
+    """Return half a unit of the last of these significant digits of `value`."""
     # From the text, because log10(1000) may be 2.9999999999999996.
     exponent = int(f"{abs(value):.15e}".partition("e")[2])
     return 0.5 * 10.0 ** (exponent + 1 - digits)
@@ -200,7 +199,7 @@ class Ruling:
 
 
 def judge(question: Question, text: str) -> Ruling:
-    """Rule on a typed answer; never raises for a text.
+    """Judge a typed answer; never raises for a text.
 
     A bare number is in the question's unit. A plain count is right too, such as 2.5e9 if billions
     are asked for. For bytes and seconds the ruling says how the number was read.
@@ -239,7 +238,7 @@ def _doubt(question: Question, typed: Typed, is_known: bool) -> str:
 
 
 def _comma_doubt(question: Question, typed: Typed, text: str) -> str:
-    """Say that a decimal comma may be meant, if with it this is the answer or a trap."""
+    """Return a hint that the comma may be a decimal one, if that makes it the answer or a trap."""
     comma = _ONE_COMMA.fullmatch(text.strip())
     if comma is None:
         return ""

@@ -56,11 +56,11 @@ class Asked:
         return self.is_right or self.tries >= _TRIES
 
     def is_same_again(self, text: str) -> bool:
-        """Return whether this very text was judged last, which an impatient Enter repeats."""
+        """Return whether this text equals the last judged one, as after pressing Enter twice."""
         return bool(self._last_text) and text.strip() == self._last_text
 
     def answer(self, text: str) -> Ruling:
-        """Rule on a typed answer. An unreadable one is not a try. ValueError if it is over."""
+        """Judge a typed answer. An unreadable one costs no try. ValueError if it is over."""
         if self.is_over:
             raise ValueError("this question is over: ask the round for the next one")
         ruling = self.drill.judge(self.question, text)
@@ -75,7 +75,7 @@ class Asked:
         return ruling
 
     def finish(self) -> str:
-        """Rate the answers and remember the rating, once; given up if there is a try left."""
+        """Rate the answers and store the rating, once. With a try left, it counts as given up."""
         if self.rating is None:
             self.rating = self._rate()
             practice.answer(
@@ -103,7 +103,7 @@ class Round:
 
     drills: Sequence[Kind]
     seed: int | None = None
-    """The same one asks the same questions; None: others each time."""
+    """A seed repeats its questions; None: new ones each time."""
     clock: Callable[[], float] = time.monotonic
     asked: list[Asked] = field(default_factory=list)
 

@@ -52,7 +52,7 @@ class Interview:
 
     @property
     def item_left_s(self) -> float:
-        """Seconds left of those meant for the current item; below 0 beyond, 0 at the end."""
+        """Seconds left for the current item, negative if it takes longer; 0 after the last item."""
         if len(self.taken) == len(self.plan.items):
             return 0.0
         meant_s = self.plan.items[len(self.taken)].minutes * _SECONDS
@@ -66,7 +66,7 @@ class Interview:
         return self.plan.items[len(self.taken)]
 
     def take(self, item: Item, score: float, missed: Sequence[str] = ()) -> Taken:
-        """Note the result of an item: score from 0 to 1, and the missing points, in words.
+        """Record the result of an item: a score from 0 to 1, and the missing points as text.
 
         Raises ValueError for another item than the next one, and for a score out of range.
         """
@@ -110,7 +110,7 @@ CANNOT_BE_CHECKED = (NothingToGrade, WorkspaceNotFound, OSError)
 _OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
 
 Scored = tuple[float, list[str]]
-"""A score from 0 to 1, and what was missed, in words: as `Interview.take` wants them."""
+"""Arguments of `Interview.take`: a score from 0 to 1, and the missing points as text."""
 
 
 def planned(plan: Plan) -> str:
@@ -158,7 +158,7 @@ def scored_exercise(*, passed: bool) -> Scored:
 
 
 class GivenExercise:
-    """Made when the exercise is shown."""
+    """An exercise of an interview, made when it is shown: has its code changed since?"""
 
     def __init__(self, name: str) -> None:
         """Raises UnknownExercise and WorkspaceNotFound."""
