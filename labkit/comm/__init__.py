@@ -1,11 +1,11 @@
 """Groups of ranks that exchange tensors, and the journal of everything they did.
 
-With hosts/, the only room that calls torch.distributed. Read in this order:
+Only this room and hosts/ communicate through torch.distributed. Read in this order:
 
     group.py             Group: making it, splitting it, closing it
     primitives.py        its operations; tensor_arguments.py checks what they are given
     member.py            the steps that all operations share; Pending
-    journal.py           the file in which an operation is before it starts; operation.py is how
+    journal.py           the file that has each operation before it starts; operation.py is how
                          others read it, callers.py finds the line that called
     mismatch_detector.py ranks compare operations before they start, in tables of shared_rows.py;
                          mismatch.py has the rules
@@ -14,12 +14,12 @@ With hosts/, the only room that calls torch.distributed. Read in this order:
                          a run over them
     traffic.py           bytes that gloo's collectives put on the wire
 
-For those who need them: shared_memory/ (collectives without a network), recorder.py (collectives
+When you need them: shared_memory/ (collectives without a network), recorder.py (collectives
 that torch itself issues), staging.py (ranks that share a GPU), owned_folder.py
 (folders that are removed once their process is gone).
 
-Nothing is imported before it is used. operation.py and mismatch.py need no torch, and neither do
-commands that launch no ranks.
+A module is imported when it is first used. operation.py and mismatch.py need no torch, so commands
+that launch no ranks start without it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """The callers of a group: the frames from the call outwards, and whose code they are.
 
-Looked up once for each way to a call: what a call costs is then the walk along its frames.
+Each path to a call is looked up once. After that, a call costs the walk along its frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labkit.comm.operation import Site
 
 
 def _file_of(package: str) -> str | None:
-    """The file of a package, which need not be there, and is not imported: torch takes seconds."""
+    """Return the file of a package, if it is installed, without the seconds of importing it."""
     spec = importlib.util.find_spec(package)
     return None if spec is None else spec.origin
 
@@ -32,8 +32,8 @@ _COMM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LABKIT = os.path.dirname(os.path.dirname(_COMM)) + os.sep
 _TORCH = _file_of("torch")
 MACHINERY = (_LABKIT, *([] if _TORCH is None else [os.path.dirname(_TORCH) + os.sep]))
-# And in these a line is never the reader's own while there is one outside. torch wraps deprecated
-# functions with the help of typing_extensions.
+# Nor is a line in these, if there is one outside. torch wraps deprecated functions with
+# typing_extensions.
 _TYPING_EXTENSIONS = _file_of("typing_extensions")
 _HELPERS = () if _TYPING_EXTENSIONS is None else (_TYPING_EXTENSIONS,)
 _STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ", *_HELPERS)
@@ -46,18 +46,18 @@ _LAUNCH = tuple(os.path.join(_LABKIT, room) + os.sep for room in ("launch", "hos
 
 @functools.lru_cache(4096)
 def is_machinery(file: str) -> bool:
-    """Return whether it is labkit's or torch's, or was written by torch.compile."""
+    """Return whether a file is labkit's or torch's, or was written by torch.compile."""
     return file.startswith((*MACHINERY, _OF_FX)) or _OF_INDUCTOR.search(file) is not None
 
 
 @functools.lru_cache(4096)
 def is_of_a_library(file: str) -> bool:
-    """The same, or of Python itself."""
+    """Return whether a file is machinery, or Python's own."""
     return is_machinery(file) or file.startswith(_STANDARD)
 
 
 class Place(NamedTuple):
-    """Where a frame was when somebody looked: it goes on meanwhile."""
+    """The position of a frame at one moment. The frame itself goes on."""
 
     code: CodeType
     instruction: int
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
     @property
     def site(self) -> Site:
-        """The line, and what it says there."""
+        """The line and its text."""
         code, instruction, line = self
         text = call_text(code, instruction)
         return Site(code.co_filename, line, code.co_name, text)
@@ -93,9 +93,9 @@ _HANDED_OVER_AT: ContextVar[tuple[Place, ...]] = ContextVar("handed over at", de
 
 
 def as_handed_over_here(context: Context) -> Context:
-    """`context`, in which operations are those of whoever calls this: their line is its line.
+    """Return `context`, in which operations get the line that calls this as their own.
 
-    For a thread, whose own stack begins in a library.
+    For work on a thread, whose own stack begins in a library.
     """
     places = tuple(map(place, frames_outside(sys._getframe(1))))
     context.run(_HANDED_OVER_AT.set, places)
@@ -103,12 +103,12 @@ def as_handed_over_here(context: Context) -> Context:
 
 
 def handed_over_at() -> tuple[Place, ...]:
-    """Where the work of this thread was handed over to it, from there outwards."""
+    """Return the lines that handed this thread its work, from there outwards."""
     return _HANDED_OVER_AT.get()
 
 
 def frames_outside(frame: FrameType | None) -> list[FrameType]:
-    """From the line that called the group out to the function that runs on the rank."""
+    """Return the frames from the line that called the group out to the rank's function."""
     while frame is not None and frame.f_code.co_filename.startswith(_COMM):
         frame = frame.f_back
     frames = []
@@ -120,9 +120,9 @@ def frames_outside(frame: FrameType | None) -> list[FrameType]:
 
 
 def _caller_of_whole(frame: FrameType) -> FrameType | None:
-    """The frame that has called the function of which this one's is a part.
+    """Return the frame that called the whole function, of which this frame runs a part.
 
-    Where a graph of torch.compile's ends it cuts the function, and one part calls the next.
+    torch.compile cuts a function where a graph ends, and one part calls the next.
     """
     whole, caller = _whole(frame.f_code), frame.f_back
     while (
@@ -135,7 +135,7 @@ def _caller_of_whole(frame: FrameType) -> FrameType | None:
 
 
 def _whole(code: CodeType) -> tuple[str, str]:
-    """File and name of the function that `code` is, or is a part of: `..._in_step_at_12`."""
+    """Return file and name of the function that `code` is, or is a part of: `..._in_step_at_12`."""
     name = code.co_name
     if name.startswith(_RESUMED):
         name = name.removeprefix(_RESUMED).rpartition("_at_")[0]
@@ -143,7 +143,7 @@ def _whole(code: CodeType) -> tuple[str, str]:
 
 
 def place(frame: FrameType) -> Place:
-    """Where a frame is now."""
+    """Return the position of a frame now."""
     return Place(frame.f_code, frame.f_lasti, frame.f_lineno)
 
 
@@ -156,17 +156,17 @@ class Call(NamedTuple):
 
 
 class Callers:
-    """Finds who calls. number: what a journal refers to (kind, value) by."""
+    """Finds the lines that call. number: gives the journal's number of a (kind, value)."""
 
     def __init__(self, number: Callable[[str, object], int]) -> None:
         self._number = number
         self._calls: dict[tuple[int, ...], tuple[Call, list[CodeType]]] = {}
 
     def find(self) -> Call:
-        """The line that called the group, and the reader's own lines that led there."""
+        """Return the line that called the group, and the reader's own lines that led there."""
         frames, handed_over = frames_outside(sys._getframe(1)), handed_over_at()
-        # Code is looked up by identity: equal code in two files compares as equal. It is kept, so
-        # that no other code can come to have the same identity.
+        # Code is looked up by id, because equal code in two files compares as equal. It is kept
+        # alive, so that no other code can get the same id.
         parts: list[int] = []
         for frame in frames:
             parts += (id(frame.f_code), frame.f_lasti)

@@ -46,9 +46,9 @@ class Group(Primitives):
 
     @classmethod
     def default(cls) -> Group:
-        """The group of torch.distributed's default process group.
+        """Return the group of torch.distributed's default process group.
 
-        Inside `labkit.run` that is `world` itself; under torchrun a group without a journal.
+        Inside `labkit.run` it is `world` itself; under torchrun, a group without a journal.
         """
         if not dist.is_initialized():
             raise RuntimeError(
@@ -65,23 +65,23 @@ class Group(Primitives):
 
     @classmethod
     def meet(cls, store: Path, rank: int, size: int, timeout: timedelta, name: str) -> Group:
-        """A group of `size` processes of this host that have no world in common: on gloo.
+        """Make a gloo group of `size` processes of this host that have no world in common.
 
         They meet in the file `store`, a new one for each group. An operation that waits longer than
         `timeout` is a RuntimeError. Without a journal; it cannot be split, and abandon() ends it.
-        RuntimeError: the others have not come in time.
+        RuntimeError if the others do not come in time.
         """
         process_group = met(store, rank, size, timeout)
         ranks = tuple(range(size))
         return cls(process_group, ranks, torch.device("cpu"), NoJournal(), name, timeout)
 
     def abandon(self) -> None:
-        """Close the connections of a group from `meet`, without a word to the others.
+        """Close the connections of a group from `meet`, without waiting for the others.
 
         Their operations with this rank fail at once. For a group with a member that is dead.
         """
         self._process_group = self._detector = Closed(self.name)
-        self._of_torch = None
+        self._torch_group = None
 
     def compare_what_is_left(self) -> None:
         """At the end of a run: compare the last operations of all groups. Raises Disagreement."""
@@ -101,7 +101,7 @@ class Group(Primitives):
         same_host: SameHostRanks = NO_PEERS,
         throttle: Throttle | None = None,
     ) -> Group:
-        """The default process group, with a journal: once per process, by `connect`."""
+        """Make the world, with a journal. `connect` calls this once per process."""
         process_group = dist.group.WORLD
         assert process_group is not None
         ranks = tuple(range(process_group.size()))
@@ -123,11 +123,11 @@ class Group(Primitives):
         Every member calls it, as with MPI_Comm_split; ranks keep their order. A member with color
         None joins no group and gets a NotAMember, which is false: ask `if group:` before using it.
         Until it is closed, a group of n ranks takes on each of them: n + 4 open files, one more
-        for each pair that exchanges messages, and 3 threads. So `with world.split(color) as group:`
-        or `group.close()` where many are made. Dropping the last reference closes nothing: when
-        that is noticed is not the program's to say, and others may still need the connections.
-        TypeError: a color that is no whole number. ValueError: one past 64 bits. RuntimeError: no
-        connection, as where this process may open no more files (`ulimit -n`).
+        for each pair that exchanges messages, and 3 threads. If you make many, close them, with
+        `with world.split(color) as group:` or `group.close()`. Dropping the last reference closes
+        nothing, because others may still need the connections.
+        TypeError: a color that is no whole number. ValueError: one above 64 bits. RuntimeError: no
+        connection, for example because this process may open no more files (`ulimit -n`).
         Wire: an all_gather of two numbers, then connections.
         """
         if color is not None and not isinstance(color, int):
@@ -152,7 +152,7 @@ class Group(Primitives):
             if joins and its_color == color
         )
         name = f"{self.name}.{self._num_splits}.{int(color)}"
-        backend = dist.get_backend(self._of_torch)  # on_cpu gives another one than the world's
+        backend = dist.get_backend(self._torch_group)  # on_cpu gives another one than the world's
         process_group = connected(ranks, name, self._timeout, backend)
         return Group(
             process_group,
@@ -166,7 +166,7 @@ class Group(Primitives):
         )
 
     def on_cpu(self) -> Group:
-        """The same ranks on gloo, for tensors on the CPU. Every member calls it.
+        """Make a gloo group of the same ranks, for tensors on the CPU. Every member calls it.
 
         For messages that a thread sends beside the program's own. Wire: connections.
         """
@@ -184,40 +184,39 @@ class Group(Primitives):
         )
 
     def close(self) -> None:
-        """Give back what split took: connections, open files and tables to compare by.
+        """Release what split took: connections, open files and the mismatch detector's tables.
 
-        Every member calls it, and waits for the others, as with MPI_Comm_free: none of them is in
-        an operation of the group any more. Who calls another operation meanwhile gets a
-        Disagreement. After that each call on the group is a RuntimeError; a second close does
-        nothing. What was split from it lives on; a SharedMemory of it keeps its memory, and refuses
-        operations.
+        Every member calls it, and waits for the others, as with MPI_Comm_free. A rank that calls
+        another operation meanwhile gets a Disagreement. Afterwards each call on the group is a
+        RuntimeError, but a second close does nothing. Groups that were split from it live on. A
+        SharedMemory of it keeps its memory, and refuses operations.
         RuntimeError for the world, which ends with the run, and while an operation is in flight
-        here, which is to be waited for first; then the group stays as it was.
+        here: wait for it first. The group is then as before.
         Wire: a barrier.
         """
-        if self._of_torch is None:
+        if self._torch_group is None:
             return
         self._require_can_close()
         self._meet("close")
-        # Everybody has entered the last operation, so this sees all of them.
+        # All members have posted their last operation, so this compares all of them.
         self._detector.leave()
-        destroy(self._of_torch)
+        destroy(self._torch_group)
         self._process_group = self._detector = Closed(self.name)
-        self._of_torch = None  # it holds its connections
+        self._torch_group = None  # it holds its connections
 
     def __enter__(self) -> Self:
-        """For the length of a `with`, then closed. RuntimeError for the world, or if closed."""
+        """Enter a `with` that closes the group at its end. RuntimeError: the world, or closed."""
         self._detector.require_in_step()
         self._require_can_close()
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
-        """Close it; not where an error leads out, since the others may never come to their end."""
+        """Close it, but not after an error, since the others may never reach their `close`."""
         if error_type is None:
             self.close()
 
     def _require_can_close(self) -> None:
-        if self._of_torch == dist.group.WORLD:
+        if self._torch_group == dist.group.WORLD:
             raise RuntimeError(f"{self.name} ends with the run: only what split gave is closed")
         if num := len(self._in_flight):
             raise RuntimeError(
@@ -234,7 +233,7 @@ def chosen(group: Group | None) -> Group:
     """
     if group is None:
         return Group.default()
-    # A tensor's size is a method; a NotAMember's is refused with words of its own.
+    # A tensor's size is a method. A NotAMember refuses with an error of its own.
     if not isinstance(getattr(group, "size", None), int):
         raise TypeError(f"group={group!r:.60} is no Group; pass `world`, or what world.split gave")
     return group
@@ -245,7 +244,7 @@ _WORLDS: dict[dist.ProcessGroup, Group] = {}
 
 
 def leave_record(path: Path, *, only_active: bool) -> None:
-    """Write torch's own record of this process to `path`, for the driver. Any thread."""
+    """Write torch's own record of this process to `path`, for the driver. Any thread calls it."""
     process_group = dist.group.WORLD if dist.is_initialized() else None
     world = None if process_group is None else _WORLDS.get(process_group)
     num_in_journal = 0 if world is None else world._journal.num_collectives
@@ -255,8 +254,8 @@ def leave_record(path: Path, *, only_active: bool) -> None:
 class NotAMember:
     """Stands for a group that this rank does not belong to. It is false: `if group: ...`.
 
-    Whatever is called on it raises RuntimeError. (torch.distributed itself lets such a call return
-    with the tensor unchanged, and a warning.) But close(), and a `with`, which does nothing here.
+    Every call on it raises RuntimeError, except close() and `with`, which do nothing.
+    (torch.distributed itself lets such a call return with the tensor unchanged, and a warning.)
     """
 
     def __init__(self, rank: int, parent: str) -> None:
@@ -326,7 +325,7 @@ class NoJournal(Journal):
 
 
 class Closed:
-    """Stands for what a closed group has let go of. Whatever is called on it is a RuntimeError."""
+    """Stands for the parts that a closed group has released. Every call on it is a RuntimeError."""
 
     def __init__(self, name: str) -> None:
         """`name`: the group's."""
@@ -344,13 +343,13 @@ class Closed:
 def connected(
     ranks: tuple[int, ...], name: str, timeout: timedelta | None, backend: str | None = None
 ) -> dist.ProcessGroup:
-    """Create a process group of `ranks`, which alone call this, under a name of its own.
+    """Create a process group of `ranks`, under a name of its own. Only these ranks call it.
 
     backend: None for that of the default group.
 
     Not dist.new_group: either every rank of the world must call it, or (with
-    use_local_synchronization) it makes up the name from how many groups this process has, and
-    members that have been in different numbers of groups wait for each other for ever.
+    use_local_synchronization) it makes the name from the number of groups that this process has,
+    and members with different numbers of groups wait for each other for ever.
     """
     backend = dist.Backend(backend or dist.get_backend())
     process_group, _ = c10d._new_process_group_helper(

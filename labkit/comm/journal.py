@@ -78,7 +78,7 @@ class Journal:
         self._main_thread = threading.get_ident()
         self._names: dict[object, int] = {}
         self._callers = Callers(self._name)
-        _of_this_process.add(self)
+        _JOURNALS.add(self)
 
     def _mapped(self, num_records: int) -> mmap.mmap:
         if self._file is None:
@@ -87,7 +87,7 @@ class Journal:
         return mmap.mmap(self._file.fileno(), num_records * RECORD.size)
 
     def detach(self) -> None:
-        """From now on what is posted goes to memory of this process's own."""
+        """Write later entries to memory of this process alone, and no longer to the files."""
         self._file, self._lock = None, threading.Lock()  # another thread may have held the old one
         self._names_file = open(os.devnull, "ab", buffering=0)
         self._map = self._mapped(self._capacity)
@@ -128,10 +128,10 @@ class Journal:
     ) -> int:
         """Write down an operation that is about to begin; returns its record's number.
 
-        call: who calls, from `caller`; asked here where not given.
+        call: the line that calls, from `caller`; None: found here.
         """
         site, origin, *_ = call or self.caller()
-        # The collectives that torch has recorded too: recorder.py compares the numbers.
+        # torch records these collectives, too: recorder.py compares the two numbers.
         self.num_collectives += kind not in P2P_KINDS and medium == NETWORK
         flags = (BLOCKING if blocking else 0) | (SHARED if medium == SHARED_MEMORY else 0)
         if threading.get_ident() != self._main_thread:
@@ -159,7 +159,7 @@ class Journal:
         )
 
     def begin_region(self, name: str) -> int:
-        """Write down that a named span of work begins; `done` ends it."""
+        """Write down that a named span of work starts; `done` writes its end."""
         code, now = KIND_CODE["region"], time.monotonic()
         numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
         return self._append(code, *numbers, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
@@ -174,19 +174,19 @@ class Journal:
             record = self._length
             self._length = record + 1
             RECORD.pack_into(self._map, record * RECORD.size, 0, *fields)
-            self._map[record * RECORD.size] = kind  # last: now a reader may take it
+            self._map[record * RECORD.size] = kind  # last: from now on readers see it
         return record
 
     def waiting(self, record: int) -> None:
-        """The rank begins to block on this operation."""
+        """Write down that the rank starts to block on this operation."""
         TIME.pack_into(self._map, record * RECORD.size + WAITED_AT, time.monotonic())
 
     def done(self, record: int) -> None:
-        """The rank has the operation's result, or leaves the region."""
+        """Write down that the rank has the operation's result, or leaves the region."""
         TIME.pack_into(self._map, record * RECORD.size + DONE_AT, time.monotonic())
 
     def failed(self, record: int) -> None:
-        """The operation raised an error."""
+        """Write down that the operation raised an error."""
         self._map[record * RECORD.size + FLAGS_AT] |= FAILED
         self.done(record)
 
@@ -195,15 +195,15 @@ class Journal:
         return self._callers.find()
 
 
-_of_this_process: weakref.WeakSet[Journal] = weakref.WeakSet()
+_JOURNALS: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
 def _detach_after_fork() -> None:
     """Detach the journal in a forked process, such as a DataLoader's worker: it is no rank.
 
-    It may mark regions, or make a world of its own.
+    The process may still name regions, or make a world of its own.
     """
-    for journal in _of_this_process:
+    for journal in _JOURNALS:
         journal.detach()
 
 
@@ -213,7 +213,7 @@ os.register_at_fork(after_in_child=_detach_after_fork)
 def read_journal(path: Path, first: int = 0) -> Timeline:
     """Return the journal written at `path` so far, on the clock of time.monotonic().
 
-    first: how many records to leave out, for a reader that has seen those.
+    first: number of records to skip, for a reader that has seen them.
 
     Safe at any time: while the rank writes, after it was killed, and before it began (empty).
     """

@@ -1,6 +1,6 @@
-"""The steps that each operation of a group shares: its members, its entry in the journal, its end.
+"""The steps that all operations of a group share, from the entry in the journal to the result.
 
-Member is one rank's place in a group. Pending is an operation in flight, as a value. NamedSpans are
+Member is one rank's place in a group. Pending is an operation in flight, as a value. NamedSpans has
 the names that a program gives with `with`: a region of its own work, a label for operations.
 """
 
@@ -28,12 +28,12 @@ Result = TypeVar("Result")
 
 
 def mark(error: BaseException) -> None:
-    """Note on an error that it came out of a communication: mostly a consequence, not a cause."""
+    """Mark an error as one of a communication: mostly a consequence, not a cause."""
     error.came_from_a_communication = True  # type: ignore[attr-defined]
 
 
 def is_marked(error: BaseException | None) -> bool:
-    """Return whether the error, or the one that it was raised from, came out of a communication."""
+    """Return whether the error, or the one that it was raised from, is one of a communication."""
     while error is not None:
         if getattr(error, "came_from_a_communication", False):
             return True
@@ -52,7 +52,7 @@ class Pending(Generic[Result]):
 
     `wait()` is the only way to its result. Until then the tensors handed to the operation belong
     to it: a tensor that is being sent must not change, one that is being received must not be read.
-    Wait for each one, sends too: until then nobody knows that it has arrived.
+    Wait for each one, sends too: only `wait()` shows that a message has arrived.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Pending(Generic[Result]):
         return self.complete()
 
     def belongs_to(self, work: Any) -> None:
-        """Let `work` stand for it: the backend's handle of all messages that start together."""
+        """Wait for `work` instead: the backend's handle of all messages that start together."""
         self._work = work
 
     def complete(self) -> Result:
-        """`wait()` of a blocking operation: it has been waiting since it was posted."""
+        """Block like `wait()`, for an operation that has waited since it was posted."""
         try:
             if self._work is not None:  # nccl gives blocking operations no handle
                 self._work.wait()
@@ -113,7 +113,7 @@ class Pending(Generic[Result]):
         return self._result
 
 
-# One per thread: hooks of a backward pass may run beside the main one.
+# Each thread has its own: hooks of a backward pass may run on other threads than the main one.
 _label: ContextVar[str | None] = ContextVar("label", default=None)
 
 
@@ -124,13 +124,13 @@ def current_label() -> str | None:
 
 @contextmanager
 def messages_of(kind: str, x: torch.Tensor, root: int | None = None) -> Iterator[None]:
-    """Label the messages of a collective by what all ranks must mean alike, if they have no label.
+    """Label a collective's messages, if they have no label, by what must be equal on all ranks.
 
-    Their flat pieces fit into each other whatever x's shape, as do those of another algorithm.
+    Chunks are flat, so those of another shape of x, or of another algorithm, would fit as well.
     """
-    said = f"{kind} of {x.dtype} {tuple(x.shape)}".replace("torch.", "")
-    said += "" if root is None else f" from rank {root}"
-    with _labelled(said if current_label() is None else current_label()):
+    label = f"{kind} of {x.dtype} {tuple(x.shape)}".replace("torch.", "")
+    label += "" if root is None else f" from rank {root}"
+    with _labelled(label if current_label() is None else current_label()):
         yield
 
 
@@ -163,9 +163,9 @@ class NamedSpans:
     def label(self, name: str) -> Iterator[None]:
         """Say what the operations inside are for: `with world.label(parameter_name):`.
 
-        Operations are matched by their order alone, and two turns of a loop look the same. Labels
-        are compared like shapes: ranks that give different ones to operations that meet get a
-        Disagreement. Of nested labels the inner one counts.
+        Operations are matched by order alone, and two iterations of a loop look the same. Labels
+        are compared like shapes: if operations that meet have different ones, the ranks get a
+        Disagreement. The innermost label counts.
         TypeError: a name that is no text.
         """
         if not isinstance(name, str):
@@ -188,11 +188,11 @@ class Member(NamedSpans):
         same_host: SameHostRanks = NO_PEERS,
         throttle: Throttle | None = None,
     ) -> None:
-        """Made by `labkit.run`, `Group.default` and `Group.split`, not by hand."""
+        """Programs do not call this; `labkit.run`, `Group.default` and `Group.split` do."""
         # Its methods rather than dist.all_reduce and the like: those add about 10 us of checks
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group: Any = staging.through_host(process_group, device)
-        self._of_torch: dist.ProcessGroup | None = process_group  # the end of all operations
+        self._torch_group: dist.ProcessGroup | None = process_group  # below staging and throttle
         self.rank = process_group.rank()
         self._throttle = throttle
         if throttle is not None:
@@ -235,7 +235,7 @@ class Member(NamedSpans):
         splits: Sequence[Sequence[int]] | None = None,
         medium: str = NETWORK,
     ) -> int:
-        """Enter a collective in the journal, if the others mean the same; `peer`: in the group.
+        """Enter a collective in the journal, and compare it with the others'. peer: in the group.
 
         Raises Disagreement.
         """
@@ -245,8 +245,8 @@ class Member(NamedSpans):
         root = NO_PEER if peer is None else self.ranks[peer]
         call, label = self._journal.caller(), current_label()
         meant = hashed(kind, medium, root, reduce, label, x.dtype, equal_shape(kind, x.shape))
-        # Said, written into the journal, and only then compared: whoever comes later finds both,
-        # and nobody looks before others can see what it has said (mismatch_detector.py).
+        # Declared, then written into the journal, then compared: a later rank finds both, and no
+        # rank compares before others can see its own declaration (mismatch_detector.py).
         if label is None and kind not in WITHOUT_DATA:
             self._detector.declare(sequence, meant, hashed(call.text))
         else:
@@ -272,7 +272,7 @@ class Member(NamedSpans):
         return record
 
     def _compare(self, record: int, sequence: int, *, has_rows: bool) -> None:
-        """Look at what the others mean; raise Disagreement before anything is carried out."""
+        """Compare with the other ranks. Raises Disagreement before the operation starts."""
         try:
             self._detector.compare(sequence)
             if has_rows:
@@ -282,13 +282,13 @@ class Member(NamedSpans):
             raise
 
     def _refuse(self, record: int, why: Disagreement) -> None:
-        """This operation is not carried out, and nor is any later one of this group."""
+        """Let neither this operation nor a later one of this group start."""
         self._journal.failed(record)
         self._detector.refuse(why)
 
     @contextmanager
     def _under_way(self, record: int) -> Iterator[None]:
-        """An operation that this rank carries out itself, inside; where that raises, it failed."""
+        """Note the end of an operation that the block performs. If the block raises, it failed."""
         try:
             yield
         except BaseException:
@@ -303,7 +303,7 @@ class Member(NamedSpans):
         record: int,
         blocking: bool,
     ) -> Any:
-        """Hand the operation to the backend; its result, or a Pending when not `blocking`."""
+        """Start the operation on the backend. Returns its result; a Pending if not `blocking`."""
         try:
             work = start()
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Operations of two ranks that should match and do not: found by rules, described in a report.
+"""Find operations of ranks that should match and do not, and describe how they differ.
 
 A backend matches collectives of a group by their order alone, and messages by sender, receiver and
 order. Where ranks mean different operations, gloo adds up what it gets: another shape, another
@@ -57,7 +57,7 @@ EQUAL: dict[Aspect, Callable[[Operation], Any]] = {
     Aspect.DTYPE: lambda operation: operation.dtype,
     Aspect.SHAPE: lambda operation: equal_shape(operation.kind, operation.shape),
 }
-_SAID = {
+_PHRASES = {
     Aspect.MEDIUM: "uses {}",
     Aspect.ROOT: "names rank {} as the root",
     Aspect.REDUCE: "reduces by {}",
@@ -73,8 +73,8 @@ ADVICE = {
     Aspect.ROOT: "All members must name the same root, as a number in the group.",
     Aspect.REDUCE: "All members must reduce the same way.",
     Aspect.LABEL: "A label says what an operation is for: both sides must give the same. Make the "
-    "calls in one order on every rank, such as that of sorted names. Where you gave none, it is a "
-    "collective's of labkit.collectives: its name, dtype, shape and root.",
+    "calls in one order on every rank, such as that of sorted names. If you gave none, "
+    "labkit.collectives did: the collective's name, dtype, shape and root.",
     Aspect.DTYPE: "Both sides must pass the same dtype: convert before the call.",
     Aspect.SHAPE: "Both sides must pass the same shape: pad to the longest, or exchange the sizes "
     "first and use an operation that takes uneven parts (all_to_all with splits).",
@@ -95,7 +95,7 @@ class Difference:
 
     @property
     def odd_ranks(self) -> list[int]:
-        """The ranks in the minority; all of them where there is none."""
+        """The ranks in the minority; all ranks where there is no minority."""
         sides = self._sides()
         fewest = min(len(ranks) for ranks in sides.values())
         if sum(len(ranks) == fewest for ranks in sides.values()) == len(sides):
@@ -103,7 +103,7 @@ class Difference:
         return sorted(r for ranks in sides.values() if len(ranks) == fewest for r in ranks)
 
     def _sides(self) -> dict[Any, list[int]]:
-        """Ranks by what they mean."""
+        """Group the ranks by their value of the aspect."""
         meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.said)
         sides: dict[Any, list[int]] = {}
         for rank, (operation, *_) in sorted(self.operations.items()):
@@ -111,7 +111,7 @@ class Difference:
         return sides
 
     def text(self, place: Place) -> str:
-        """One sentence that names ranks, operations and lines."""
+        """Return one sentence that names ranks, operations and lines."""
         first = next(iter(self.operations.values()))[0]
         if self.aspect is Aspect.ORDER:
             return self._order_text(place)
@@ -125,7 +125,7 @@ class Difference:
             if self.aspect is Aspect.KIND:
                 said = f"{verb(ranks, 'calls')} {named(operations[0])}"
             else:
-                one, _, rest = _SAID[self.aspect].partition(" ")
+                one, _, rest = _PHRASES[self.aspect].partition(" ")
                 said = f"{verb(ranks, one)} {rest.format(value)}"
             parts.append(f"{ranks_named(ranks)} {said} ({places(operations, place)})")
         lead = "" if self.aspect is Aspect.KIND else f"in {named(first)}, "
@@ -167,7 +167,7 @@ class Disagreement(RuntimeError):
     """A rank found that another one means a different operation than itself."""
 
 
-# No tensors of the reader's meet in these: any barrier may stand for another.
+# These move no tensor of the reader's: barriers on different lines may meet.
 WITHOUT_DATA = ("barrier", "split", "share_memory", "close")
 ByRank = dict[int, Operation]
 
@@ -198,7 +198,7 @@ def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Dif
 def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
     """Return two calls that two ranks make in swapped order, or None.
 
-    by_rank: of two ranks, the same two collectives of a group.
+    by_rank: two successive collectives of a group, as two ranks called them.
     """
     (one, two), (its_one, its_two) = (list(map(_call, calls)) for calls in by_rank.values())
     is_swap = one != two and (one, two) == (its_two, its_one) and None not in (one, two)
@@ -206,14 +206,14 @@ def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
 
 
 def _call(operation: Operation) -> tuple[object, ...] | None:
-    """Return what must not change places, or None where the order does not count."""
+    """Return what must come in one order on all ranks, or None where the order does not count."""
     if is_foreign(operation) or not has_order(operation):  # torch's record has no labels or roots
         return None
     return (*(value(operation) for value in EQUAL.values()), operation.called)
 
 
 def has_order(operation: Operation) -> bool:
-    """Return whether it counts which line calls: a label says what an operation is for."""
+    """Return whether the order of calling lines counts: not for barriers, nor under a label."""
     return operation.label is None and operation.kind not in WITHOUT_DATA
 
 
@@ -238,7 +238,7 @@ def collectives(timelines: Sequence[Timeline]) -> dict[tuple[str, int], ByRank]:
 
 
 def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[Operation]]]:
-    """Yield every two collectives of a group that follow each other, of two ranks that differ."""
+    """Yield two successive collectives of a group, of two ranks that call them differently."""
     for (group, sequence), by_rank in met.items():
         before = met.get((group, sequence - 1), {})
         if len({each.called for each in by_rank.values()}) == 1:
@@ -250,7 +250,7 @@ def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[
 
 
 def _messages(timelines: Sequence[Timeline]) -> Iterator[tuple[int, Operation, int, Operation]]:
-    """Sender, its end, receiver and its end, of each message of which both are there."""
+    """Yield (sender, send, receiver, recv) of each message that has both ends."""
     ends: dict[tuple[str, int, int, int], dict[str, Operation]] = {}
     for rank, timeline in enumerate(timelines):
         for each in timeline.operations:
@@ -268,7 +268,7 @@ def _first(differences: Iterable[Difference | None]) -> Difference | None:
 
 
 def apart(operations: Sequence[Operation]) -> list[Site]:
-    """Return the innermost lines that differ: of `sync(a)` and `sync(b)`, not the one in `sync`."""
+    """Return the innermost lines that differ: `sync(a)` and `sync(b)`, not the line in `sync`."""
     levels = list(zip(*((each.origin, *each.callers) for each in operations), strict=False))
     differing = [sites for sites in levels if len({site.said for site in sites}) > 1]
     return list((differing or levels)[0])

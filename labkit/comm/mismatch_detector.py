@@ -6,8 +6,8 @@ other's entry. If they disagree, it raises Disagreement and never starts the ope
 no wrong sum, and no process aborts in C++ because a message is too long.
 
     world.calls     a row per collective, an entry per member: a hash of what must be equal (kind,
-                    dtype, shape, reduce op, root, label, medium), and one of the line of the call,
-                    with those that led there
+                    dtype, shape, reduce op, root, label, medium), and a hash of the calling line
+                    with the lines that led to it
     world.0-1       a row per message from 0 to 1: the sender's entry, the receiver's, each a hash
                     of label, dtype and shape
     world.0-1.rows  a row per all_to_all: how many rows 0 sends to 1, how many 1 expects
@@ -15,17 +15,17 @@ no wrong sum, and no process aborts in C++ because a message is too long.
 The tables hold hashes, and show only that something differs. Then JournalEvidence reads the
 journals of the two ranks, and mismatch.py says what differs.
 
-Lines may differ, since ranks may call from different ones. But line A and then line B on one rank,
-B and then A on another, with nothing between, are two calls in another order: an error, unless they
-have a label (`Group.label`) which says that they belong together. It is detected at the second
-call: the first has mixed the two by then, and the run returns none of it.
+Ranks may call a collective from different lines. But line A and then line B on one rank, and B and
+then A on another, with nothing between, are swapped calls: an error, unless a label (`Group.label`)
+says that they belong together. The second call detects it. The first has mixed the two tensors by
+then, but the run ends with the error and returns no value.
 
-Each rank writes its own entry and then reads the others' (Dekker's pattern). A processor may keep a
-store to itself for some nanoseconds, so something must come in between: the entry in the journal,
-which takes microseconds, and a lock, which on x86 is a full barrier. An entry that was missed all
-the same is found by the next look. (The rows of an all_to_all are looked at only once.)
+Each rank writes its own entry and then reads the others' (Dekker's pattern). A processor may delay
+a store by some nanoseconds, so something must lie between the two: the entry in the journal, which
+takes microseconds, with its lock, a full barrier on x86. If a rank still misses an entry, its next
+comparison finds it. (The rows of an all_to_all are compared only once.)
 
-Costs a few microseconds per operation and rank to compare with (benchmarks/journal.py). torch's own
+Cost: a few microseconds per operation for each other rank (benchmarks/journal.py). torch's own
 check (TORCH_DISTRIBUTED_DEBUG=DETAIL) adds a collective to each collective, and does not see the
 reduce op or swapped calls.
 """
@@ -87,7 +87,7 @@ class MismatchDetector:
         self.pairs = Pairs(tables, self._evidence, member, self._others)
 
     def require_in_step(self) -> None:
-        """Raise Disagreement if we have refused an operation: since then all numbers are off."""
+        """Raise Disagreement if we have refused an operation: since then the ranks count apart."""
         if self._refusal is not None:
             raise Disagreement(f"this group has been out of step since: {self._refusal}")
 
@@ -96,16 +96,16 @@ class MismatchDetector:
         self._refusal = why
 
     def declare(self, sequence: int, meant: bytes, line: bytes = _NO_LINE) -> None:
-        """Declare our n-th collective; `compare` follows once it is in the journal, see above.
+        """Declare our n-th collective. Call `compare` once it is in the journal: see above.
 
-        line: which one calls, where the order of calls counts.
+        line: hash of the calling line, where the order of calls counts.
         """
         self._last = sequence
         if self._others:
             self._calls.write(sequence, meant, line)
 
     def compare_what_is_left(self) -> None:
-        """Look at entries that were not there when we compared. Raises Disagreement."""
+        """Compare entries that came after our last comparison. Raises Disagreement."""
         if self._last:
             self.compare(self._last)
         self.pairs.compare_what_is_left()
@@ -117,7 +117,7 @@ class MismatchDetector:
             self._of_all_groups.remove(self)
 
     def compare(self, sequence: int) -> None:
-        """Look at the others' collectives up to our n-th. Raises Disagreement."""
+        """Compare collectives with the others', up to our n-th. Raises Disagreement."""
         mine = self._calls.read(sequence, self._member) if self._others else None
         for peer in self._others:
             number = self._compared[peer]
@@ -159,7 +159,7 @@ class Pairs:
     def __init__(
         self, tables: str, evidence: JournalEvidence, member: int, others: Sequence[int]
     ) -> None:
-        """`tables`: how the group's files begin; `others`: the members on our host, but us."""
+        """`tables`: the start of the group's file names; `others`: other members on our host."""
         self._tables, self._evidence = tables, evidence
         self._member, self._others = member, others
         self._messages: dict[tuple[int, int], _Messages] = {}
@@ -177,7 +177,7 @@ class Pairs:
         messages.rows.write(number, meant)
 
     def compare_messages(self, peer: int, role: int) -> None:
-        """Look at the other end of our messages so far. Raises Disagreement."""
+        """Compare our messages so far with their other ends. Raises Disagreement."""
         messages = self._messages.get((peer, role))
         while messages is not None and messages.compared < messages.declared:
             number = messages.compared + 1
@@ -190,7 +190,7 @@ class Pairs:
             messages.rows.tidy(number)
 
     def compare_what_is_left(self) -> None:
-        """Look at ends of messages that were not there when we compared. Raises Disagreement."""
+        """Compare ends of messages that came after our last comparison. Raises Disagreement."""
         for peer, role in list(self._messages):
             self.compare_messages(peer, role)
 
@@ -201,7 +201,7 @@ class Pairs:
                 self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
 
     def compare_rows(self, sequence: int) -> None:
-        """Look at the others' rows of our n-th collective, an all_to_all. Raises Disagreement."""
+        """Compare the rows of our n-th collective, an all_to_all. Raises Disagreement."""
         for peer in self._others:
             for role in (SENDER, RECEIVER):
                 table = self._rows_with(peer, role)
@@ -234,8 +234,8 @@ class _Messages:
 class JournalEvidence:
     """Read our journal and another member's when entries differ, and raise what they show.
 
-    The journals decide: they have what was called, of which the tables only have hashes. Where they
-    show no difference, nothing is raised.
+    The journals decide, because the tables only have hashes. If the journals show no difference,
+    nothing is raised.
     """
 
     def __init__(self, journals: Path, group_name: str, ranks: Sequence[int], member: int) -> None:
@@ -292,7 +292,7 @@ class JournalEvidence:
         raise _NotYet
 
 
-_PATIENCE_S = 10.0  # the other's process may be stopped between its two notes
+_PATIENCE_S = 10.0  # the other process may pause between its declaration and its journal entry
 
 
 class _NotYet(Exception):

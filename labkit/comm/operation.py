@@ -1,4 +1,4 @@
-"""Operations and regions: a rank's journal in the reader's terms, and the names of them in reports.
+"""Operations and regions: a rank's journal as objects, and their names in reports.
 
 A Timeline is one rank's journal. It has operations (tensors that went over a group) and regions
 (named spans of the rank's own work). Pictures, traffic counts, the doctor and the graders all read
@@ -84,7 +84,7 @@ class Operation:
     medium: str = NETWORK
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
     in_background: bool = False
-    """Another thread than the program's own has posted it, and blocks on it."""
+    """A thread other than the program's main one has posted it, and blocks on it."""
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ class Operation:
     def is_part_of_a_call(self) -> bool:
         """True if labkit or torch posted it, on behalf of another call that the reader has written.
 
-        Not where something in between has handed on the reader's own `group.send(x, 1)`.
+        False where code in between only passes on the reader's own `group.send(x, 1)`.
         """
         text = self.origin.text
         is_own = any(f".{call}(" in text for call in (self.kind, f"i{self.kind}"))
@@ -103,15 +103,12 @@ class Operation:
 
     @property
     def is_collective(self) -> bool:
-        """All members of the group take part, and not two of them."""
+        """All members of the group take part, not only two."""
         return self.kind not in P2P_KINDS
 
     @property
     def is_waited_for(self) -> bool:
-        """Its rank blocks on it: it began to wait, and what it waits for has not come.
-
-        An operation that failed has come to its end too.
-        """
+        """Its rank blocks on it: the rank began to wait, and has neither a result nor an error."""
         return self.waited_s is not None and self.done_s is None
 
     @property
@@ -211,7 +208,7 @@ def named(operation: Operation) -> str:
 
 
 def known_as(operation: Operation) -> str:
-    """`named`; a message that labkit sends for a call has the name of the call, `model(x)`."""
+    """Name an operation as `named` does; a message of labkit's by the reader's call, `model(x)`."""
     if operation.is_part_of_a_call and not operation.is_collective:
         return shortened(operation.origin.text)
     return named(operation)

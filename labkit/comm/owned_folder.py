@@ -1,4 +1,4 @@
-"""Folders that carry the process id of their maker, so that those of the dead can be swept."""
+"""Folders named after the process that made them, so that those of dead ones can be removed."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make(parent: Path, kind: str) -> Path:
-    """A new folder in `parent` that only this user can read, `labkit-{kind}-{host}-{pid}-...`.
+    """Make a folder in `parent` that only this user can read, `labkit-{kind}-{host}-{pid}-...`.
 
     Folders of the same kind whose makers are no longer alive are removed. OSError where no folder
     can be made.
@@ -23,7 +23,7 @@ def _sweep(parent: Path, prefix: str) -> None:
     for path in parent.glob(f"{prefix}*"):
         owner = path.name.removeprefix(prefix).split("-")[0]
         if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)  # another user's: stays, without a word
+            shutil.rmtree(path, ignore_errors=True)  # another user's folder stays
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,10 +1,10 @@
 """The primitives of a group: the backend's collectives, and messages.
 
-Each is written the same way: check, enter in the journal, hand over, deliver (member.py). These are
-the yardstick; labkit.collectives writes the algorithms out with send and recv. Operations return
-new tensors and leave their arguments alone; `out=x` works in place. With `wait=False` (and for
-isend and irecv) the operation is returned as a Pending. No gradient flows through them. What each
-puts on the wire is stated in traffic.py.
+Each has the same steps: check, enter in the journal, start on the backend, deliver (member.py).
+labkit.collectives, which writes the algorithms with send and recv, is compared with these.
+Operations return new tensors and leave their arguments alone; `out=x` works in place. With
+`wait=False` (and for isend and irecv) the operation is returned as a Pending. No gradient flows
+through them. traffic.py has the bytes that each sends.
 
     before, ranks 0..2               after
     all_reduce      a | b | c        s | s | s                  s = a + b + c
@@ -41,8 +41,8 @@ class Primitives(Member):
 
     Messages go from one rank to another, in order. The buffer must have the message's shape and
     dtype, or the later of the two calls raises Disagreement. (gloo itself ends the receiving
-    process for a message that is too long, and fills part of the buffer, without a word, for one
-    that is too short.) What messages of one shape are for, `label` says.
+    process if a message is too long, and fills only part of the buffer, silently, if it is too
+    short.) A `label` says what a message is for, where others have the same shape.
 
     Rendezvous: a send completes only when the other side receives. Two ranks that both send first
     and receive afterwards wait for each other for ever; post both with isend and irecv, `together`.
@@ -126,7 +126,7 @@ class Primitives(Member):
         *,
         wait: bool = True,
     ) -> Reply:
-        """Rank r sends the s-th block of its rows to rank s, and receives one from each.
+        """Send the s-th block of rows to rank s, and receive one from each rank.
 
         x: (rows, ...). `send_splits[s]`: rows for rank s; `recv_splits[s]`: rows from rank s;
         without them, n equal blocks. Returns (sum of recv_splits, ...), in rank order.
@@ -161,7 +161,7 @@ class Primitives(Member):
         self._meet("barrier")
 
     def _meet(self, kind: str) -> None:
-        """A barrier; `kind`: what it is called in the journal."""
+        """Perform a barrier. kind: its name in the journal."""
         nothing = torch.empty(0, dtype=torch.uint8)
         options = c10d.BarrierOptions()
         if self.device.type == "cuda":
@@ -173,11 +173,11 @@ class Primitives(Member):
             True,
         )
 
-    # With a root: one rank has or gets what the others share.
+    # With a root: one rank sends to all others, or receives from all of them.
     def broadcast(
         self, x: Tensor, root: int = 0, *, out: Tensor | None = None, wait: bool = True
     ) -> Reply:
-        """Every rank gets the root's `x`; elsewhere `x` only says shape and dtype.
+        """Send the root's `x` to every rank; elsewhere only the shape and dtype of `x` count.
 
         Wire: a binomial tree. The root sends x ceil(log2(n)) times, the leaves nothing.
         """
@@ -197,7 +197,7 @@ class Primitives(Member):
         )
 
     def gather(self, x: Tensor, root: int = 0, *, wait: bool = True) -> Reply:
-        """The root gets every rank's `x`, joined along dim 0 in rank order; the others get None.
+        """Join every rank's `x` along dim 0, in rank order, on the root; the others get None.
 
         x: (k, ...), the same shape on every rank; a single number counts as (1,).
         Wire: every rank but the root sends x.
@@ -221,7 +221,7 @@ class Primitives(Member):
         )
 
     def scatter(self, x: Tensor | None, out: Tensor, root: int = 0, *, wait: bool = True) -> Reply:
-        """The root's `x` is cut into n equal blocks of dim 0; rank r gets the r-th, in `out`.
+        """Cut the root's `x` into n equal blocks of dim 0; rank r gets the r-th, in `out`.
 
         x: (n*k, ...) on the root, None elsewhere. out: (k, ...) on every rank.
         Wire: the root sends every block but its own.
@@ -251,7 +251,7 @@ class Primitives(Member):
         self._send(x, dst, blocking=True)
 
     def isend(self, x: Tensor, dst: int) -> Pending[None]:
-        """Begin to send `x` to rank `dst`. `x` must not change before `wait()` returns."""
+        """Start to send `x` to rank `dst`. `x` must not change before `wait()` returns."""
         return self._send(x, dst, blocking=False)
 
     def recv(self, buffer: Tensor, src: int) -> Tensor:
@@ -259,12 +259,12 @@ class Primitives(Member):
         return self._recv(buffer, src, blocking=True)
 
     def irecv(self, buffer: Tensor, src: int) -> Pending[Tensor]:
-        """Begin to receive from rank `src` into `buffer`; `wait()` returns the filled buffer."""
+        """Start to receive from rank `src` into `buffer`; `wait()` returns the filled buffer."""
         return self._recv(buffer, src, blocking=False)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Start what isend and irecv post in the block as one, so that none waits for another.
+        """Start all isend and irecv of the block together, so that none waits for another.
 
         nccl carries out a rank's messages one after the other, in the order of their posting. Two
         ranks that send to each other first would wait for ever. So on nccl the messages of a block
@@ -291,7 +291,7 @@ class Primitives(Member):
         source = x.contiguous()
 
         def finish(kept: Tensor = source) -> None:
-            """Holds on to what is on the wire until it has left."""
+            """Keep the tensor alive until it has been sent."""
 
         return self._started(
             lambda: self._process_group.send([source], dst, _TAG),
@@ -320,7 +320,7 @@ class Primitives(Member):
         )
 
     def _post_message(self, kind: str, peer: int, number: int, x: Tensor, blocking: bool) -> int:
-        """Enter one end of a message in the journal, if the other end fits it."""
+        """Enter one end of a message in the journal, and compare it with the other end."""
         self._detector.require_in_step()
         label = current_label()
         role = SENDER if kind == "send" else RECEIVER

@@ -3,16 +3,16 @@
 An operation of torch.distributed outside labkit's Group API is in no journal. torch keeps a record
 in C++: the last collectives of every process group, with dtypes, shapes and the Python stack (for
 gloo no messages, and no reduce op). Another thread can ask for it while the rank is blocked. It is
-gone when the process dies.
+lost when the process dies.
 
     TORCH_FR_BUFFER_SIZE      how many collectives it keeps, the last ones; 0 turns it off
-    TORCH_FR_DUMP_TEMP_FILE   where the record goes as a file per rank: this prefix and the number
+    TORCH_FR_DUMP_TEMP_FILE   where the record goes as a file per rank: this prefix and the rank
     _dump_fr_trace            the whole record, as a pickle of plain data
 
 `write` is called in a rank and leaves its record as JSON; `read` gives it to the driver. `dump`
-writes the record as torch does with nccl when a collective times out
-(TORCH_NCCL_DUMP_ON_TIMEOUT=1), and with gloo never: torch's own analyzer `torchfrtrace <folder>`
-reads it. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+writes the record in torch's own format, for torch's analyzer `torchfrtrace <folder>`. torch itself
+writes it only with nccl, when a collective times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1).
+https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Meaning = tuple[str, str, tuple[int, ...]]
 """Kind, dtype, shape."""
 
 
-NUM_COLLECTIVES = 8192  # as many as were handed over, at most: 0.8 KB each
+NUM_COLLECTIVES = 8192  # a record takes 0.8 KB for each one issued
 _SAMPLE_S = 0.1
 _BUSY_S = 0.01
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -67,13 +67,13 @@ _UNIFORM = ("all_reduce", "broadcast", "barrier", "reduce", "_reduce_scatter_bas
 class Recorded:
     """Operations that torch has recorded on one rank.
 
-    `operations`: those that torch itself issued and that are not complete; or, where all were asked
-    for, everything that came to torch's process groups, a Group's operations too.
-    `enqueued`: how many collectives of each process group were handed over, a Group's too.
+    `operations`: those that torch itself issued and that are not complete. If all were asked for:
+    everything on torch's process groups, also a Group's operations.
+    `enqueued`: how many collectives of each process group were issued, a Group's too.
     `is_idle`: the process used no CPU time while it was asked, so it waits or sleeps.
-    `is_known`: whether the rank has answered; where not, it may have handed over anything.
+    `is_known`: whether the rank has answered; if not, it may have issued anything.
     `has_handlers`: the program handles signals, and may do anything when one comes.
-    `awaited`: the operation that it waits for, because the C++ call that it is in started it.
+    `awaited`: which operation the rank's main thread waits for; None if that is not certain.
     """
 
     operations: Sequence[Operation] = ()
@@ -85,22 +85,22 @@ class Recorded:
 
     @property
     def waits_in(self) -> Operation | None:
-        """The operation that the rank blocks in; None where nobody can say."""
+        """The operation that the rank blocks in; None if that is not certain."""
         if self.awaited is None or not self.is_idle:
             return None
         return self.operations[self.awaited]
 
 
 def enable() -> None:
-    """Keep a record. Before the first process group is made; a setting of the reader's stays."""
+    """Turn the recorder on, before the first process group is made; a reader's setting stays."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(NUM_COLLECTIVES))
 
 
 def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
-    """Leave for the driver what is recorded, and whether this process is at rest. Any thread.
+    """Write the record for the driver, and whether this process is idle. Any thread may call it.
 
-    num_in_journal: how many collectives are in the journal; where torch has no more of them, it has
-    issued none itself, and its record is not gone through.
+    num_in_journal: how many collectives are in the journal. If torch has no more than these, it has
+    issued none itself, and none is written.
     """
     from torch.distributed import distributed_c10d as c10d
 
@@ -109,14 +109,14 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
     is_idle = time.process_time() - cpu_before_s < _BUSY_S
     status = pickle.loads(_dump(includeCollectives=False)).get("pg_status", {})
     enqueued = {name: each["last_enqueued_collective"] for name, each in status.items()}
-    # With the stacks it takes ten times as long. Without foreign operations nobody needs them.
+    # Stacks take ten times as long, and only foreign operations need them.
     has_foreign = sum(enqueued.values()) > num_in_journal
     entries = _latest(pickle.loads(_dump(includeStackTraces=has_foreign)).get("entries", []))
     members = {
         str(name): [int(rank) for rank in c10d.get_process_group_ranks(group)]
         for group, name in c10d._world.pg_names.items()
     }
-    names = [
+    wanted = [
         each
         for each in entries
         if has_foreign and not (only_active and (each["retired"] or _is_ours(each)))
@@ -125,8 +125,8 @@ def write(path: Path, num_in_journal: int, *, only_active: bool) -> None:
         "is_idle": is_idle,
         # torch counts by the number that a group has in this process, which differs by rank.
         "enqueued": {_title(each): enqueued.get(str(each["pg_id"]), 0) for each in entries},
-        "operations": [_foreign(entry, members.get(_group_of(entry), [])) for entry in names],
-        "awaited": _awaited(names),
+        "operations": [_foreign(entry, members.get(_group_of(entry), [])) for entry in wanted],
+        "awaited": _awaited(wanted),
         "has_handlers": _has_handlers(),
     }
     part = path.with_suffix(".part")
@@ -138,8 +138,8 @@ def dump(prefix: str) -> None:
     """Write the record of this rank to `prefix` and its number, for `torchfrtrace`. Any thread.
 
     A process group of gloo enters its members into the record before it knows its name
-    (torch 2.13), and torchfrtrace fails with a KeyError. So names and members are entered here. Of
-    a group that is destroyed nobody knows the members, and its collectives are left out.
+    (torch 2.13), and torchfrtrace fails with a KeyError. So names and members are entered here. The
+    members of a destroyed group are not known, and its collectives are left out.
     """
     from torch.distributed import distributed_c10d as c10d
 
@@ -214,7 +214,7 @@ def _operation(
 
 
 def _dump(**what: bool) -> bytes:
-    """Return the record from where this build of torch has it: private, and nccl's is separate."""
+    """Return the record, from a private function of torch. nccl has one of its own."""
     import torch
 
     names = ["_dump_fr_trace"]
@@ -227,7 +227,7 @@ def _dump(**what: bool) -> bytes:
 
 
 def _latest(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the entries of existing groups: of two with one name, the older is destroyed."""
+    """Return the entries of existing groups: if two have one name, the older is destroyed."""
     last = {_group_of(each): each["pg_id"] for each in sorted(entries, key=itemgetter("pg_id"))}
     return [each for each in entries if last[_group_of(each)] == each["pg_id"]]
 
@@ -257,11 +257,11 @@ def _has_handlers() -> bool:
 def _awaited(entries: Sequence[Mapping[str, Any]]) -> int | None:
     """Return which of these the main thread waits for, or None where that is not certain.
 
-    A thread that started a collective need not wait for it. A frame of C++ does not say what it
-    does, but the record has the Python stack with which each operation was started: where the
-    thread still stands in that very call, such as dist.all_reduce() or backward() with DDP, it
-    waits for the oldest one started there. (In torch's own function it is some lines further, in
-    work.wait().) Or it waits for the tensor of a functional collective, and has started only one.
+    A thread that started a collective need not wait for it. A C++ frame does not say what it waits
+    for, but the record has the Python stack at the start of each operation. If the thread is still
+    in that same call, such as dist.all_reduce() or backward() with DDP, it waits for the oldest
+    operation started there. (Inside torch's function it is some lines further, in work.wait().) Or
+    it waits for the tensor of a functional collective, and has started only one.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     here = [(f.f_code.co_filename, f.f_code.co_name, n) for f, n in traceback.walk_stack(frame)]

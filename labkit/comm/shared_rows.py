@@ -42,14 +42,14 @@ class SharedRows:
         _NUMBER.pack_into(table, offset + _CONTENT.size, row + 1)
 
     def read(self, row: int, column: int) -> bytes | None:
-        """An entry's 24 bytes; None while it is not there. New ones may not be whole, see above."""
+        """Return an entry's 24 bytes, or None. A new entry may be partial: see above."""
         table, offset = self._at(row, column)
         # The number is written last, so it is read first.
         (number,) = _NUMBER.unpack_from(table, offset + _CONTENT.size)
         return table[offset : offset + _CONTENT.size] if number == row + 1 else None
 
     def tidy(self, row: int, before: int | None = None) -> None:
-        """Every 1024th row: forget what is before it, or before another one."""
+        """At every 1024th row, forget the rows before it, or before the row `before`."""
         if row % _TIDY_EVERY == 0:
             self.forget_before(row if before is None else before)
 

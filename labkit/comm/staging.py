@@ -1,7 +1,7 @@
 """Messages of ranks that share a GPU: through the host's memory, with gloo.
 
 nccl allows one rank per GPU, and gloo takes GPU tensors in some operations only (all_reduce and
-broadcast; a send of one fails). So every operation goes the same way, in this one place:
+broadcast; a send of one fails). So every operation takes the same path:
 
     tensor on the GPU --copy--> pinned host memory --gloo--> pinned host memory --copy--> GPU
 
@@ -57,12 +57,12 @@ class ThroughHost:
         process_group: dist.ProcessGroup,
         is_elsewhere: Callable[[torch.Tensor], bool] = lambda x: x.device.type != "cpu",
     ) -> None:
-        """is_elsewhere: which tensors gloo must not see. (Tests say: all of them.)"""
+        """is_elsewhere: which tensors gloo must not get. (In tests: all of them.)"""
         self._process_group = process_group
         self._is_elsewhere = is_elsewhere
 
     def __getattr__(self, name: str) -> Any:
-        """The process group's own attributes; of its operations, a staged form."""
+        """Return an attribute of the process group; an operation in its staged form."""
         attribute = getattr(self._process_group, name)
         if name not in _ROLES:
             return attribute
@@ -99,7 +99,7 @@ class ThroughHost:
 
 
 class StagedWork:
-    """The handle of a staged operation: complete when its results are back where they belong."""
+    """The handle of a staged operation: complete when its results are back on the GPU."""
 
     def __init__(
         self, work: Any, copies: list[tuple[torch.Tensor, torch.Tensor]], kept: list[Any]
@@ -110,7 +110,7 @@ class StagedWork:
         self._kept = kept
 
     def wait(self) -> bool:
-        """Block until the operation is complete, and copy up what it wrote. Once is enough."""
+        """Block until the operation is complete, and copy its results to the GPU."""
         self._work.wait()
         for target, host in self._copies:
             target.copy_(host)

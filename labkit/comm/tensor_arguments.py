@@ -1,4 +1,4 @@
-"""Arguments of a group's operations, checked before anything is sent, and the place of the result.
+"""Check a group's arguments before anything is sent, and make the tensor for the result.
 
 The backend wants contiguous memory and works in place. So there are two tensors: `result`, a new
 one or the caller's `out`, and the contiguous `buffer` that the backend writes, which often is the
@@ -121,7 +121,7 @@ def rows_per_rank(x: torch.Tensor, group: Member, kind: str) -> int:
 def both_splits(
     send: Sequence[int] | None, recv: Sequence[int] | None, x: torch.Tensor, group: Member
 ) -> tuple[list[int], list[int]]:
-    """Return rows to and from each peer. What this rank keeps is the same in both."""
+    """Return rows to and from each peer. ValueError if they differ in what this rank keeps."""
     to, source = _splits(send, x, group, "send_splits"), _splits(recv, x, group, "recv_splits")
     if to[group.rank] != source[group.rank]:
         raise ValueError(
@@ -142,7 +142,7 @@ def _splits(given: Sequence[int] | None, x: torch.Tensor, group: Member, role: s
                 f"{tuple(x.shape)} into equal blocks; say how with send_splits and recv_splits"
             )
         return [x.shape[0] // group.size] * group.size
-    # Not booleans, which a comparison leaves where numbers were meant: True would be one row.
+    # Not booleans: a comparison makes them by mistake, and True would be one row.
     is_sizes = isinstance(given, Sequence) and all(type(n) is int and n >= 0 for n in given)
     if not is_sizes or len(given) != group.size:
         raise ValueError(
@@ -188,7 +188,7 @@ def blocks_to_scatter(
     return list(x.contiguous().tensor_split(group.size))
 
 
-_OF_SIZE = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
+_GLOO_DTYPES = {1: torch.uint8, 2: torch.float16, 4: torch.int32, 8: torch.int64}
 
 
 def filled(out: Tensor | None, x: Tensor, group: Member) -> Tensor:
@@ -221,7 +221,7 @@ def delivered(buffer: Tensor, result: Tensor, keep: Tensor | None = None) -> Ten
 def reduced(
     buffer: Tensor, result: Tensor, op: str, group: Member, keep: Tensor | None = None
 ) -> Tensor:
-    """Return `delivered` after a reduction: the backend knows no mean, only sums."""
+    """Return the result of a reduction. The mean is divided here: gloo only has the sum."""
     if op == "mean":
         buffer.div_(group.size)
     return delivered(buffer, result, keep)
@@ -236,7 +236,7 @@ def movable(x: Tensor) -> Tensor:
     """View the same memory under a dtype that gloo knows, for operations that only move it."""
     if x.dtype == torch.complex128:
         return torch.view_as_real(x)
-    return x.view(_OF_SIZE[x.element_size()])
+    return x.view(_GLOO_DTYPES[x.element_size()])
 
 
 def with_rows(x: Tensor) -> Tensor:

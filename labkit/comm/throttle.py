@@ -1,7 +1,7 @@
 """Messages that take the time of a Topology's links, on one machine, without root.
 
-The bytes travel at once, by gloo. A `recv` returns when the last byte would have arrived, a `send`
-when the last byte would have left (and the receiver has come, as always). In between, the rank
+gloo sends the bytes at once. A `recv` returns when the last byte would have arrived, a `send` when
+the last byte would have left (and the receiver has called `recv`, as always). In between, the rank
 sleeps. On the way from rank a to rank b a message of m bytes passes two ports, the out port of a
 and the in port of b, and reaches the second alpha seconds after the first:
 
@@ -13,8 +13,8 @@ and the in port of b, and reaches the second alpha seconds after the first:
     alone, it takes alpha + m * beta
 
 Under a FatTree there are more ports in between, each with a beta of its own: up to the first switch
-above both hosts, and down. Bytes go on as they come, so a message alone takes alpha + m times the
-largest beta. A fast port is busy for m times its own beta, and others' bytes pass in between:
+above both hosts, and down. Switches pass bytes on at once, so a message alone takes alpha + m times
+the largest beta. A fast port is busy for m times its own beta, and others' bytes pass in between:
 
     starts  = the later of: the first byte comes; the port is free   port busy for m * its beta
     passed  = the later of: starts + m * its beta; the last byte came
@@ -32,12 +32,12 @@ Not throttled  the backend's own collectives (all_reduce and so on) and those th
 
 Timetable computes these times from a table that the ranks of a run share:
 
-    links                how many messages there are, and of each port out when it is free again
+    links                the number of messages, and when each port out is free again
     links.messages.0     a row per message: what is known when it is posted | when it arrives
 
 When a message is posted, it is known when its last byte leaves and when the first one reaches the
 next port. From there each process follows all messages, port by port, from the same rows in the
-same order, and comes to the same times. All times are of one clock: time.monotonic(), for all
+same order, and so computes the same times. All times are of one clock: time.monotonic(), for all
 processes of a machine, or virtual_time.py's own.
 
 A link that is faster than the machine cannot be imitated: messages then take the machine's time,
@@ -77,7 +77,7 @@ class Departure(NamedTuple):
     """The times of a message that are known when it is posted."""
 
     number: int
-    """By which `arrival` knows it."""
+    """Its number in the table, for `arrival`."""
     left_s: float
     """When its last byte leaves the sender's port."""
 
@@ -86,22 +86,22 @@ class Moment(NamedTuple):
     """The time when a message arrives, as far as it is known."""
 
     at_s: float
-    """Its last byte arrives; or, if that is not known yet: to be asked again."""
+    """When its last byte arrives; if that is not final, when to ask again."""
     is_final: bool
 
 
 class _Message(NamedTuple):
-    """A message on its way to a port. They sort by the time at which they come there."""
+    """A message on its way to a port. Messages sort by the time when they reach it."""
 
     first_byte_s: float
     number: int
     last_byte_s: float
-    """When it comes there."""
+    """When the last byte reaches the port."""
     nbytes: int
     beta: float
-    """Seconds per byte between the two: of the narrowest port so far."""
+    """Seconds per byte of the narrowest port so far."""
     ports: tuple[Port, ...]
-    """This one and those behind it."""
+    """The port and those after it."""
 
 
 class Timetable:
@@ -121,7 +121,7 @@ class Timetable:
         self._posted = SharedRows(folder / "links.messages", 2, _POSTED)
         self._arrived = SharedRows(folder / "links.messages", 2, _ARRIVED)
         self._threads = threading.Lock()
-        # A heap: messages that we have read, and of which the first byte was not there yet.
+        # A heap of messages whose first byte has not reached their next port.
         self._under_way: list[_Message] = []
         self._num_read = 0
         # By port, for all but a message's first: when it is free again.
@@ -139,13 +139,13 @@ class Timetable:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def depart(self, source: int, target: int, nbytes: int) -> Departure:
-        """A message is posted now, from one rank to another (global numbers), over their link."""
+        """Post a message now, from one rank to another (global numbers), over their link."""
         link = self._link_between(source, target)
         assert link is not None, "messages without a link are not in the table"
         out = self._path(source, target)[0]
         free_at = _NUMBER.size + out.number * _TIME.size
         with self._locked():
-            # Read under the lock: arrivals that are worked out are of first bytes before now.
+            # The clock is read under the lock: `_follow` has not gone beyond this time yet.
             start_s = max(self._clock(), *_TIME.unpack_from(self._state, free_at))
             left_s = start_s + nbytes * out.beta
             _TIME.pack_into(self._state, free_at, left_s)
@@ -157,7 +157,7 @@ class Timetable:
         return Departure(number, left_s)
 
     def arrival(self, number: int) -> Moment:
-        """When a message arrives; before its first byte is there, when to ask again."""
+        """Return when a message arrives; before its first byte is there, when to ask again."""
         with self._locked():
             self._follow(self._clock())
             if (entry := self._arrived.read(number, _ARRIVED)) is None:
@@ -170,8 +170,8 @@ class Timetable:
     def _follow(self, now_s: float) -> None:
         """Take every message through the ports that its first byte has reached, in that order.
 
-        A port takes the bytes as they come. It is free for others for the rest of its bandwidth:
-        it is busy for as long as the message would take at its own speed.
+        A port passes bytes on as they come, and is busy for as long as the message takes at the
+        port's own speed. Other messages get the rest of its bandwidth.
         """
         (num_posted,) = _NUMBER.unpack_from(self._state)
         for number in range(self._num_read, num_posted):
@@ -214,12 +214,12 @@ class Throttle:
         self.lateness = Lateness()
 
     def take_lateness(self) -> Lateness:
-        """The counts since this was last asked."""
+        """Return the counts since the last call."""
         taken, self.lateness = self.lateness, Lateness()
         return taken
 
     def throttled(self, process_group: Any, name: str, ranks: Sequence[int], member: int) -> Any:
-        """A process group that throttles messages. `ranks`: global; `member`: our place in them."""
+        """Return the process group with throttled messages. ranks: global; member: our index."""
         return ThrottledMessages(process_group, self, name, ranks, member)
 
 
@@ -247,7 +247,7 @@ class ThrottledMessages:
         return getattr(self._process_group, name)
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int) -> Any:
-        """The handle of a message that leaves now, or when those before it have left."""
+        """Send a message, which leaves after those before it. Returns its handle."""
         if self._links[dst] is None:
             return self._process_group.send(tensors, dst, tag)
         source, target = self._ranks[self._member], self._ranks[dst]
@@ -261,7 +261,7 @@ class ThrottledMessages:
         return SentWork(self._process_group.send(tensors, dst, tag), departure.left_s)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Any:
-        """The handle of a message that arrives when the links have brought it."""
+        """Receive a message, which arrives when the links allow. Returns its handle."""
         work = self._process_group.recv(tensors, src, tag)
         link = self._links[src]
         if link is None:
@@ -298,7 +298,7 @@ class ReceivedWork:
     def __init__(
         self, work: Any, throttle: Throttle, pair: SharedRows, number: int, link_s: float
     ) -> None:
-        """`number`: of this message in its pair; `link_s`: what it takes on a link of its own."""
+        """`number`: of this message in its pair; `link_s`: its time on a link of its own."""
         self._work, self._throttle = work, throttle
         self._pair, self._number = pair, number
         self._link_s = link_s
@@ -325,7 +325,7 @@ def _sleep_until(moment_s: float) -> None:
 
 
 LATE_SHARE = 0.1
-"""A message is late when it takes this part longer than its link alone would take for it."""
+"""A message is late if its delay is above this share of its time on a link of its own."""
 
 
 @dataclass(slots=True)
@@ -342,14 +342,14 @@ class Lateness:
     """By how many seconds those were late, in all."""
 
     def count(self, lateness_s: float, link_s: float) -> None:
-        """Add a message. link_s: what it takes on a link of its own."""
+        """Add a message. link_s: its time on a link of its own."""
         self.num_messages += 1
         if lateness_s > LATE_SHARE * link_s:
             self.num_late += 1
             self.late_s += lateness_s
 
     def plus(self, other: Lateness) -> Lateness:
-        """Both together."""
+        """Return the sums of both."""
         return Lateness(
             self.num_messages + other.num_messages,
             self.num_late + other.num_late,

@@ -48,7 +48,7 @@ from typing import NamedTuple, Self
 
 from labkit import arguments
 
-_SLOWEST, _FASTEST = 1e-3, 1e18  # bytes per second: beyond, times are no numbers of seconds
+_SLOWEST, _FASTEST = 1e-3, 1e18  # bytes per second; beyond these, times overflow
 _LONGEST_LATENCY_S = 10.0
 _MOST_RANKS = 1_000_000
 _WORLD = f"a run has from 1 to {_MOST_RANKS:,} ranks"
@@ -117,7 +117,7 @@ class Port(NamedTuple):
     """One direction of a link, which messages pass in turn."""
 
     number: int
-    """Up to a switch: from 0. Down from it: num_ports more."""
+    """From 0 for ports up to a switch; num_ports more for the same port down from it."""
     beta: float
     """Seconds per byte."""
 
@@ -214,13 +214,13 @@ class Topology:
         return sum(self.world_size * tier.links // tier.ranks for tier in self._tiers)
 
     def degraded(self, link: str, share: float) -> Self:
-        """The same, but one link has only this share of its bandwidth, both ways.
+        """Return the topology with one link at this share of its bandwidth, both ways.
 
         link: "rank 2" is the fast link of a rank, "host 1" are the slow links of a host. Raises
-        ValueError for a link that is not there or no share, TypeError for no number.
+        ValueError for an unknown link or an impossible share, TypeError if it is no number.
         """
         self.ranks_below(link)
-        left = f"of its bandwidth {link} keeps a share from 0.001 to 1"
+        left = f"{link} keeps a share of its bandwidth, from 0.001 to 1"
         arguments.number("share", share, left, least=1e-3, most=1)
         others = tuple(each for each in self.degradations if each[0] != link)
         return replace(self, degradations=(*others, (link, share)))
@@ -231,7 +231,7 @@ class Topology:
         for tier in self._tiers:
             number = self.world_size // tier.ranks
             if tier.bandwidth_bytes_per_s == math.inf or number == 1:
-                continue  # nothing passes the only one
+                continue  # no message leaves the only node
             for node in range(number):
                 if link == f"{tier.node} {node}":
                     return range(node * tier.ranks, (node + 1) * tier.ranks)
@@ -250,7 +250,7 @@ class Topology:
         )
 
     def _port(self, tier: Tier, rank: int) -> Port:
-        """The port up from a rank, or from whatever is above it."""
+        """Return the port up from a rank, or from its host, leaf or pod."""
         below = self._tiers[: self._tiers.index(tier)]
         first = sum(self.world_size * each.links // each.ranks for each in below)
         share = dict(self.degradations).get(f"{tier.node} {rank // tier.ranks}", 1)

@@ -13,8 +13,8 @@ ready to receive, and the header of the data) are left out. n ranks, D payload b
     gather           D              straight to the root
     scatter          D per peer     straight from the root; D is one rank's part
 
-With nccl they are a convention and no measurement: it chooses among algorithms and may reduce
-inside the switch, and its own reduce-scatter sends half of what is stated here for gloo's.
+With nccl they are a convention, not a measurement: nccl chooses among algorithms and may reduce
+inside the switch, and its own reduce-scatter sends half of what gloo's sends.
 Source: gloo/allreduce.cc, broadcast.cc, gather.cc; nccl-tests, doc/PERFORMANCE.md.
 """
 

@@ -9,12 +9,13 @@
     replayed     rank 0   |=alpha + m beta=|=alpha + m beta=|                   on a clock from 0
                  rank 1   |=alpha + m beta=|=alpha + m beta=|
 
-Every rank posts, waits for and leaves what it did in the run, in that order. Messages take what
-throttle.py gives them, which is the table that throttles a real run. All else takes no time: ranks
-that meet in a collective go on when the last one has come. `work_s` adds the time of regions.
+Every rank makes the posts and waits of the run, in their order. Messages take the times of
+throttle.py's table, as in a real throttled run. Everything else takes no time: ranks that meet in a
+collective go on when the last one has come. `work_s` adds the time of regions.
 
 A real run over the same links takes longer by what the machine adds: copying, waking up, sharing
-cores. The replayed time is the same on every machine. It is calc's where calc's formula is exact.
+cores. The replayed time is the same on every machine, and equals calc's where calc's formula is
+exact.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _ENTER, _POST, _WAIT, _LEAVE = range(4)
 
 
 class _Event(NamedTuple):
-    """A step of a rank's program. They sort in the order in which the journal has them."""
+    """A step of a rank's program. Events sort in the journal's order."""
 
     recorded_s: float
     place: float
-    """Among those of one moment: what ends, what begins, operations by number."""
+    """At one moment, regions that end come first, then regions that begin, then operations."""
     kind: int
     number: int
     """The position of the operation or the region in its list."""
@@ -51,7 +52,7 @@ class _Event(NamedTuple):
 def replay(
     timelines: Sequence[Timeline], topology: Topology, work_s: WorkSeconds | None = None
 ) -> list[Timeline]:
-    """The timelines of all ranks, with the times that the links of a topology give them, from 0.
+    """Return the timelines of all ranks, with the times that a topology's links give them, from 0.
 
     timelines: of a run that has ended, such as `run.timeline`; by global rank. The run may have had
     other links, or none. work_s(rank, region): seconds of a rank's own work in a region, from where
@@ -90,7 +91,7 @@ class _Replay:
         # A sent message: when its last byte leaves, and its number in the table (None: no link).
         self._sent: dict[tuple, tuple[float, int | None]] = {}
         self._blocked: dict[tuple, list[int]] = defaultdict(list)
-        # Ranks that can go on: when, and those that ask when something arrives come last.
+        # Ranks that can go on, by time; at one time, those that ask for an arrival come last.
         self._ready: list[tuple[float, bool, int]] = []
 
     def timelines(self) -> list[Timeline]:
@@ -111,7 +112,7 @@ class _Replay:
             heapq.heappush(self._ready, (at_s, is_wait, rank))
 
     def _perform(self, rank: int, event: _Event) -> None:
-        """The step of a rank at this time: what comes after it, or what it is blocked on."""
+        """Perform a rank's step at this time: let it go on to the next one, or block it."""
         here, now_s = (rank, event.number), self._now_s
         until_s = now_s
         if event.kind == _ENTER:
@@ -147,7 +148,7 @@ class _Replay:
             self._go_on(other, self._now_s)
 
     def _wait(self, rank: int, operation: Operation) -> float | None:
-        """When the rank has the result. None: it will be asked again, later."""
+        """Return when the rank has the result; None if it is to ask again later."""
         key = _key(rank, operation)
         members = operation.group if operation.is_collective else ("send", "recv")
         if len(self._arrived[key]) < len(members):

@@ -1,19 +1,19 @@
-"""A function on N ranks: `run`, what it returns, and how it fails; cells on ranks: `Session`.
+"""Run a function on N ranks with `run`, or cells on ranks that stay, with `Session`.
 
-To follow one run that goes well, read in this order; nothing else is needed:
+To follow one run that succeeds, read in this order; nothing else is needed:
 
     run.py                what happens between the call and the Run
-    request.py            what may be asked for, and the device that is chosen
+    request.py            the checks of its arguments, and the choice of the device
     payload/__init__.py   the run's folder, and how the function gets to the ranks
     rank_process.py       a rank seen from the driver: its process and its output
-    rank.py               a rank seen from inside: from birth to its report
-    supervise.py          the driver takes in what ranks report
-    listen.py             until all have returned, or the run cannot end
+    rank.py               a rank seen from inside: from its start to its report
+    supervise.py          the driver receives what ranks report
+    listen.py             waits until all have returned, or the run cannot end
     run_result.py         the Run
 
 A run that fails: examine.py (evidence), failure.py (which error explains it), errors.py.
-Lines that the lab prints: notes.py. What the fork server imports for its ranks: needed_by_steps.py.
-What torchrun starts on several hosts: payload/__main__.py.
+Lines that the lab prints: notes.py. The fork server's imports for its ranks: needed_by_steps.py.
+The program that torchrun starts on several hosts: payload/__main__.py.
 
     session/       ranks that keep their variables from cell to cell; begin with session.py
     checkup.py     `labkit doctor`: machine.py has what this machine gives, resources.py judges it
@@ -23,8 +23,8 @@ Several hosts, torchrun and saved runs are the room `hosts`.
 
 from labkit.interrupts import uninterrupted
 
-# Ctrl-C waits until torch is there: its C++ code prints or loses an exception, and what is half
-# imported stays so until a kernel is restarted.
+# Ctrl-C waits until torch is imported: its C++ code prints or loses an exception, and a module that
+# is half imported stays so until the kernel is restarted.
 try:
     with uninterrupted():
         from labkit.launch.errors import (

@@ -1,6 +1,6 @@
 """The checks of `labkit doctor`: what this machine can do for the lab.
 
-Two real ranks that meet, add and return promise what no look at the parts can.
+The last check is a real run: two ranks that meet, add and return prove more than the parts.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ __all__ = ["Finding", "Level", "check_up"]
 
 
 def check_up() -> list[Finding]:
-    """Every finding, in the order in which to read them; the last is of a real run of two ranks.
+    """Return every finding, in reading order; the last one is of a real run of two ranks.
 
-    Takes about 3 s, most of it torch's import in the fork server, and at most 8 s; 30 s
-    where ranks import modules all that time.
+    Takes about 3 s, most of it torch's import in the fork server, and at most about 20 s; 60 s if
+    ranks import modules all that time.
     """
     with contextlib.suppress(Exception):
-        warm_up()  # it imports torch while the rest is looked at; if it cannot, smoke_run says so
+        warm_up()  # it imports torch meanwhile; if it cannot, smoke_run reports it
     machine = look()
     return [
         versions(),
@@ -60,8 +60,8 @@ def smoke_run(pair: Callable[[], list[float]] | None = None, limit_s: float = _L
     """Run two ranks twice: the first time starts the fork server, the second is what runs cost.
 
     pair: runs the two ranks and returns their values. limit_s: seconds to wait for both runs, in a
-    thread: a fork server that hangs must not hang the doctor. Ranks that were still importing are
-    slow, and nothing forbids them: they are given longer, once.
+    thread: a fork server that hangs must not hang the doctor. If ranks were still importing, they
+    get more time, once.
     """
     times_s, faults = _timed(pair, limit_s)
     if _were_importing(faults):
@@ -72,7 +72,7 @@ def smoke_run(pair: Callable[[], list[float]] | None = None, limit_s: float = _L
 def _timed(
     pair: Callable[[], list[float]] | None, limit_s: float
 ) -> tuple[list[float], list[str | Exception]]:
-    """How long two runs took, and what was wrong with them."""
+    """Return how long two runs took, and what was wrong with them."""
     times_s: list[float] = []
     faults: list[str | Exception] = []
 
@@ -80,7 +80,7 @@ def _timed(
         try:
             for _ in range(2):
                 began_s = time.monotonic()
-                values = (pair or (lambda: _pair(limit_s)))()
+                values = (pair or (lambda: _run_two_ranks(limit_s)))()
                 times_s.append(time.monotonic() - began_s)
                 if values != [3.0, 3.0]:
                     faults.append(f"1 + 2 over two ranks gave {values}")
@@ -96,7 +96,7 @@ def _timed(
 
 
 def _were_importing(faults: list[str | Exception]) -> bool:
-    """Return whether the time was up while a rank imported modules."""
+    """Return whether the timeout came while a rank imported modules."""
     stacks = [each.stacks for each in faults[:1] if isinstance(each, RunTimeout)]
     return any(_IMPORTS in stack for of_run in stacks for stack in of_run)
 
@@ -137,11 +137,11 @@ def _judged(times_s: list[float], faults: list[str | Exception]) -> Finding:
     )
 
 
-def _pair(timeout_s: float) -> list[float]:
-    return launch(_adds, 2, [()], timeout=timeout_s, device="cpu", echo=False).values
+def _run_two_ranks(timeout_s: float) -> list[float]:
+    return launch(_sum_of_ranks, 2, [()], timeout=timeout_s, device="cpu", echo=False).values
 
 
-def _adds(world: Group) -> float:
+def _sum_of_ranks(world: Group) -> float:
     return float(world.all_reduce(torch.tensor(world.rank + 1.0)))
 
 
@@ -153,7 +153,7 @@ def _load() -> str:
 
 
 def versions(version_of: VersionOf = metadata.version) -> Finding:
-    """One line for a bug report."""
+    """Return the versions in one line, for a bug report."""
     found = [f"{name} {_version(name, version_of) or 'missing'}" for name in _SHOWN]
     python = f"Python {platform.python_version()}"
     return Finding("versions", ", ".join([python, *found, platform.platform()]))

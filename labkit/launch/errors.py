@@ -1,4 +1,4 @@
-"""The errors of a failed run: each says which rank, where, and what followed from it."""
+"""The errors of a failed run: each names the rank, its line, and the consequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunError(RuntimeError):
     `timeline`: the journals as far as they were written. `logs`: what was printed.
     `positions`: where each rank was, in words. `stacks`: Python stacks of ranks still alive.
     `verdict`: the doctor's (fault, text, advice, ranks, is_proof); None where a rank raised or
-    died, and that says it all. `attempts`: of a job that elastic.run has restarted.
+    died, which explains the run. `attempts`: of a job that elastic.run has restarted.
     """
 
     attempts: Sequence[Any] = ()
@@ -48,7 +48,7 @@ class RunError(RuntimeError):
 
 
 class RankError(RunError):
-    """One rank raised an exception, or its process died; other ranks' troubles are consequences.
+    """One rank raised an exception, or its process died; errors on other ranks are consequences.
 
     `rank`, `exception_type`, `traceback` (the rank's own), `site` (its line), `exception` (the
     object itself where it could travel), `consequences` (other ranks, in words).
@@ -96,17 +96,17 @@ class Interrupted(KeyboardInterrupt):
 
 
 def as_interrupted(stop: KeyboardInterrupt) -> Interrupted:
-    """`stop`, or where it came while nobody listened to the ranks yet, an error that says so."""
+    """Return `stop` as Interrupted. If it has no report, it came while ranks started or ended."""
     if isinstance(stop, Interrupted):
         return stop
     return Interrupted(str(stop) or "stopped while ranks were started or ended")
 
 
 def _end_the_script_with_the_report() -> None:
-    """See to it that a script which does not catch Interrupted ends with status 130.
+    """Let a script that does not catch Interrupted end with status 130.
 
-    Python ends a script so for KeyboardInterrupt itself, with a traceback; for a class of its own
-    the status is 1. At a prompt only the report is printed, and the prompt returns.
+    Python does so for KeyboardInterrupt itself, with a traceback; for a subclass the status is 1.
+    At a prompt only the report is printed, and the prompt returns.
     """
     before = sys.excepthook
     if getattr(before, "is_of_labkit", False):
@@ -118,7 +118,7 @@ def _end_the_script_with_the_report() -> None:
             return
         print(*error._render_traceback_(), sep="\n", file=sys.stderr)
         if not hasattr(sys, "ps1"):
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends what ends too slowly
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next Ctrl-C ends the process at once
             raise SystemExit(128 + signal.SIGINT)
 
     show.is_of_labkit = True  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
 """Evidence of what a run's ranks do, besides what they report: journals, stacks, torch's record.
 
-    read_journals    from the files that ranks write anyway; disturbs nobody
-    examine          asks each rank, which answers by a thread of its own, or in a signal handler:
+    read_journals    from the files that ranks write anyway; disturbs no rank
+    examine          asks each rank, which answers on a thread of its own, or in a signal handler:
                      `rank-N.stack` (Python's), then `rank-N.recorder` (torch's)
 
-Both bring up to date what the doctor is shown as `views`.
+Both update `views`, from which the doctor makes its verdict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from labkit.launch.rank_process import Rank
 # The first question about torch's own operations makes a rank import for a second or more.
 PATIENCE_S = 6.0
 _EVIDENCE_S = 0.5
-_POLITE_S = 0.3
+_BEFORE_SIGNAL_S = 0.3
 
 
 class Evidence:
@@ -41,7 +41,7 @@ class Evidence:
         directory: RunDirectory,
         journals: Sequence[JournalFollower] | None = None,
     ) -> None:
-        """journals: where they have been followed before, as in a session."""
+        """journals: followers that have read the earlier cells of a session."""
         numbers = range(len(ranks))
         self._ranks, self._directory = ranks, directory
         self._journals = journals or [
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def views(self) -> list[View]:
-        """For the doctor."""
+        """Return the evidence by rank, for the doctor."""
         return [
             View(rank.stage, journal.operations, recorder, stack, halt)
             for rank, journal, recorder, stack, halt in zip(
@@ -67,12 +67,12 @@ class Evidence:
         ]
 
     def read_journals(self) -> bool:
-        """Bring `timeline` up to date; whether any journal has changed."""
+        """Update `timeline`. Returns whether any journal has changed."""
         changed = [journal.refresh() for journal in self._journals]
         return any(changed)
 
     def examine(self, request: bytes = ACTIVE, patience_s: float = _EVIDENCE_S) -> bool:
-        """Ask all ranks that are alive, and read the journals; whether these have changed.
+        """Ask all ranks that are alive, and read the journals. Returns whether these have changed.
 
         request: which of torch's own operations are asked for. A rank that has not answered after
         `patience_s`, because it holds Python's lock for example, is left out; one that cannot
@@ -86,20 +86,20 @@ class Evidence:
         for number in asked:
             self._ask(number, request)
         deadline_s = time.monotonic() + patience_s
-        self._hear(asked, min(patience_s, _POLITE_S), silence)
+        self._wait_for_answers(asked, min(patience_s, _BEFORE_SIGNAL_S), silence)
         mute = [number for number in asked if not self._stack_of(number).is_known]
         for number in mute:
-            # Such as one that holds Python's lock: its thread for questions gets no turn.
+            # It may hold Python's lock, so that its thread for questions gets no turn.
             self._ranks[number].process.signal(STACK_SIGNAL)
         others = set(asked) - set(mute)
-        self._hear(others, deadline_s - time.monotonic(), silence, stacks_of=mute)
+        self._wait_for_answers(others, deadline_s - time.monotonic(), silence, stacks_of=mute)
         for number, rank in enumerate(self._ranks):
             rank.output.read()
             self._halts[number] = silence.of(number) if number in alive else None
             stack = self._stack_of(number)
             self.stacks[number] = stack if stack.is_known or number not in alive else MUTE
             self._recorded[number] = recorder.read(self._record_of(number))
-            if number in alive:  # where it dies later, that was not its last stack
+            if number in alive:  # if it dies later, that was not its last stack
                 with contextlib.suppress(OSError):
                     self._directory.of_rank(number, "stack").write_text("")
         return self.read_journals()
@@ -114,14 +114,14 @@ class Evidence:
         with contextlib.suppress(OSError):  # the rank may be gone
             self._ranks[number].process.lifeline.send_bytes(request)
 
-    def _hear(
+    def _wait_for_answers(
         self,
         asked: Collection[int],
         patience_s: float,
         silence: Silence,
         stacks_of: Sequence[int] = (),
     ) -> None:
-        """Wait for these ranks' answers, the record last; of some for a stack only."""
+        """Wait for the records of these ranks, and for the stacks of some."""
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s:
             awaited = [number for number in asked if not self._record_of(number).exists()]
@@ -138,24 +138,24 @@ class Evidence:
         return self._directory.of_rank(number, "recorder")
 
 
-# A process that reads from a disk is in uninterruptible sleep for moments, and answers then.
-_SLEEPS_ON_S = 0.25
+# A process that reads from a disk is in uninterruptible sleep for moments, and answers later.
+_ASLEEP_S = 0.25
 
 
 class Silence:
-    """The kernel's view of a run's processes, while these are asked where they are."""
+    """Detects ranks that cannot answer, from the state of their processes in the kernel."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
-        """Begins to look now."""
+        """Start to observe now."""
         self._ranks = ranks
         self._since_s: dict[int, float] = {}
 
     def of(self, number: int) -> Halt | None:
-        """Why a rank will not answer: it is stopped, or has slept at every look for a while."""
+        """Return why a rank will not answer: it is stopped, or has slept at every look."""
         now_s = time.monotonic()
         halt = halt_of(self._ranks[number].process.process.pid)
         if halt is None:
             self._since_s.pop(number, None)
             return None
-        has_lasted = now_s - self._since_s.setdefault(number, now_s) >= _SLEEPS_ON_S
+        has_lasted = now_s - self._since_s.setdefault(number, now_s) >= _ASLEEP_S
         return halt if halt.is_stop or has_lasted else None

@@ -1,7 +1,7 @@
 """Make the error that explains a failed run.
 
-When one rank dies, its peers fail within milliseconds with "Connection closed". The verdict is the
-earliest failure that did not come out of a communication; what followed is shown as consequences.
+When one rank dies, its peers fail within milliseconds with "Connection closed". The cause is the
+earliest failure that is not an error of a communication. Later failures are shown as consequences.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from labkit.launch.rank import Raised
 from labkit.launch.rank_process import Rank
 from labkit.launch.supervise import Supervisor
 
-_LAST_WORDS_LINES = 12
-# Around gloo's messages: a line of its own source, and a guess with a greeting.
-_GLOOS_LINE = re.compile(r"^\[\S+\.cc:\d+\] ")
-_GUESS = " This is typically caused by"
+_MOST_LAST_LINES = 12
+# gloo's messages begin with a line of its own source, and end with a guess at the cause.
+_SOURCE_LINE = re.compile(r"^\[\S+\.cc:\d+\] ")
+_GUESSED_CAUSE = " This is typically caused by"
 
 
 def rank_error(supervisor: Supervisor) -> RunError:
-    """The error of a run in which ranks raised or died."""
+    """Return the error of a run in which ranks raised or died."""
     failed = [
         number
         for number, rank in enumerate(supervisor.ranks)
@@ -41,7 +41,7 @@ def rank_error(supervisor: Supervisor) -> RunError:
     diagnose = doctor.diagnose if has_found_a_mismatch else doctor.diagnose_now
     verdict = diagnose(supervisor.evidence.views)
     if has_found_a_mismatch:
-        # Not all that ranks compare is in the journals, such as which shared memory.
+        # Journals lack some of what ranks compare, such as the shared memory that they use.
         is_named = verdict.fault is Fault.MISMATCH
         return cannot_end(supervisor, verdict if is_named else _as_found(supervisor, culprit))
     consequences = {
@@ -74,28 +74,28 @@ def rank_error(supervisor: Supervisor) -> RunError:
 
 
 def cannot_end(supervisor: Supervisor, verdict: Verdict) -> RunError:
-    """The error of a run whose ranks wait in vain, or do not mean the same."""
+    """Return the error of a run whose ranks are in a deadlock, or call different operations."""
     kind = Mismatch if verdict.fault is Fault.MISMATCH else Deadlock
     message = f"{verdict}\n\n{_where_each_rank_is(supervisor)}"
     return kind(message, verdict=verdict, **_to_error(supervisor))
 
 
 def run_timeout(supervisor: Supervisor, verdict: Verdict, timeout_s: float) -> RunTimeout:
-    """The error of a run that is not over after `timeout_s`."""
+    """Return the error of a run that is not over after `timeout_s`."""
     message = f"the run did not end within {timeout_s:g} s: {verdict}\n\n"
     message += _where_each_rank_is(supervisor)
     return RunTimeout(message, verdict=verdict, **_to_error(supervisor))
 
 
 def interrupted(supervisor: Supervisor) -> Interrupted:
-    """Stop, with what every rank was doing."""
+    """Return the error after Stop, with the position of every rank."""
     verdict = doctor.diagnose_now(supervisor.evidence.views)
     message = f"stopped: {verdict}\n\n{_where_each_rank_is(supervisor)}"
     return Interrupted(message, _positions(supervisor), _stacks(supervisor))
 
 
 def _as_found(supervisor: Supervisor, culprit: int) -> Verdict:
-    """A mismatch in the words of the rank that found it."""
+    """Return the verdict of a mismatch, with the message of the rank that found it."""
     report = supervisor.ranks[culprit].report
     assert isinstance(report, Raised)
     where = "" if report.site is None else f" at {sources.place(report.site)}"
@@ -108,15 +108,15 @@ def _has_found_a_mismatch(rank: Rank) -> bool:
 
 
 def _is_consequence(rank: Rank) -> bool:
-    """Return whether what a rank did can have come of another one's failure."""
+    """Return whether another rank's failure can have caused what this rank did."""
     return not isinstance(rank.report, Raised) or rank.report.came_from_a_communication
 
 
 def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
-    """Sorts failures, the cause first: errors of a rank's own, deaths, and the earliest.
+    """Return a key that sorts the cause first: no communication's error, a death, the earliest.
 
-    A rank that raises keeps its connections open until the driver lets go. So a death is never a
-    consequence, but a communication that failed is one.
+    A rank that raises keeps its connections open until the driver releases it. So a death is never
+    a consequence, but a failed communication is one.
     """
     rank = supervisor.ranks[number]
     died = rank.stage is Stage.DIED
@@ -132,10 +132,10 @@ def _what_happened(number: int, rank: Rank) -> str:
 
 
 def _trace(rank: Rank, stack: str) -> str:
-    """The rank's own traceback; of a dead process, the last that is known."""
+    """Return the rank's traceback; for a dead process, its last output and its stack."""
     if isinstance(rank.report, Raised):
         return sources.with_cells_named(rank.report.traceback).rstrip()
-    words = rank.output.log.splitlines()[-_LAST_WORDS_LINES:]
+    words = rank.output.log.splitlines()[-_MOST_LAST_LINES:]
     text = "\n".join(["Its last words:", *(f"  {word}" for word in words)])
     if not words:
         text = "It printed nothing before that."
@@ -145,7 +145,9 @@ def _trace(rank: Rank, stack: str) -> str:
 def _consequence(supervisor: Supervisor, number: int) -> str:
     rank = supervisor.ranks[number]
     if isinstance(rank.report, Raised):
-        said = _GLOOS_LINE.sub("", rank.report.message.partition("\n")[0]).partition(_GUESS)[0]
+        said = _SOURCE_LINE.sub("", rank.report.message.partition("\n")[0]).partition(
+            _GUESSED_CAUSE
+        )[0]
         broken = [each for each in supervisor.evidence.timeline[number].operations if each.failed]
         where = f" in {named(broken[0])} ({sources.place(broken[0].origin)})" if broken else ""
         return f"raised {rank.report.type_name}{where}: {said}"
@@ -155,7 +157,7 @@ def _consequence(supervisor: Supervisor, number: int) -> str:
 
 
 def _where_each_rank_is(supervisor: Supervisor) -> str:
-    """The evidence: a table of all ranks, and the stacks of those that are in the function."""
+    """Return the evidence: a table of all ranks, and the stacks of those in the function."""
     ranks_at: dict[str, list[int]] = {}
     for number, (rank, stack) in enumerate(
         zip(supervisor.ranks, supervisor.evidence.stacks, strict=True)
@@ -168,14 +170,14 @@ def _where_each_rank_is(supervisor: Supervisor) -> str:
 
 
 def _frames(rank: Rank) -> str:
-    """Where the rank raised: the reader's own frames, innermost last."""
+    """Return where the rank raised: the reader's own frames, innermost last."""
     if not isinstance(rank.report, Raised):
         return ""
     return sources.with_cells_named(stacks.own_frames(rank.report.traceback))
 
 
 def _positions(supervisor: Supervisor) -> list[str]:
-    """Where each rank is, in words."""
+    """Return where each rank is, in words."""
     return [position.position_of(view) for view in supervisor.evidence.views]
 
 
@@ -214,7 +216,7 @@ _HINTS = {
 
 
 def cause_of_death(code: int | None) -> str:
-    """`code` as in multiprocessing: below 0 the signal's number; None: nobody can say."""
+    """Describe an exit code of multiprocessing: below 0, minus the signal; None: unknown."""
     if code is None:
         return "its process is gone"
     if code >= 0:

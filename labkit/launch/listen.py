@@ -3,9 +3,9 @@
     listen_to_the_end    until all ranks have returned; four things end a run early: a rank fails,
                          ranks wait in vain, the timeout passes, Stop is pressed
     StallWatch           notices that a run will not end, without waiting for its timeout
-    consult              asks the doctor, and takes more evidence where the verdict is open
+    consult              asks the doctor, and collects more evidence if the verdict is open
 
-What ranks left unfinished is printed when all have returned.
+Notes on unfinished operations are printed when all ranks have returned.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ def listen_to_the_end(
     *,
     echo: bool = True,
 ) -> None:
-    """Return when every rank has returned; raise what explains any other end.
+    """Return when every rank has returned; raise the error that explains any other end.
 
     deadline_s: on the clock of time.monotonic(); timeout_s: what the reader asked for.
     watch: for ranks that wait in vain.
-    echo: whether a line is printed when ranks have waited that long for a slow one, and for what
-    they have left behind.
+    echo: whether notes on long waits for a slow rank, and on unfinished operations, are printed.
     """
     __tracebackhide__ = True  # pytest shows the line that called it
     try:
@@ -82,8 +81,8 @@ class StallWatch:
     """Looks at the journals when no rank reports; less often as long as they grow.
 
     A proof that holds at two looks in a row ends the run: what blocked ranks wait for cannot come.
-    What the journals do not prove, such as waits in operations of torch's own, takes a question to
-    every rank, and is asked once nothing has moved for `stall_s`.
+    The journals do not have waits in operations of torch's own. For these, every rank is asked once
+    nothing has moved for `stall_s`.
     """
 
     def __init__(self, supervisor: Supervisor, stall_s: float | None) -> None:
@@ -114,10 +113,10 @@ class StallWatch:
         return self._stall_s is not None and silent_s >= self._stall_s
 
     def look(self) -> Verdict | None:
-        """The doctor's verdict, once it is due and worth telling; None otherwise.
+        """Return the doctor's verdict if it is due and worth reporting, else None.
 
-        With a proof the run cannot end any more, whatever other ranks do meanwhile. Without one
-        some ranks have waited for `stall_s`, for another that computes, or has threads besides.
+        With a proof the run cannot end any more, whatever other ranks do. Without a proof some
+        ranks have waited for `stall_s` for another one, which computes or has other threads.
         """
         if self.next_look_s > 0:
             return None
@@ -144,7 +143,7 @@ class StallWatch:
         verdict = examined(evidence, PATIENCE_S)
         if verdict.is_proof:
             return verdict
-        # By a thread, say, that may still bring what is missing; or it may end.
+        # A thread, for example, may still send what is missing; or the thread may end.
         self._doubted, self._ask_again_at_s = before, time.monotonic() + _DOUBT_S
         return None
 
@@ -158,10 +157,10 @@ class StallWatch:
 
 
 def consult(evidence: Evidence, patience_s: float) -> Verdict:
-    """Examine the ranks, and say what keeps the run from ending.
+    """Examine the ranks, and return the verdict on why the run does not end.
 
-    Where everything seems posted and yet nothing moves, and ranks have used torch.distributed past
-    their Groups, all of its record is read: two different operations may have met there.
+    If all operations seem posted, yet nothing moves, and ranks have used torch.distributed outside
+    labkit's Group API, all of torch's record is read: two different operations may have met there.
     """
     verdict = examined(evidence, patience_s)
     has_foreign = any(view.recorded.operations for view in evidence.views)
@@ -173,11 +172,11 @@ def consult(evidence: Evidence, patience_s: float) -> Verdict:
 
 
 def examined(evidence: Evidence, patience_s: float) -> Verdict:
-    """The verdict on fresh evidence. That a wait is in vain, two examinations must say.
+    """Return the verdict on fresh evidence. A deadlock needs two equal examinations.
 
-    A rank's journal and torch's record are read one after another, and it may go on in
-    between: what they say together need never have been true. What two examinations say was true
-    from the first one's end to the second one's beginning, of all ranks at once.
+    A rank's journal and torch's record are read one after the other. The rank may go on in between,
+    so that the two never held together. What two examinations agree on held for all ranks at once,
+    from the end of the first one to the start of the second one.
     """
     evidence.examine(patience_s=patience_s)
     first = doctor.diagnose_now(evidence.views)

@@ -1,6 +1,6 @@
 """Facts about this machine: cores, memory, files, and a container's share of them.
 
-Facts only; resources.py judges them. Nothing here raises: None means that the system does not say,
+resources.py judges these facts. Nothing here raises: None means that the system does not report it,
 or that there is no limit. `root` is "/", except in tests.
 
 Inside a container the files under /proc still describe the whole host. The container's limits are
@@ -9,10 +9,10 @@ those of its control groups, version 2 or 1, on Linux:
     version 2   /sys/fs/cgroup/<group>/{cpu.max, memory.max, memory.current, memory.stat, pids.max}
     version 1   /sys/fs/cgroup/<controller>/<group>/{cpu.cfs_quota_us, memory.limit_in_bytes, ...}
 
-A group's memory includes files that it has read or written and that the kernel keeps in memory
+A group's memory includes files that the kernel keeps in memory after they were read or written,
 until it needs the room: a container that has copied a few GB stays close to its limit. This part is
-subtracted here, as it is from MemAvailable. A limit on a group binds all groups below it, so the
-smallest on the way up counts.
+subtracted here, as in MemAvailable. A limit on a group applies to all groups below it, so the
+smallest limit on the way up counts.
 """
 
 import os
@@ -27,7 +27,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts about a machine. Sizes are bytes. None: this system does not say."""
+    """Facts about a machine. Sizes are bytes. None: this system does not report it."""
 
     num_cores: float
     """Cores' worth of time for this process, after affinity and a container's quota."""
@@ -121,7 +121,7 @@ def _least(*amounts: int | None) -> int | None:
 
 
 _NO_LIMIT = 2**60  # version 1 writes "no limit" as a number close to 2**63
-# A group and those below it; version 1 has "total_" before the names where it means these.
+# Memory of a group and those below it; version 1 has "total_" before these names.
 # Files of tmpfs, /dev/shm among them, are in none of the three: nothing can take their place.
 _RECLAIMABLE = ("inactive_file", "active_file", "slab_reclaimable")
 

@@ -1,11 +1,11 @@
 """Imports and caches that the fork server prepares before it forks the first rank.
 
-What torch imports when it is first needed is for ranks in their first step: SymPy at the first
-gradient handed to backward(), Dynamo at the first optimizer or checkpointed block. That is a second
-of computing for each rank, amid whatever is measured. With garbage collection, which finds nothing
-in modules that stay, the imports take half as long again.
+torch imports some modules in the first step: SymPy at the first gradient passed to backward(),
+Dynamo at the first optimizer or checkpointed block. That takes each rank a second, in the middle of
+its measurements. Garbage collection is off, because it would make the imports take 50% longer and
+find nothing.
 
-Then all of it goes into large pages: a fork copies a table with an entry for every page.
+Then the memory is moved into large pages: a fork copies a table with an entry for every page.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ _MADV_COLLAPSE = 25
 
 
 def move_into_large_pages() -> None:
-    """Let this process's memory be in pages of 2 MiB where it can.
+    """Move this process's memory into pages of 2 MiB where possible.
 
-    With pages of 4 KiB a fork and its end take 12 ms of computing, and then 3. Needs Linux 6.1;
-    on other systems nothing happens.
+    A fork and its end then take 3 ms of CPU time, instead of 12 ms with pages of 4 KiB. Needs Linux
+    6.1; on other systems nothing happens.
     """
     if sys.platform != "linux":
         return
@@ -47,8 +47,8 @@ try:
     import torch.fx.experimental.symbolic_shapes  # noqa: F401
     from torch._dynamo import trace_rules
 
-    # init_process_group clears Dynamo's caches: each rank would copy 300 pages to free what the
-    # imports have put there.
+    # init_process_group clears Dynamo's caches. If the imports had filled them, each rank would
+    # copy 300 pages to free them.
     getattr(trace_rules, "clear_lru_cache", lambda: None)()
 finally:
     if was_on:

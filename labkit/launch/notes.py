@@ -2,16 +2,17 @@
 
     tell                 any such line
     tell_late_messages   a run with a topology whose times are not those of the links
-    tell_what_is_left    what ranks have left behind when all of them have returned:
+    tell_what_is_left    operations that are unfinished when all ranks have returned:
 
-    never waited for   an operation was started, and its result got no wait(): what its tensors
-                       hold nobody knows
+    never waited for   an operation was started and got no wait(), so the contents of its tensors
+                       are unknown
     never met          some members called a collective that others did not, or a message has only
                        one end
-    other lines        ranks met in a collective from different lines, which no label says is meant
+    other lines        ranks met in a collective from different lines, without a label
 
-None is an error: the run's values may be right. A send that was not waited for has left nothing
-where its message was received.
+
+These are no errors: the run's values may be right. A send without a wait() is not reported if its
+message was received.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ _COMMAND = re.compile("`[^`]*`")
 
 
 def tell(text: str) -> None:
-    """Print it, in lines that fit on a page. What is to be copied, in backticks, stays whole."""
+    """Print a note, in lines that fit on a page. Text in backticks, to be copied, stays whole."""
     whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), f"[labkit] {text}")
     lines = textwrap.wrap(whole, _COLUMNS, break_long_words=False, break_on_hyphens=False)
     print("\n".join(lines).replace("\0", " "), flush=True)
 
 
-# Now and then a core is busy with something else, and a message has to wait for it.
+# Sometimes a core is busy with something else, and a message waits for it.
 _TOLERATED_SHARE = 0.05
 
 
 def tell_late_messages(run: Run) -> None:
-    """Print a line for each reason; nothing for a run without a topology."""
+    """Print why a run's times are not those of its links; nothing for a run without a topology."""
     for line in _notes_on_throttling(run):
         tell(f"{line}.")
 
 
 def _notes_on_throttling(run: Run) -> list[str]:
-    """The lines: messages that came late, and collectives that were not throttled."""
+    """Return notes on messages that came late, and on collectives that were not throttled."""
     if run.topology is None:
         return []
     lines = (
@@ -61,7 +62,7 @@ def _notes_on_throttling(run: Run) -> list[str]:
 
 
 def _late(lateness: Lateness) -> str:
-    """More messages than by chance came later than the links allow."""
+    """Return a note if more messages than by chance came later than the links allow."""
     if lateness.num_late <= _TOLERATED_SHARE * lateness.num_messages:
         return ""
     mean_ms = lateness.late_s / lateness.num_late * 1e3
@@ -73,7 +74,7 @@ def _late(lateness: Lateness) -> str:
 
 
 def _not_throttled(run: Run, topology: Topology) -> str:
-    """Collectives moved data between ranks that have links, and no link has slowed them down."""
+    """Return a note on collectives that moved data between ranks with links, not throttled."""
     operations = (operation for timeline in run.timeline for operation in timeline.operations)
     kinds = dict.fromkeys(
         f"{each.kind} through shared memory" if each.medium == SHARED_MEMORY else each.kind
@@ -90,7 +91,7 @@ def _not_throttled(run: Run, topology: Topology) -> str:
 
 
 def _has_links(operation: Operation, topology: Topology) -> bool:
-    """Return whether messages between the ranks of its group are throttled, or some of them."""
+    """Return whether some messages between the ranks of its group are throttled."""
     hosts = {topology.host_of(rank) for rank in operation.group}
     return len(hosts) > 1 or (topology.fast is not None and len(operation.group) > 1)
 
@@ -121,25 +122,25 @@ class Left:
 
 
 def _notes_on_what_is_left(timelines: Sequence[Timeline]) -> list[str]:
-    """A line for each place in the program that leaves something; by rank, the first at length."""
+    """Return a line for each place that left an operation unfinished, up to _MOST_SHOWN."""
     by_place: dict[tuple[object, ...], list[Left]] = {}
     for each in _left(timelines):
         by_place.setdefault(each.place, []).append(each)
     lines = [*map(_said, by_place.values()), *_other_lines(timelines)]
     more = len(lines) - _MOST_SHOWN
     if more > 0:
-        lines[_MOST_SHOWN:] = [f"So it is in {more} more place{'s' * (more > 1)}"]
+        lines[_MOST_SHOWN:] = [f"The same in {more} more place{'s' * (more > 1)}"]
     return lines
 
 
 def tell_what_is_left(timelines: Sequence[Timeline]) -> None:
-    """Print the lines."""
+    """Print a line for each place that left an operation unfinished."""
     for line in _notes_on_what_is_left(timelines):
         print(f"[labkit] {line}.", flush=True)
 
 
 def _other_lines(timelines: Sequence[Timeline]) -> list[str]:
-    """`all_reduce #3 met from different lines, ... on rank 0 and ... on rank 1`, once for all."""
+    """Return `all_reduce #3 met from different lines, ... on rank 0 and ... on rank 1`."""
     by_calls: dict[tuple[object, ...], list[dict[int, Operation]]] = {}
     for by_rank in collectives(timelines).values():
         if len({each.called for each in by_rank.values()}) == 1:
@@ -195,7 +196,7 @@ def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
 def _counts(
     journals: Sequence[Sequence[Operation]],
 ) -> tuple[dict[tuple[str, tuple[int, ...]], dict[int, int]], dict[Half, int]]:
-    """Return how many collectives of each group each member has called, and each end's messages."""
+    """Count the collectives of each group by member, and the messages of each end."""
     calls: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
     messages: dict[Half, int] = {}
     for rank, journal in enumerate(journals):
@@ -221,7 +222,7 @@ def _other_half(operation: Operation, rank: int) -> Half:
 
 
 def _said(together: Sequence[Left]) -> str:
-    """`rank 1 never waited for all_reduce #2 (train.py, line 9), and rank 0 never called it`."""
+    """Return `rank 1 never waited for all_reduce #2 (train.py, line 9), and rank 0 ...`."""
     first = together[0]
     operation = first.operation
     ranks = ranks_named(sorted({each.rank for each in together}))

@@ -4,9 +4,9 @@
     driver -> "go" to all: fn(world, *args) -> "returned" or "raised"
     driver closes the lifeline -> the rank exits
 
-A rank that has returned stays until the driver lets all go: were it to leave at once, its peers'
-connections would break under them. The lifeline is a pipe that only the driver can write to: when
-the driver is gone, whatever the reason, every rank reads its end and exits.
+A rank that has returned stays until the driver releases all of them: if it left at once, its peers'
+connections would break. The lifeline is a pipe that only the driver can write to: when the driver
+ends, for whatever reason, every rank reads the end of the pipe and exits.
 """
 
 import contextlib
@@ -45,8 +45,8 @@ from labkit.launch import payload
 from labkit.launch.payload import RunDirectory
 from labkit.launch.run_result import Memory
 
-# Asks for a rank's stack. SIGUSR1 is the program's own, such as for Slurm's notice of an end; the
-# last of the real-time signals hardly anybody's. (macOS has none.)
+# Asks for a rank's stack. Programs use SIGUSR1 themselves, for example as Slurm's notice, but
+# hardly ever the last real-time signal. (macOS has none.)
 STACK_SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR1)
 
 # The driver may ask for these, of the operations that torch itself has issued.
@@ -55,8 +55,8 @@ ACTIVE, ALL = b"active", b"all"
 _PR_SET_PDEATHSIG = 1
 
 _LAUNCH = Path(os.path.abspath(__file__)).parent
-# Their frames are below the reader's code in every traceback, and say nothing; an error that comes
-# from them alone is about what was asked for, and is raised at no line of the reader's.
+# Frames of these files are left out of tracebacks. An error that comes from them alone is about the
+# request, and has no line of the reader's.
 _LAUNCHER = {
     os.path.normpath(_LAUNCH / name)
     for name in (
@@ -72,7 +72,7 @@ _LAUNCHER = {
 
 @dataclass(frozen=True)
 class RankSpec:
-    """The rank that a process is to be."""
+    """The description of a rank, from which a process becomes this rank."""
 
     rank: int
     world_size: int
@@ -82,11 +82,11 @@ class RankSpec:
     topology: Topology | None = None
 
     def program(self) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """The function and its arguments after `world`."""
+        """Return the function and its arguments after `world`."""
         return payload.read(self.directory.payload, self.rank)
 
     def connected(self) -> Group:
-        """The world, once all ranks have joined it."""
+        """Return the world, once all ranks have joined it."""
         # Threads of four ranks would fight for a laptop's cores: one each is three times faster.
         torch.set_num_threads(1)
         return connect(
@@ -129,7 +129,7 @@ class Raised:
 def rank_main(
     spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
 ) -> None:
-    """The whole life of a rank; never returns."""
+    """Run a rank from start to end. Never returns."""
     settle_in(spec, output, lifeline)
     process_id = os.getpid()
     try:
@@ -147,24 +147,21 @@ def rank_main(
 
 
 def leave_if_forked(process_id: int) -> None:
-    """A child that the function has forked must not speak for the rank: it ends here."""
+    """End a process that the function has forked: it must not report for the rank."""
     if os.getpid() != process_id:
         flush()
         os._exit(0)
 
 
 def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
-    """The first steps of a process: what it has of its own, its end, its stack on request.
-
-    Its own are a session, its output and its random numbers.
-    """
+    """Prepare a process: own session, output and random numbers, and an end with the driver."""
     # Modules that the fork server has imported are shared memory, and live as long as the rank. A
     # garbage collection that goes through them copies their pages: 0.15 s of each rank.
     gc.freeze()
-    # The fork server's way of starting processes is not the program's: a DataLoader's workers start
-    # as they do without the lab.
+    # The default start method again, not the fork server's: a DataLoader's workers then start as
+    # they do without the lab.
     multiprocessing.set_start_method(None, force=True)
-    tempfile.tempdir = None  # torch asked for it in the fork server: this run may have another one
+    tempfile.tempdir = None  # torch set it in the fork server; this run may have another
     draw_own_random_numbers()
     interrupts.leave_group()
     stack = open(spec.directory.of_rank(spec.rank, "stack"), "a")
@@ -177,9 +174,9 @@ def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
 def draw_own_random_numbers() -> None:
     """Seed Python's, torch's and NumPy's generators from the system, as a new interpreter does.
 
-    A fork has its parent's state: all ranks would draw the same numbers, and a program that forgets
-    to broadcast its weights would be right here and wrong on a cluster. CUDA's generators, and
-    those of a NumPy that is imported later, begin in the rank itself.
+    A fork has its parent's state, so all ranks would draw the same numbers. A program that forgets
+    to broadcast its weights would then work here and fail on a cluster. CUDA's generators, and
+    NumPy's if it is imported later, start in the rank itself.
     """
     random.seed()
     torch.default_generator.seed()
@@ -204,7 +201,7 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
 
 
 def _value(fn: Any, world: Group, args: Any) -> Any:
-    """Return the function's value; None where it ends itself as a program does that is done."""
+    """Return the function's value; None if it calls sys.exit(0)."""
     try:
         return fn(world, *args)
     except SystemExit as end:
@@ -214,13 +211,13 @@ def _value(fn: Any, world: Group, args: Any) -> Any:
 
 
 def measured(work: Callable[[], Any], device: str) -> tuple[Any, Returned]:
-    """The value of `work()`, and when it ran, in how much memory, sending how many bytes."""
+    """Return the value of `work()`, with its times, memory and bytes sent."""
     meter = MemoryMeter(device)
     bytes_before = sent_bytes()
     start_s = time.monotonic()
     value = work()
     if device == "cuda":
-        torch.cuda.synchronize()  # nccl's waits only order streams: here the work is really over
+        torch.cuda.synchronize()  # nccl's waits only order streams: wait for the work
     end_s = time.monotonic()
     bytes_after = sent_bytes()
     memory = meter.read()
@@ -229,7 +226,7 @@ def measured(work: Callable[[], Any], device: str) -> tuple[Any, Returned]:
 
 
 def _take_over_output(output: Connection) -> None:
-    """Descriptors 1 and 2 go to the driver: C++ writes to them, past sys.stdout."""
+    """Send descriptors 1 and 2 to the driver, because C++ does not write to sys.stdout."""
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     output.close()
@@ -245,12 +242,12 @@ def flush() -> None:
 
 
 def _exit_with_driver(lifeline: Connection, stack: TextIO, record: Path) -> None:
-    """Exit when the lifeline ends: the driver released its ranks, or is no more.
+    """Exit when the lifeline ends: the driver released its ranks, or has ended.
 
-    What the driver sends through it before that are questions, which are answered even while the
-    rank is blocked; `stack` and `record` are the files for the answers.
+    Before that the driver sends questions through it, which are answered even while the rank is
+    blocked; `stack` and `record` are the files for the answers.
     """
-    # The parent is the fork server, which goes with the driver. The kernel's word is quicker, and
+    # The parent is the fork server, which ends with the driver. The kernel's signal is quicker, and
     # also reaches a rank that holds Python's lock for ever.
     end_with_parent()
     threading.Thread(
@@ -262,8 +259,8 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             request = lifeline.recv_bytes()
-            # Here, and by a signal only where this thread does not come to its turn: a signal's
-            # handler walks other threads' frames while they run, and crashes now and then.
+            # On this thread, and by a signal only if this thread gets no turn: a signal's handler
+            # walks other threads' frames while they run, and sometimes crashes.
             faulthandler.dump_traceback(stack)
             if prefix := os.environ.get("TORCH_FR_DUMP_TEMP_FILE"):
                 with contextlib.suppress(Exception):  # the rank may not have joined the world yet
@@ -274,10 +271,10 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
 
 
 def end_with_parent() -> None:
-    """From now on, by SIGKILL; on Linux only. A killed agent leaves its workers alive otherwise.
+    """Let the kernel kill this process when its parent ends, such as a killed agent. Linux only.
 
-    The kernel tells only of deaths after this call; a process with another parent afterwards has
-    missed one, and ends.
+    The kernel reports only deaths after this call. If the parent has changed during it, the first
+    one has died, and this process ends.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -288,7 +285,7 @@ def end_with_parent() -> None:
 
 
 class MemoryMeter:
-    """Starts at creation; `read()` gives what happened since."""
+    """Measures memory from its creation on."""
 
     def __init__(self, device: str) -> None:
         """device: "cpu" or "cuda"."""
@@ -319,12 +316,12 @@ def _resident_bytes(field: str) -> int:
 
 
 def raised(error: BaseException) -> Raised:
-    """The report of an exception; its traceback begins with the reader's own code."""
+    """Return the report of an exception; its traceback begins with the reader's own code."""
     at_s = time.monotonic()
     trace = _without_launcher(error.__traceback__)
     error = error.with_traceback(trace)
     try:
-        exception = cloudpickle.dumps(error)  # its class may be of a cell
+        exception = cloudpickle.dumps(error)  # its class may be defined in a cell
         pickle.loads(exception)  # some exceptions can be dumped, but not loaded
     except Exception:
         exception = None
@@ -346,7 +343,7 @@ def _without_launcher(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _site_of_syntax(error: BaseException) -> Site | None:
-    """The line of the file that is no Python: nothing of it has run, so no frame is at it."""
+    """Return the line of a syntax error: no frame has it, because none of the file has run."""
     if not isinstance(error, SyntaxError) or not error.filename:
         return None
     return Site(error.filename, error.lineno or 0, "<module>")

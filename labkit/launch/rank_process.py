@@ -1,10 +1,10 @@
-"""A rank, seen from the driver: its process, what it prints, how far it has come.
+"""A rank, seen from the driver: its process, its output, its stage.
 
 Processes are forked from a server that has imported torch and has done nothing else.
 
-A fresh interpreter needs two seconds to import torch; a fork of one that has it needs milliseconds.
-The notebook's kernel itself must not be forked: after one matmul in the parent, a child's matmul
-hangs for ever (OpenMP's threads do not survive a fork). The server only imports.
+A fresh interpreter needs two seconds to import torch; a fork of the server needs milliseconds. The
+notebook's kernel itself must not be forked: after one matmul in the parent, a child's matmul hangs
+for ever (OpenMP's threads do not survive a fork).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from labkit.doctor.verdict import Stage
 from labkit.launch.rank import Raised, RankSpec, Returned, rank_main
 
 _EXIT_S = 0.5
-# The kernel ends a process at once, but not in the middle of an uninterruptible sleep.
+# The kernel kills a process at once, except in an uninterruptible sleep.
 _KILLED_S = 10.0
 _CONTEXT = multiprocessing.get_context("forkserver")
-# Modules that most ranks run: 0.15 s for the server, or up to 0.06 s for each rank.
-_CHAPTERS = [
+# Modules that most ranks need: 0.15 s once in the server, instead of up to 0.06 s in each rank.
+_STRATEGIES = [
     "labkit.combined",  # imports most of the others
     "labkit.context_parallel",
     "labkit.data_parallel.compression",
@@ -43,13 +43,13 @@ _CHAPTERS = [
     "labkit.elastic",  # and checkpoint
     "labkit.moe",
 ]
-# Added to what is to be loaded already: a program may use the fork server for its own ends.
+# Added to earlier preloads: a program may use the fork server for purposes of its own.
 _loaded = getattr(forkserver._forkserver, "_preload_modules", [])
 _CONTEXT.set_forkserver_preload(
     [
         *(name for name in _loaded if name != "__main__"),
         "labkit.launch.session.in_rank",
-        *_CHAPTERS,
+        *_STRATEGIES,
         "labkit.launch.needed_by_steps",
     ]
 )
@@ -87,9 +87,9 @@ class RankProcess:
         self.lifeline.close()
 
     def end(self, wait_s: float) -> None:
-        """The process is gone when this returns: by itself within `wait_s`, or else by SIGKILL.
+        """Wait up to `wait_s` for the process to end, and then kill it.
 
-        One that the kernel does not end is reported, and left to it: an error must not wait.
+        A process that the kernel does not end is reported and left, so that this returns.
         """
         self.process.join(max(wait_s, 0))
         if self.process.is_alive():
@@ -110,8 +110,8 @@ class RankProcess:
 
 def warm_up() -> None:
     """Start the fork server if it is not running; returns at once, while it imports torch."""
-    # Until its imports are done the server would die of Stop. A blocked signal stays blocked in a
-    # child; the resource tracker goes first because starting it unblocks SIGINT.
+    # Stop would kill the server while it imports. A blocked signal stays blocked in a child. The
+    # resource tracker is started first, because that unblocks SIGINT.
     resource_tracker.ensure_running()
     try:
         with interrupts.blocked():
@@ -127,7 +127,7 @@ def warm_up() -> None:
 
 def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankProcess:
     """Fork one rank; it begins at `main`, a function of an importable module."""
-    warm_up()  # first: where it fails, no pipe is open yet
+    warm_up()  # first: if it fails, no pipe is open yet
     control, its_control = _CONTEXT.Pipe()
     output, its_output = _CONTEXT.Pipe(duplex=False)
     its_lifeline, lifeline = _CONTEXT.Pipe(duplex=False)
@@ -139,8 +139,8 @@ def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankPro
     try:
         with _caller_not_imported():
             process.start()
-        # Whatever process another thread starts, multiprocessing would look first whether this one
-        # has ended, and might read its exit code away from us.
+        # When another thread starts a process, multiprocessing polls all children. It might read
+        # this one's exit code before we do.
         processes._children.discard(process)  # type: ignore[attr-defined]
     except BaseException:
         for connection in (control, output, lifeline):
@@ -153,7 +153,7 @@ def start_rank(spec: RankSpec, main: Callable[..., None] = rank_main) -> RankPro
 
 
 def end_ranks(ranks: Iterable[RankProcess], *, at_once: bool) -> None:
-    """No process of these ranks is left when this returns; at_once: by SIGKILL."""
+    """End the processes of these ranks, and wait for that; at_once: by SIGKILL."""
     ranks = list(ranks)
     for rank in ranks:
         if at_once:
@@ -169,10 +169,10 @@ _main_module = threading.Lock()
 
 @contextlib.contextmanager
 def _caller_not_imported() -> Iterator[None]:
-    """multiprocessing would import the caller's script in every child, to find functions there.
+    """Keep multiprocessing from importing the caller's script in every child.
 
-    Ours travel by value, and importing the script again would run it again where it has no
-    `if __name__ == "__main__"`.
+    Functions travel by value here. An import would run a script that has no
+    `if __name__ == "__main__"` again.
     """
     main = sys.modules["__main__"]
     with _main_module:
@@ -229,19 +229,19 @@ class RankOutput:
             *lines, rest = data.split(b"\n")
             for line in lines:
                 self._grow(line)
-                # Taken first: Stop may come while it is printed, and it must not appear twice.
+                # Taken first: Stop may come while it is printed, and no line must appear twice.
                 whole, self._line = self._line, bytearray()
                 self._show(whole)
             self._grow(rest)
 
     def _grow(self, part: bytes) -> None:
-        """Add to the line that has no end yet; after a carriage return the line starts again."""
+        """Add to the unfinished line; a carriage return starts it again."""
         line = self._line + part
         shown = line.rstrip(b"\r").rpartition(b"\r")[2][-_MAX_LINE_BYTES:]
         self._line = shown + b"\r" if line.endswith(b"\r") else shown
 
     def finish(self) -> None:
-        """Show a last line that has no end."""
+        """Show a last line that has no newline."""
         self.ended = True
         if self._line:
             self._show(self._line)
@@ -259,7 +259,7 @@ class RankOutput:
     def _print(self, text: str) -> None:
         line = f"[rank {self.rank}] {text}"
         try:
-            print(f"{line}\n", end="", flush=True)  # at once: another rank may print meanwhile
+            print(f"{line}\n", end="", flush=True)  # in one call: others print, too
         except UnicodeEncodeError:  # a terminal that knows only ASCII
             print(f"{line.encode('ascii', 'backslashreplace').decode()}\n", end="", flush=True)
 
@@ -282,6 +282,6 @@ class Rank:
 
     @property
     def may_be_the_cause(self) -> bool:
-        """It has failed, and not only because an operation with another rank did."""
+        """It has failed, and not only because a communication with another rank failed."""
         is_consequence = isinstance(self.report, Raised) and self.report.came_from_a_communication
         return self.stage in (Stage.DIED, Stage.RAISED) and not is_consequence

@@ -1,4 +1,4 @@
-"""The request of a run or a session, checked before anything starts.
+"""Check the arguments of a run or a session before anything starts.
 
 Ranks are on the CPU, on a GPU each, or several on one GPU:
 
@@ -6,8 +6,8 @@ Ranks are on the CPU, on a GPU each, or several on one GPU:
     device="cpu"    the CPU, gloo
     device="cuda"   one GPU per rank, nccl; fewer GPUs than ranks: shared, rank r on GPU r % n
 
-None never shares: tensors of ranks that share a GPU take a detour through the host, which is slower
-than ranks that compute on the host in the first place, and nobody asked for it.
+None never shares GPUs: then messages would go through the host, which is slower than computing on
+the CPU.
 """
 
 import inspect
@@ -25,12 +25,12 @@ from labkit.launch.machine import Machine
 
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
 
-# The cost of a rank, measured on Linux with 2 cores, ranks that had met and done a backward pass:
-# resident 165 MB, but all of that is the fork server's, shared, except for
+# The cost of a rank after a backward pass, measured on Linux with 2 cores: 165 MB are resident, but
+# all except these are shared with the fork server.
 RANK_BYTES = 8_000_000
-# the driver's ends of a rank's pipes,
+# The driver's ends of a rank's pipes.
 _FILES_OF_DRIVER = 5
-# and in a rank what is open whatever the number of ranks (each peer adds a connection).
+# Files that a rank has open with any number of ranks. Each peer adds a connection.
 _FILES_OF_RANK = 20
 # Every rank connects to every other one: 8 s for 256 ranks, 0.7 s for 64, on 2 cores.
 _CONNECT_CORE_S = 0.25e-3
@@ -56,14 +56,14 @@ def check_args(args: object) -> None:
 
 
 def checked_device(world_size: object, timeout: object, device: str | None) -> str:
-    """The device to use, "cpu" or "cuda". Raises ValueError for ranks that cannot be started."""
+    """Return the device, "cpu" or "cuda". Raises ValueError for ranks that cannot be started."""
     num_ranks = arguments.whole("world_size", world_size, "the number of ranks, 1 or more")
     check_number(num_ranks, checked_timeout(timeout), machines.look())
     return chosen_device(device, num_ranks, torch.cuda.device_count())
 
 
 def checked_topology(topology: object, world_size: int, device: str | None) -> str | None:
-    """The device to ask for, given the topology: without one, `device`.
+    """Return the device to ask for: with a topology the CPU if it is None, else `device`.
 
     Raises TypeError and ValueError for a topology that is none or has other ranks, and for nccl.
     """
@@ -107,10 +107,7 @@ def checked_stall(stall: object) -> float | None:
 
 
 def checked_ranks(ranks: Iterable[int] | None, world_size: int) -> Sequence[int]:
-    """The GPUs to run on, in order; None: all. Raises ValueError for one that is not there.
-
-    `world_size` may still be any number: nothing is made that grows with it.
-    """
+    """Return the ranks to run on, in order; None: all. Raises ValueError for an unknown one."""
     every = range(world_size)
     if ranks is None:
         return every
@@ -134,7 +131,7 @@ def _not_there(ranks: object, world_size: int) -> ValueError:
 
 
 def chosen_device(device: object, world_size: int, num_gpus: int) -> str:
-    """The device of a run: "cpu" or "cuda". Raises ValueError, naming the choices."""
+    """Return the device of a run, "cpu" or "cuda". Raises ValueError, naming the choices."""
     if device is None:
         return "cuda" if num_gpus >= world_size else "cpu"
     if device not in ("cpu", "cuda"):
@@ -152,7 +149,7 @@ def chosen_device(device: object, world_size: int, num_gpus: int) -> str:
 
 
 def note_on_gpus(device: str, world_size: int, num_gpus: int) -> str:
-    """The line that says that ranks share GPUs; empty where they do not."""
+    """Return the note that ranks share GPUs; empty where they do not."""
     if device != "cuda" or not shares_gpus(world_size, num_gpus):
         return ""
     gpus = "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
@@ -173,7 +170,7 @@ def check_number(world_size: int, timeout_s: float, machine: Machine) -> None:
 
 
 def most_ranks(timeout_s: float, machine: Machine) -> tuple[int, str]:
-    """(ranks, why not more). Never under 1; what a rank's function itself needs comes on top.
+    """Return (ranks, why not more), at least 1. The needs of a rank's function are not counted.
 
     There is no fixed cap: the number follows from memory, open files, and the time to connect.
     """
@@ -213,7 +210,7 @@ def ranks_by_open_files(limit: int, in_use: int) -> int:
 
 
 def why_no_gpu() -> str:
-    """The likeliest reason, for a message: "torch 2.9.0+cpu is built without CUDA"."""
+    """Return the likeliest reason, for a message: "torch 2.9.0+cpu is built without CUDA"."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} is built without CUDA"

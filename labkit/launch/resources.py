@@ -1,7 +1,7 @@
 """Cores, memory, limits, GPUs and the folder for files, judged by what the lab's runs need.
 
 Each function judges one fact and returns a Finding that says, where something is wrong, why it
-matters here and what to do. None raises: what a system does not tell is said to be unknown.
+matters here and what to do. None raises: a fact that the system does not report is "unknown".
 """
 
 import mmap
@@ -123,7 +123,7 @@ def open_files(machine: Machine) -> Finding:
     """Return how many ranks the limit of open files allows."""
     limit = machine.max_open_files
     if limit is None:
-        return Finding("open files", "no limit that this system tells")
+        return Finding("open files", "no limit that this system reports")
     in_use = max(machine.num_open_files, _KERNEL_FILES)
     most = ranks_by_open_files(limit, in_use)
     most_here = ranks_by_open_files(limit, machine.num_open_files)
@@ -132,7 +132,7 @@ def open_files(machine: Machine) -> Finding:
     if most >= _USUAL_RANKS and can_run:
         return Finding("open files", text)
     if most < most_here:
-        # Else the run of two ranks, which is made in this process, would say the opposite.
+        # Else it would contradict the run of two ranks, which is made in this process.
         text += (
             f" in a notebook, whose kernel has {_KERNEL_FILES} open itself, and for "
             f"{_ranks(most_here)} in a terminal"
@@ -168,10 +168,10 @@ def processes(machine: Machine) -> Finding:
 
 
 def gpus() -> Finding:
-    """How many, and which."""
+    """Return the GPUs that torch sees."""
     try:
         names = [_name(number) for number in range(torch.cuda.device_count())]
-    except Exception as error:  # a driver that does not fit raises what it likes
+    except Exception as error:  # a driver of another version raises anything
         return _unusable(f"torch cannot ask the driver: {str(error).splitlines()[0]}")
     if names:
         return Finding("GPUs", f"{len(names)}: {', '.join(names)}")
@@ -197,7 +197,7 @@ def _unusable(text: str) -> Finding:
 
 
 def temporary_files(folder: Path | None = None) -> Finding:
-    """Return whether files can be made there, mapped into memory and seen through it."""
+    """Return whether the folder takes files, and shows writes through a mapping in the file."""
     try:
         folder = Path(tempfile.gettempdir()) if folder is None else folder
         with tempfile.TemporaryDirectory(prefix="labkit-doctor-", dir=folder) as mine:
@@ -233,7 +233,7 @@ def temporary_files(folder: Path | None = None) -> Finding:
 
 
 def _fault_of_mapping(path: Path) -> str:
-    """Return what does not work as a journal needs it; empty where all does."""
+    """Return why a journal would not work in this folder; empty if it would."""
     with open(path, "w+b") as file:
         file.truncate(mmap.PAGESIZE)
         try:

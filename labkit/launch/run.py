@@ -1,11 +1,11 @@
 """run: call a function on N ranks, each a fresh process with a real process group.
 
-request        check what was asked for
+request        check the arguments
 payload        store the function in the run's folder
 rank_process   fork the ranks
 rank           in each: meet the others, call the function, report
-supervise      take in what ranks report and print
-listen         until all have returned, or the run cannot end
+supervise      receive what ranks report and print
+listen         wait until all have returned, or the run cannot end
 run_result     what the ranks returned, as a Run
 
 RunThread starts runs, one after the other. Other threads can kill the one that is running:
@@ -68,31 +68,31 @@ def run(
     engine: str = "local",
     topology: Topology | None = None,
 ) -> Run:
-    """Call `fn(world, *args)` on `world_size` ranks and return what each of them left behind.
+    """Call `fn(world, *args)` on `world_size` ranks. Returns a Run: values, logs, journals by rank.
 
     fn: any function, also one defined in a notebook cell. `world` is the rank's Group.
-    timeout: seconds until a run that does not end is ended, with a report.
+    timeout: seconds after which a run is ended, with a report.
     device: "cpu" (gloo), "cuda" (nccl with a GPU per rank; ranks share where there are fewer), or
     None: "cuda" where there is a GPU for each rank, else "cpu". See request.py.
     stall: seconds without progress after which every rank is asked for its stack and torch's own
-    record; None: never. What the journals of Groups prove, such as ranks that wait for each other,
-    is found in about a second and does not wait for this.
+    record; None: never. A deadlock that the journals of Groups prove, such as ranks that wait for
+    each other, does not need this, and is found in about a second.
     engine: "local", or "torchrun": torch's elastic agent starts the ranks, which takes seconds.
-    topology: hosts and links; messages take the time that these need (comm/throttle.py says which).
-    Then device None is the CPU.
+    topology: hosts and links, whose time messages take (comm/throttle.py says which messages).
+    With one, device None is the CPU.
 
     Each rank draws random numbers of its own unless `fn` sets a seed, as under torchrun. So an
     unseeded layer has other weights on each rank, and in the next run. A seed that the caller has
     set reaches no rank.
 
-    What ranks print appears here, line by line, as it comes. A rank ends where its function
-    returns, or calls sys.exit(0): no `atexit` handler runs then, and what it has started, or has
-    written to a file and not flushed, is gone. Raises RankError when a rank raises or
-    dies, Mismatch when ranks mean different operations, Deadlock when what they wait for cannot
-    come, RunTimeout, Interrupted (a KeyboardInterrupt) on Stop or Ctrl-C, and ValueError or
-    TypeError for a call that cannot be made. A script that does not catch Interrupted ends with its
-    report and status 130. No process is left behind in any case, but what a rank has put into a
-    session of its own (setsid).
+    The output of ranks appears here, line by line. A rank ends when its function returns or calls
+    sys.exit(0). Then no `atexit` handler runs, its child processes are killed, and file writes that
+    were not flushed are lost. Raises RankError when a rank raises or dies, Mismatch when ranks
+    mean different operations, Deadlock when they wait for something that cannot come, RunTimeout,
+    Interrupted (a KeyboardInterrupt) on Stop or Ctrl-C, and ValueError or TypeError for wrong
+    arguments. A script that does not catch Interrupted ends with its report and status 130. No
+    process is left behind in any case, except those that a rank has put into a session of their
+    own (setsid).
     """
     __tracebackhide__ = True  # pytest shows the line that called it
     check_args(args)
@@ -126,9 +126,9 @@ def launch(
     topology: Topology | None = None,
     on_start: Callable[[list[int]], None] | None = None,
 ) -> Run:
-    """`run` with arguments of its own for each rank (or one set for all).
+    """Like `run`, with arguments of its own for each rank (or one set for all).
 
-    echo: whether ranks' output, and a word about slow ranks, is shown as it comes.
+    echo: whether ranks' output, and notes about slow ranks, are shown as they come.
     on_start: called when all ranks begin the function, with their process ids.
     """
     __tracebackhide__ = True  # pytest shows the line that called it
@@ -175,7 +175,7 @@ def _add_ranks(
     *,
     echo: bool,
 ) -> None:
-    """One by one into `ranks`: where this is interrupted, those that run are in it."""
+    """Start the ranks, and append each to `ranks` at once: an interrupt then misses none."""
     for spec in specs:
         with uninterrupted():
             process = start(spec)
@@ -185,7 +185,7 @@ def _add_ranks(
 def _clear_away(
     ranks: Sequence[Rank], torchrun: Any, directory: RunDirectory, *, at_once: bool
 ) -> None:
-    """No process, no folder. at_once: do not wait for ranks to end by themselves."""
+    """Remove the processes and the folder. at_once: do not wait for ranks to end by themselves."""
     try:
         for rank in ranks:
             rank.output.finish()
@@ -199,8 +199,8 @@ def _clear_away(
 def _specs(
     world_size: int, device: str, directory: RunDirectory, topology: Topology | None
 ) -> list[RankSpec]:
-    # The driver keeps the time, and it alone knows why a wait lasts: were the backend to end one,
-    # while the driver still asks the ranks, who waited where would be lost.
+    # The driver has the timeout, so the backend's is the longest. If the backend ended a wait while
+    # the driver still asks the ranks, the evidence of who waits where would be lost.
     return [
         RankSpec(rank, world_size, device, directory, LONGEST_TIMEOUT_S, topology)
         for rank in range(world_size)
@@ -264,7 +264,7 @@ def _value(directory: RunDirectory, number: int) -> Any:
 
 
 class RunThread(threading.Thread):
-    """A subclass starts runs in its `run`, until is_over. pids: the ranks of the one that runs."""
+    """A subclass launches runs in its `run`, until is_over. pids: the ranks of the current one."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -274,7 +274,7 @@ class RunThread(threading.Thread):
     def launch(
         self, fn: Callable[..., Any], num_ranks: int, args: Sequence[Any], timeout: float
     ) -> Run:
-        """Like `launch`: on the CPU, and what ranks print is not shown."""
+        """Like `launch`, on the CPU and without the ranks' output."""
         options: dict[str, Any] = {"device": "cpu", "echo": False, "on_start": self.pids.extend}
         try:
             return launch(fn, num_ranks, [args], timeout=timeout, **options)

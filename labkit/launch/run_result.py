@@ -20,7 +20,7 @@ class OperationTraffic:
     received_bytes: int = 0
 
     def plus(self, operation: Operation) -> OperationTraffic:
-        """With one more operation."""
+        """Return the sums with one more operation."""
         return OperationTraffic(
             self.count + 1,
             self.payload_bytes + operation.payload_bytes,
@@ -34,9 +34,9 @@ class Traffic:
     """Bytes that one rank sent and received, according to its journal.
 
     The bytes of a library collective are those of the algorithm that the backend uses (see
-    comm/traffic.py). `socket_bytes` is what the kernel counted on the rank's sockets meanwhile:
-    these and gloo's notes of 48 bytes, two for a message sent and one for a message received.
-    None where there is no such count (macOS).
+    comm/traffic.py). `socket_bytes` is what the kernel counted on the rank's sockets: these
+    bytes and gloo's notes of 48 bytes, two for a message sent and one for a message received. None
+    where there is no such count (macOS).
     """
 
     sent_bytes: int
@@ -46,7 +46,7 @@ class Traffic:
 
     @classmethod
     def of(cls, operations: Iterable[Operation], socket_bytes: int | None = None) -> Traffic:
-        """The sums over a journal."""
+        """Return the sums over a journal."""
         by_operation: dict[str, OperationTraffic] = {}
         for operation in operations:
             so_far = by_operation.get(operation.kind, OperationTraffic())
@@ -68,7 +68,7 @@ class Memory:
 
     @property
     def growth_bytes(self) -> int:
-        """By how much the function raised the peak above what was there when it began."""
+        """Growth of the peak above the bytes that were held when the function started."""
         return self.peak_bytes - self.start_bytes
 
 
@@ -120,7 +120,7 @@ class Run:
 
     @classmethod
     def load(cls, *paths: str | Path, trust: bool = False, partial: bool = False) -> Run:
-        """The run in a folder, or in the folders that its hosts wrote; of the last attempt.
+        """Load a run from its folder, or from the folders of its hosts. The last attempt counts.
 
         trust: values that are neither plain data nor tensors are pickles, and reading one can run
         any code. Say True only where you know who wrote the folder.

@@ -4,8 +4,9 @@
         |                  |
         +---- raised / the process ends ----> RAISED / DIED
 
-All ranks wait for "go" until the last one is ready. The first failure ends the run: after a short
-grace, in which the others' consequences arrive, every rank is asked for its stack and ended.
+All ranks wait for "go" until the last one is ready. The first failure ends the run. For a short
+time the driver still listens to consequences on other ranks. Then every rank is asked for its stack
+and ended.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Supervisor:
     """Listens to the ranks of one run."""
 
     nothing_follows = True
-    """True if the state that the ranks leave behind is final: they do nothing after this."""
+    """True if the ranks do nothing after this, so that their journals are final."""
 
     def __init__(
         self,
@@ -54,9 +55,9 @@ class Supervisor:
         return not any(rank.is_active for rank in self.ranks)
 
     def listen(self, timeout_s: float) -> bool:
-        """Wait for the next word of any rank and take it in; whether one reported something.
+        """Wait for a report or output of any rank. Returns whether one reported something.
 
-        What ranks print is taken in too, but is no report: a deadlock may be talkative.
+        Output is no report: ranks in a deadlock may print.
         """
         handles: dict[object, Rank] = {}
         for rank in self.ranks:
@@ -78,7 +79,7 @@ class Supervisor:
     def _take_report(self, rank: Rank) -> None:
         control = rank.process.control
         try:
-            # Asked again although `wait` named a handle: the process may have reported and died.
+            # `wait` may have named the sentinel: the process may have reported before it died.
             report = control.recv() if control.poll() else None
         except (EOFError, OSError):
             report = None
@@ -105,10 +106,10 @@ class Supervisor:
             self._on_start([pid for pid in pids if pid is not None])
 
     def wait_for_consequences(self) -> None:
-        """After a failure, hear for a moment what it does to the others.
+        """After a failure, listen for a moment to its consequences on other ranks.
 
-        Longer while all that is known are failed communications: on a busy machine the rank that
-        is the cause may be the last to say so.
+        It listens longer while only failed communications are known: on a busy machine the rank
+        that is the cause may report last.
         """
         began_s = time.monotonic()
         while not self.is_over:

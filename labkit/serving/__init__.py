@@ -1,4 +1,4 @@
-"""Serve a GPT: keys and values of many sequences in one cache, and one forward for all of them.
+"""Serve a GPT: one cache for the keys and values of many sequences, and one forward for all.
 
 Read in this order, and start here:
 
@@ -9,10 +9,10 @@ then:
     caches.py           what a cache does; rung 1: no cache; rung 2: contiguous regions
     pages.py            rung 3: pages, shared between sequences
     decoder.py          one forward for prompts and single tokens together
-    requests.py         what clients ask for, sampling, how far each answer is, traces of arrivals
+    requests.py         requests, sampling, answers so far, traces of arrivals
     scheduler.py        which tokens the next pass computes: five rungs
     serving_engine.py   Engine: requests that come at any time, a pass per step
-    swapping.py         SwappingEngine: what is preempted waits in host memory
+    swapping.py         SwappingEngine: keys and values of preempted requests wait in host memory
     metrics.py          how long users wait, each measure defined once
 
 Fewer bits, and several tokens in a pass:
@@ -32,8 +32,8 @@ Several ranks:
 A server, which needs the extra `serve`:
 
     byte_text.py        prompts and chats as bytes, and text from tokens that come one by one
-    engine_thread.py    an engine that many tasks of an event loop ask; what /metrics shows
-    openai_api.py       what clients send and get; guard.py bounds it
+    engine_thread.py    an engine for the tasks of an event loop; the numbers of /metrics
+    openai_api.py       bodies of requests and replies; guard.py bounds requests
     server.py           serve(model): all of it on this machine, in this process or in replicas
 """
 

@@ -20,7 +20,7 @@ ROLES = {"system": 0xF8, "developer": 0xF8, "user": 0xF9, "assistant": 0xFA}
 
 
 def encode(text: str) -> list[int]:
-    """Return the tokens of a prompt. Before a text without any tokens, another one has ended."""
+    """Return the tokens of a prompt. An empty text becomes END: the text before it has ended."""
     return _bytes(text) or [END]
 
 
@@ -45,8 +45,8 @@ class TextStream:
         stop "END"    tokens   a    E    N    T    E    N    D
                       text     a    -    -    ENT  -    -    stopped
 
-    The parts together are the text, in a stream and otherwise. Bytes that are no UTF-8 become
-    U+FFFD, as everywhere. Work: a few steps for each letter of the text and of a stop string.
+    All parts joined are the text. Bytes that are not UTF-8 become U+FFFD. Work: a few steps for
+    each letter of the text and of a stop string.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -71,8 +71,8 @@ class TextStream:
 class _Search:
     """A search for one stop string in a text that comes letter by letter.
 
-    num_matched: how many letters at the end of the text are the beginning of the stop string. The
-    next letter makes it one longer, or it falls back to a shorter beginning, by the borders:
+    num_matched: the longest beginning of the stop string that the text ends with. The next letter
+    makes it one longer, or it falls back to a shorter beginning, by the borders:
 
         stop "aab"    text  a a a b     matched  1 2 2 3
 

@@ -1,4 +1,4 @@
-"""Caches of keys and values of past tokens: what every cache does, and its three rungs.
+"""Caches of the keys and values of past tokens: the interface of all, and three rungs.
 
 A token's keys and values do not change once they are computed, so a new token only needs its own.
 plain.py lets each sequence's tensors grow, which copies them for every token. Here the cache is
@@ -75,12 +75,12 @@ class KVCache:
 
     @property
     def capacity(self) -> float:
-        """Return how many tokens one sequence can have that is alone in the cache."""
+        """The most tokens of a sequence that is alone in the cache."""
         return self.keys_LNGK.shape[1]
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that is stored by layer and slot."""
+        """All tensors that are indexed by layer and slot."""
         return [self.keys_LNGK, self.values_LNGK]
 
     @property
@@ -111,7 +111,7 @@ class KVCache:
     def share_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """Give a new sequence the cached pages of its first tokens, and return how many tokens.
 
-        At most len(tokens) - 1, for the last token is computed: its logits give the next one.
+        At most len(tokens) - 1: the last token must be computed, for the logits of the next one.
         The sequence then holds pages, so `free` it if `reserve` fails. Rungs 1 and 2: 0.
         """
         return 0
@@ -121,8 +121,7 @@ class KVCache:
         return 0
 
     def num_cached(self, sequence: int) -> int:
-        """Return how many of its first tokens are cached, which is where its next tokens start.
-        Rung 1: 0."""
+        """Return the number of its cached tokens, where its next tokens start. Rung 1: 0."""
         return self._num_cached.get(sequence, 0)
 
     def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
@@ -167,7 +166,7 @@ class KVCache:
     def truncate(self, sequence: int, num_tokens: int) -> None:
         """Forget the cached tokens of a sequence after its first `num_tokens`.
 
-        Rung 3 also gives up the pages without a token, and does not let others find a page that it
+        Rung 3 also frees the pages without a token, and hides from other sequences a page that it
         will write to again.
         """
         if num_tokens < self.num_cached(sequence):
@@ -181,8 +180,7 @@ class KVCache:
         self._num_cached.pop(sequence, None)
 
     def copy_out(self, sequence: int) -> list[Tensor]:
-        """Return copies of what `tensors` store for its cached tokens, copy_LnXX, for another cache
-        or later."""
+        """Return copies of its part of `tensors`, copy_LnXX, for another cache or for later."""
         held_n = self.held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
         return [stored_LNXX.index_select(1, held_n) for stored_LNXX in self.tensors]
 
@@ -206,8 +204,8 @@ class KVCache:
     def slot_use(self, final: Mapping[int, int], wanted: int) -> SlotUse:
         """Return the use of the slots now.
 
-        final: for each sequence in the cache, the tokens that it has when it ends: known for a
-        recorded trace only. wanted: the `longest` of the sequence that comes next.
+        final: by sequence in the cache, its tokens at its end, which only a recorded trace has.
+        wanted: the `longest` of the next sequence.
         """
         cached: set[int] = set()
         to_be_filled: set[int] = set()

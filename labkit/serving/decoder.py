@@ -41,11 +41,11 @@ class Decoder:
     """A GPT that reads and writes a cache. The parameters are the GPT's own, not copies.
 
     A pass is embedded -> through_blocks -> logits. Decoders on several ranks (parallel_decoders.py)
-    replace the steps that communicate, or send what is between two steps.
+    replace the steps that communicate, or send activations between two steps.
     """
 
     def __init__(self, model: GPT) -> None:
-        self.model: Any = model  # or what has the same parts: see parallel_decoders.py
+        self.model: Any = model  # or a model with the same parts: see parallel_decoders.py
 
     @property
     def cache_config(self) -> GPTConfig:
@@ -57,8 +57,8 @@ class Decoder:
     def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         """Return logits_SV, or more rows: num_logits of each piece.
 
-        Reserve room before. The pieces, each of another sequence, are cached then. ValueError: a
-        piece without room or with a wrong start, or more tokens than positions.
+        Call cache.reserve before. Each piece is of another sequence, and is cached afterwards.
+        ValueError: a piece without room or with a wrong start, or more tokens than positions.
         """
         layout = self.layout(pieces, cache)
         x_nD = self.through_blocks(self.embedded(layout), layout, cache)
@@ -89,7 +89,7 @@ class Decoder:
         return x_nD
 
     def logits(self, x_nD: Tensor) -> Tensor:
-        """Return logits_nV of the token after each."""
+        """Return logits_nV: row i is for the token after token i."""
         logits_nV: Tensor = self.model.head(self.model.norm(x_nD))
         return logits_nV
 
@@ -103,9 +103,9 @@ class Decoder:
 def store_head_by_inputs(model: GPT) -> GPT:
     """Return the same model, with the head's weight in memory as (D, V); its shape stays (V, D).
 
-    For one row, a CPU's product then takes 60% of the time, since it adds up long rows instead of
-    short dot products. The token embedding is the same parameter: to look up a token takes longer,
-    by 5 us for 768 features.
+    For one row, a CPU's matrix product then takes 60% of the time, because it adds long rows
+    instead of computing short dot products. The token embedding is the same parameter: looking up a
+    token takes 5 us longer for 768 features.
     """
     model.head.weight.data = model.head.weight.t().contiguous().t()
     return model
@@ -128,7 +128,7 @@ def rows_of_logits(pieces: Sequence[ScheduledTokens]) -> list[int]:
 
 @dataclass(frozen=True)
 class _Alike:
-    """Pieces of equally many tokens, whose attention is one call."""
+    """Pieces with the same number of tokens, whose attention is one call."""
 
     rows_St: Tensor  # which of the n tokens
     slots_Ss: Tensor
@@ -157,7 +157,7 @@ def _layout(pieces: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
     for num_tokens, members in alike.items():
         rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens, device="cpu")
         slots_Ss = pad_sequence([slots[i] for i in members], batch_first=True, padding_value=-1)
-        # Padding is a sequence's own slot: the weight 0 times the nan of another would be nan.
+        # Pad with the sequence's own first slot: weight 0 times a nan of another sequence is nan.
         slots_Ss = slots_Ss.where(slots_Ss >= 0, slots_Ss[:, :1])
         mask_Sts = torch.arange(slots_Ss.shape[1], device="cpu") <= positions_n[rows_St][..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))

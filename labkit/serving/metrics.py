@@ -5,7 +5,7 @@
     |---------------------- end to end --------------------|      TPOT = (last - first) / 3
 
 Each is defined once, here, and its docstring names the usual confusion. `replay` serves a trace and
-notes the times.
+records the times.
 
 Papers: Zhong et al., "DistServe", OSDI 2024 (goodput); Agrawal et al., "Sarathi-Serve", OSDI 2024
 (stalls that averages hide).
@@ -41,7 +41,7 @@ class Timing:
     def ttft_s(self) -> float:
         """Time to first token: from arrival to the first token.
 
-        Confusion: from admission. The wait in the queue counts, too; under load it is the most.
+        Confusion: from admission. The wait in the queue counts, too: under load it is most of it.
         """
         return self.token_s[0] - self.arrival_s
 
@@ -62,7 +62,7 @@ class Timing:
 
         Confusion: end to end divided by the number of tokens, which contains the first token's
         time. And with ITL: a stall of one second in an answer of 100 tokens adds 10 ms to its TPOT.
-        Percentiles of TPOT are over requests, those of ITL over gaps, and long answers have more.
+        Percentiles of TPOT are over requests. Those of ITL are over gaps: long answers count more.
         """
         num_gaps = len(self.token_s) - 1
         return (self.token_s[-1] - self.token_s[0]) / num_gaps if num_gaps else None
@@ -90,8 +90,8 @@ def percentile(values: Iterable[float], percent: float) -> float:
 def throughput(timings: Sequence[Timing]) -> float:
     """Tokens of answers per second, from the first arrival to the last token.
 
-    Confusion: with the tokens of prompts, which are faster by far. And the mean of the requests'
-    own rates, which is what one user sees.
+    Confusion: with the tokens of prompts, which are much faster to compute. And the mean of the
+    requests' own rates, which is what one user sees.
     """
     return sum(len(timing.token_s) for timing in timings) / _seconds(timings)
 
@@ -115,9 +115,9 @@ def replay(
 ) -> list[Timing]:
     """Serve a trace to its end, and return a Timing per request, in the trace's order.
 
-    A request arrives at the trace's time, though the engine may be in a pass, and takes it a little
-    later. Confusion: to count from when the engine takes it, which hides the wait behind a long
-    pass (coordinated omission). now, sleep: another clock, such as one that a test sets.
+    A request arrives at the trace's time, although the engine takes it only after its current pass.
+    Confusion: to count from when the engine takes it, which hides the wait for a long pass
+    (coordinated omission). now, sleep: another clock, such as one that a test sets.
     RuntimeError: a request ends with an error.
     """
     begin_s, timings = now(), {}

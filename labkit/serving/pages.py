@@ -8,9 +8,9 @@
 A sequence wastes less than one page, since a page is taken when the one before it is full. Every
 page fits every sequence, so there are no holes.
 
-Sharing. A full page is known by its prefix key: a hash of its tokens and of all tokens before it,
-on which keys and values depend, too. A new sequence takes the pages that have its keys. A page that
-no sequence uses is free, and keeps its key until it is taken. The page freed first is taken first.
+Sharing. A full page has a prefix key: a hash of its tokens and of all tokens before it, on which
+keys and values depend. A new sequence takes the pages that have its keys. A page that no sequence
+uses is free, and keeps its key until it is taken. The page freed first is taken first.
 
 Copy on write. `fork` shares the last page, too, which is not full. The first sequence that writes
 to it while another holds it takes a copy.
@@ -87,8 +87,7 @@ class _Table:
 class Pages:
     """`num_pages` pages of `page_size` slots: any sequence can take any page next.
 
-    A PagedCache (caches.py) is this and the keys and values themselves. What a scheduler asks of a
-    cache is here.
+    A PagedCache (caches.py) adds the keys and values. Schedulers need only this class.
     """
 
     def __init__(self, num_pages: int, page_size: int = 16) -> None:
@@ -101,8 +100,7 @@ class Pages:
         return self.pool.num_free
 
     def pages_needed(self, sequence: int, num_tokens: int, longest: int) -> int:
-        """Return the number of pages that it lacks, plus one if the next token needs a copy of a
-        shared page."""
+        """Return how many pages it lacks, plus one if the next token needs a page copied."""
         table = self._tables.get(sequence, _Table())
         new = -(-num_tokens // self.page_size) - len(table.pages)
         return max(0, new) + self._must_copy(table, num_tokens)
@@ -158,7 +156,7 @@ class Pages:
                 self.pool.publish(table.pages[index], table.keys[index])
 
     def truncate(self, sequence: int, num_tokens: int) -> None:
-        """Like KVCache. Dropped pages keep their prefix keys, for their contents stay true."""
+        """Like KVCache. Dropped pages keep their prefix keys, because their contents stay valid."""
         if sequence not in self._tables:
             return
         table = self._tables[sequence]
@@ -172,7 +170,7 @@ class Pages:
             self.pool.forget(table.pages[-1])
 
     def unpublish(self, sequence: int) -> None:
-        """Like KVCache. Also pages of other sequences that have the same tokens are not found."""
+        """Like KVCache. Pages with the same tokens of other sequences are hidden, too."""
         for key in self._tables.get(sequence, _Table()).keys:
             if (page := self.pool.find(key)) is not None:
                 self.pool.forget(page)
@@ -196,23 +194,21 @@ class Pages:
         return found
 
     def _must_copy(self, table: _Table, num_tokens: int) -> bool:
-        """Return whether the next token goes to a page that is not full and that others hold
-        too."""
+        """Return whether the next token goes to a page that is not full and has other holders."""
         num_cached = len(table.tokens)
         if num_tokens <= num_cached or num_cached % self.page_size == 0:
             return False
         return self.pool.references[table.pages[num_cached // self.page_size]] > 1
 
     def _copy(self, page: int) -> int:
-        """Return a page of one's own instead of a shared one."""
+        """Replace a shared page by a new one of the sequence's own, and return that."""
         copy = self.pool.take()
         self.pool.release(page)
         return copy
 
 
 def prefix_keys(tokens: Sequence[int], page_size: int, parent: bytes = b"") -> Iterator[bytes]:
-    """Yield the prefix key of each full page of these tokens; parent: the key of the page before
-    them."""
+    """Yield the prefix key of each full page of tokens. parent: the key of the page before."""
     for start in range(0, len(tokens) - page_size + 1, page_size):
         page = ",".join(map(str, tokens[start : start + page_size]))
         parent = hashlib.sha256(parent + page.encode()).digest()

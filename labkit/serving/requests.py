@@ -3,8 +3,8 @@
     Request      prompt  T h e _ c a t        max_new_tokens=4
     Generation   tokens  T h e _ c a t _ s    two of four are there; longest = 7 + 4
 
-A request never changes. A generation is a request that an engine serves: its tokens grow by one in
-each pass that ends with its last token.
+A request never changes. A generation is a request that an engine serves. A pass that computes its
+last token adds one more.
 
 A trace is a list of requests with the time at which each arrives, whether or not the engine is
 ready for it (an open loop). Clients that wait for an answer before they ask again (a closed loop)
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Parameters of drawing tokens. top_k=None and top_p=1: among all. seed: the request's own."""
+    """Sampling parameters. top_k=None and top_p=1: draw among all tokens. seed: the request's."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -66,8 +66,8 @@ class Request:
 
     stop: the answer ends with the first of these tokens, which is its last one.
     priority: a smaller number is served first, as in vLLM; one scheduler looks at it.
-    answered: the first tokens of the answer, where another engine has given them out already. They
-    count as new tokens, and the next ones are those that the other engine would have given.
+    answered: the first tokens of the answer, if another engine has returned them already. They
+    count as new tokens. The next ones are those that the other engine would have drawn.
     """
 
     prompt: Sequence[int]
@@ -82,7 +82,7 @@ class Request:
 class Generation:
     """A request in an engine, and its tokens so far.
 
-    id: counts arrivals, and names the sequence in the cache. tokens: the prompt and the answer.
+    id: number of the arrival, and of the sequence in the cache. tokens: the prompt and the answer.
     """
 
     id: int
@@ -105,13 +105,12 @@ class Generation:
 
     @property
     def longest(self) -> int:
-        """Return how many tokens it has at most, prompt and answer."""
+        """The most tokens that it can have, prompt and answer."""
         return len(self.request.prompt) + self.request.max_new_tokens
 
     @property
     def finish_reason(self) -> str | None:
-        """Reason of the answer's end in OpenAI's words, "stop" or "length"; None: it has not
-        ended."""
+        """OpenAI's reason for the end of the answer, "stop" or "length"; None: it has not ended."""
         if len(self.tokens) > len(self.request.prompt) and self.tokens[-1] in self.request.stop:
             return "stop"
         return "length" if len(self.tokens) == self.longest else None
@@ -119,11 +118,11 @@ class Generation:
 
 @dataclass(frozen=True)
 class ScheduledTokens:
-    """Consecutive tokens of one sequence, of which a pass computes keys, values and the logits.
+    """Consecutive tokens of one sequence, whose keys, values and logits a pass computes.
 
-    sequence: its number. start: how many of its tokens are cached, so the place of tokens[0].
-    num_logits: the logits of how many of its last tokens the pass gives.
-    They are a whole prompt, a chunk of one, or a single new token.
+    They are a whole prompt, a chunk of one, or a single new token. sequence: its number. start: the
+    number of cached tokens, which is the position of tokens[0]. num_logits: the pass returns the
+    logits of this many last tokens.
     """
 
     sequence: int
@@ -133,7 +132,7 @@ class ScheduledTokens:
 
     @property
     def end(self) -> int:
-        """Return how many tokens of the sequence are cached after the pass."""
+        """The number of the sequence's tokens that are cached after the pass."""
         return self.start + len(self.tokens)
 
 
@@ -156,10 +155,10 @@ def poisson_trace(
 ) -> list[Arrival]:
     """Requests at random moments, `per_second` on average: exponential gaps (a Poisson process).
 
-    Prompts have 1 to 2 * mean_prompt - 1 tokens. One token in `mean_answer` is a stop token. A
-    model that is not trained draws all tokens about equally often, so its answers have as many
-    tokens on average, and few of them reach max_new_tokens: as in real traffic, the reservation is
-    much longer than the answer.
+    Prompts have 1 to 2 * mean_prompt - 1 tokens. One token in `mean_answer` is a stop token. An
+    untrained model draws all tokens about equally often, so answers have `mean_answer` tokens on
+    average, and few reach max_new_tokens. As in real traffic, the reservation is much longer than
+    the answer.
     """
     draw, at_s, trace = random.Random(seed), 0.0, []
     stop = frozenset(range(vocab // mean_answer))
@@ -181,7 +180,7 @@ def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
     _require_finite(float(logits_XV.amax(-1).abs().max()))  # NaN if any is
     if sampling.temperature == 0:
         return torch.nn.functional.one_hot(logits_XV.argmax(-1), logits_XV.shape[-1]).cpu().double()
-    # Without the largest first, a tiny temperature would make it infinite.
+    # Subtract the largest logit first: a tiny temperature would make it infinite.
     above_XV = logits_XV.cpu().double() - logits_XV.amax(-1, keepdim=True).cpu()
     weights_XV = (above_XV / sampling.temperature).softmax(-1)
     weights_XV, tokens_XV = weights_XV.sort(descending=True, stable=True)
@@ -195,8 +194,9 @@ def distribution(logits_XV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw_token(weights_V: Tensor, uniform: float) -> int:
-    """Return the token at this place, in [0, 1), of all weights in a row. Weights need not add up
-    to 1.
+    """Return the token at the place `uniform`, in [0, 1), of all weights laid end to end.
+
+    Weights need not add up to 1.
 
     weights     a 0.5      b 0    c 0.25   d 0.25
     uniform     0 ... 0.5         ... 0.75 ... 1

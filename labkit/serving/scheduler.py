@@ -1,9 +1,9 @@
-"""Schedulers choose the tokens of the next pass: a ladder, each with one idea more.
+"""Schedulers choose the tokens of the next pass: five rungs, each with one more idea.
 
     waiting  g f e  ->  running  d c b a  ->  one pass of pieces  ->  a new token each
 
-plain.py is rung 2 with a queue: it admits while there is a place, and its caches have no end. Here
-a cache is full at some point, and what happens then is decided by a rung.
+plain.py is rung 2 with caches that grow without a limit. Here a cache can be full, and the rungs
+differ in what happens then.
 
 A scheduler is a pure function from the state to a plan. It changes nothing, so a test calls it
 without a model. The engine (serving_engine.py) carries out the plan.
@@ -86,7 +86,7 @@ def static_batches(state: State, *, max_running: int = 8) -> Plan:
 def continuous(state: State, *, max_running: int = 8) -> Plan:
     """Rung 2: admit in every pass, if the longest answers of all that run fit together.
 
-    Pages are promised to answers that mostly end earlier, so the cache is never full.
+    Most answers end before they use the pages promised to them, so the cache is never full.
     """
     promised = sum(_pages(state, each, each.longest) for each in state.running)
     admitted, room = [], state.cache.num_free_pages - promised
@@ -99,7 +99,7 @@ def continuous(state: State, *, max_running: int = 8) -> Plan:
 
 
 def preempting(state: State, *, max_running: int = 8) -> Plan:
-    """Rung 3: admit if the tokens that are there fit. If the cache is full, preempt the last one.
+    """Rung 3: admit if the tokens so far fit. If the cache is full, preempt the last one.
 
     The preempted generation keeps its tokens and loses its pages. When it is admitted again, one
     pass computes keys and values of all its tokens: preemption by recomputation. The first one
@@ -121,8 +121,8 @@ def chunked_prefill(state: State, *, max_running: int = 8, token_budget: int = 6
     A pass takes longer with more tokens, and all that run wait for it. The budget bounds the gap
     between two tokens of an answer, however long other prompts are; a prompt itself takes longer.
     Tokens of a prefix that is cached do not count.
-    The budget is at least max_running, or some wait though they run. It needs a cache that keeps
-    tokens, not NoCache.
+    Choose a budget of at least max_running, or some generations wait although they run. It needs a
+    cache that keeps tokens, not NoCache.
     """
     plan = preempting(state, max_running=max_running)
 
@@ -140,9 +140,9 @@ def chunked_prefill(state: State, *, max_running: int = 8, token_budget: int = 6
 def priorities(state: State, *, max_running: int = 8, token_budget: int = 64) -> Plan:
     """Rung 5: as rung 4, by priority, and within a priority by arrival.
 
-    If a generation is left out that comes before one that runs, the last one that runs is
-    preempted, whatever is short: places, pages or tokens of the budget. A low priority can wait
-    forever, as long as requests of a higher one arrive.
+    If a waiting generation that comes before a running one gets no tokens, the last running one is
+    preempted, whether places, pages or the budget are short. Requests of a low priority can wait
+    forever, as long as others of a higher one arrive.
     """
 
     def order(each: Generation) -> tuple[int, int]:
@@ -159,12 +159,11 @@ def priorities(state: State, *, max_running: int = 8, token_budget: int = 64) ->
 
 
 def _pages(state: State, each: Generation, num_tokens: int) -> int:
-    """Return how many free pages a generation takes so that it has room for so many tokens."""
+    """Return how many more pages a generation needs to have room for so many tokens."""
     return state.cache.pages_needed(each.id, num_tokens, each.longest)
 
 
 def _all_tokens(state: State, each: Generation) -> Chunk:
-    """Return all of its tokens that are not cached: its prompt, without a prefix that is, or
-    one."""
+    """Return all its tokens that are not cached: the rest of a prompt, or one token."""
     num_cached = state.cache.num_cached(each.id) or state.cache.num_found(each.tokens)
     return Chunk(each, len(each.tokens) - num_cached)

@@ -10,14 +10,14 @@
         for output in engine.step():
             print(output.id, output.token, output.finish_reason)
 
-To plain.py this adds requests that come while others run, sampling, caches of a limited size, and
-schedulers that can be exchanged.
+It adds to plain.py: requests that come while others run, sampling, caches of a limited size, and
+a choice of schedulers.
 
 One step is one pass. It returns the new tokens, so that a caller can send each one at once.
 
 Answers do not depend on the traffic. The decoder computes each sequence from its own tokens, and
-each request draws from a random generator of its own. In another batch, though, sums can be added
-in another order. In float32 this can change a token if two logits are almost equal.
+each request draws from a random generator of its own. One exception: another batch can add sums in
+another order, which can change a token in float32 if two logits are almost equal.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Output(NamedTuple):
 class EngineClient(ABC):
     """An engine as a caller sees it: one in this process, or those of a Router in others.
 
-    config: the model's sizes. capacity: how many tokens one request can have that is alone in the
-    cache. most_unfinished: how many requests at once it takes for sure when it has none; None: any
-    number. waiting, running: the requests that have not ended. counts: since the start, of
-    "preemptions", and of "prompt_tokens_cached", which were found in the cache and not computed.
+    config: the model's sizes. capacity: the most tokens of a request that is alone in the cache.
+    most_unfinished: the most requests that it accepts when it has none; None: any number. waiting,
+    running: the requests that have not ended. counts: since the start, of "preemptions", and of
+    "prompt_tokens_cached", which were found in the cache and not computed.
     """
 
     config: GPTConfig
@@ -84,11 +84,11 @@ class EngineClient(ABC):
     @property
     @abstractmethod
     def num_free_pages(self) -> int:
-        """Pages of the cache that no request holds; of several engines, together."""
+        """Pages of the cache that no request holds; the sum over several engines."""
 
     @property
     def longest(self) -> float:
-        """The tokens that one request can have, prompt and answer."""
+        """The most tokens of one request, prompt and answer."""
         return min(self.capacity, self.config.longest or math.inf)
 
     @property
@@ -98,7 +98,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def add(self, request: Request) -> int:
-        """Let a request wait for its turn; returns its id. ValueError, QueueFull: it is refused."""
+        """Put a request into the queue; returns its id. ValueError, QueueFull: it is refused."""
 
     @abstractmethod
     def cancel(self, id: int) -> None:
@@ -106,7 +106,7 @@ class EngineClient(ABC):
 
     @abstractmethod
     def step(self) -> list[Output]:
-        """Return the next tokens, as soon as there are any; now and then none."""
+        """Return the next tokens as soon as there are any; the list may be empty."""
 
     def generate(self, requests: Iterable[Request]) -> list[list[int]]:
         """Return the answers to these requests, all added now, in their order.
@@ -139,7 +139,7 @@ class Engine(EngineClient):
         *,
         max_waiting: int | None = None,
     ) -> None:
-        """max_waiting: `add` refuses a request while so many wait. None: it never does."""
+        """max_waiting: `add` refuses a request while this many wait. None: it never does."""
         self.decoder, self.cache, self.scheduler = decoder, cache, scheduler
         self.config, self.capacity = decoder.model.config, cache.capacity
         self.max_waiting = self.most_unfinished = max_waiting
@@ -154,11 +154,11 @@ class Engine(EngineClient):
         return self.cache.num_free_pages
 
     def add(self, request: Request) -> int:
-        """Let a request wait for its turn; returns its id.
+        """Put a request into the queue; returns its id.
 
-        ValueError: no pass could ever serve it: it has no tokens, or tokens that the model does not
-        know. TooLong: or more tokens than the model has positions or the cache has slots.
-        QueueFull: `max_waiting` requests wait. The next ones would wait for longer and longer.
+        ValueError if no pass could serve it: it has no tokens, or some outside the vocabulary.
+        TooLong: it has more tokens than the model has positions or the cache has slots.
+        QueueFull: `max_waiting` requests wait already.
         """
         require_servable(request, self.config, self.capacity)
         require_room("max_waiting", self.max_waiting, len(self.waiting))
@@ -173,11 +173,11 @@ class Engine(EngineClient):
         self.cache.free(id)
 
     def step(self) -> list[Output]:
-        """Run one pass: the new tokens, none for a prompt that needs more passes.
+        """Run one pass and return the new tokens; a prompt that needs more passes has none yet.
 
         A request whose next token cannot be drawn ends with an error; the others go on. If the
-        decoder raises, tokens are as before, and the same step can be made again.
-        RuntimeError: the scheduler planned nothing though there is work, or more than fits.
+        decoder raises, tokens are as before, and the step can be repeated.
+        RuntimeError: the scheduler planned nothing although there is work, or more than fits.
         """
         if not self.has_work:
             return []
@@ -188,7 +188,9 @@ class Engine(EngineClient):
                 f"the scheduler planned no tokens, with {len(self.waiting)} waiting and "
                 f"{len(self.running)} running; it must admit or continue at least one"
             )
-        for chunk in plan.chunks:  # all prefixes before any page is taken, which may be one of them
+        for chunk in (
+            plan.chunks
+        ):  # share all prefixes before any page is taken, which could be one of theirs
             self._admit(chunk.generation)
         pieces = [self._piece(chunk) for chunk in plan.chunks]
         outputs: list[Output] = []
@@ -212,7 +214,7 @@ class Engine(EngineClient):
         return self.scheduler(State(self.waiting, self.running, self.cache))
 
     def _logits(self, pieces: list[ScheduledTokens]) -> Sequence[Tensor]:
-        """Run the pass; for each piece, what `_next` is given if it ends with the last token."""
+        """Run the pass. Returns for each piece the argument of `_next`."""
         return list(self.decoder(pieces, self.cache))
 
     def _next(self, generation: Generation, logits_V: Tensor) -> list[Output]:
@@ -225,19 +227,21 @@ class Engine(EngineClient):
         return [Output(generation.id, token, generation.finish_reason)]
 
     def _fill(self, generation: Generation) -> None:
-        """Cache what need not be computed of a generation that is admitted."""
+        """Fill the cache with the tokens of an admitted generation that need no computing."""
         num_found = self.cache.share_prefix(generation.id, generation.tokens)
-        if len(generation.tokens) == len(generation.request.prompt):  # else it goes on
+        if len(generation.tokens) == len(
+            generation.request.prompt
+        ):  # else it was preempted or moved
             self.counts["prompt_tokens_cached"] += num_found
 
     def _preempt(self, generation: Generation) -> None:
-        """Free its pages, and let it wait before those that have not run."""
+        """Free its pages, and put it at the front of the queue."""
         self.cancel(generation.id)
         self.waiting.insert(0, generation)
         self.counts["preemptions"] += 1
 
     def _admit(self, generation: Generation) -> None:
-        """Let it run, if it waits."""
+        """Move it from waiting to running, if it waits."""
         if generation in self.waiting:
             self.waiting.remove(generation)
             self.running.append(generation)
@@ -256,7 +260,7 @@ class Engine(EngineClient):
 
 
 def require_room(name: str, limit: int | None, number: int) -> None:
-    """QueueFull: there are as many requests as may be. limit: None for any number of them."""
+    """Raise QueueFull if there are `limit` requests or more. limit: None for no limit."""
     if limit is not None and number >= limit:
         raise QueueFull(
             f"the limit is {name}={limit}, and {number} requests are there; ask again when some "
@@ -265,7 +269,7 @@ def require_room(name: str, limit: int | None, number: int) -> None:
 
 
 def require_servable(request: Request, config: GPTConfig, capacity: float) -> None:
-    """ValueError: no pass of such a model could ever serve it; capacity: slots of the cache.
+    """Raise ValueError if no pass could ever serve the request. capacity: slots of the cache.
 
     TooLong: it has more tokens than the model has positions or the cache has slots.
     """

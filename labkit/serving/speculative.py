@@ -14,10 +14,10 @@ The rule. The draft d was drawn from the draft model's distribution q, and the t
     else draw from max(0, p - q), scaled to 1, and drop all later drafts
     all k accepted: draw one more token from the target's next distribution
 
-Then each token has the target's distribution exactly, whatever the draft model is: token x comes
-with q(x) min(1, p(x) / q(x)) = min(p, q) from a draft, and with the p - min(p, q) that is missing
-from the second line. Greedy: p and q are 1 at one token, so a draft is accepted if it is the
-target's own choice.
+Then each token has exactly the target's distribution, for any draft model: a draft gives token x
+with probability q(x) min(1, p(x) / q(x)) = min(p, q), and the second line adds the missing
+p - min(p, q). Greedy: p and q are 1 at one token, so a draft is accepted if it is the target's own
+choice.
 
 If each draft is accepted with probability a, independently, a pass gives
 1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a) tokens on average.
@@ -81,14 +81,14 @@ class SpeculativeEngine(Engine):
     )
 
     `step` gives an Output for each token, several of one request in their order. Greedy answers
-    are those of Engine; sampled ones have the same distribution, but not the same draws. So drawn
-    tokens of an answer that goes on at another engine (Request.answered) are not those that the
-    first one would have given.
+    are those of Engine. Sampled ones have the same distribution, but not the same draws. So if a
+    sampled answer goes on at another engine (Request.answered), its next tokens are not those that
+    the first engine would have drawn.
 
-    Drafts come on top of what the scheduler plans, and take pages that are left over in both
-    caches: no request is preempted for them. A pass has no drafts for a prompt.
+    Drafts come in addition to the scheduler's plan, and take pages that are left in both caches:
+    no request is preempted for them. A pass has no drafts for a prompt.
 
-    accepted: how many checks there were of (drafts, accepted drafts).
+    accepted: the number of checks by (drafts, accepted drafts).
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SpeculativeEngine(Engine):
 
     @property
     def acceptance_rate(self) -> float:
-        """a: accepted drafts, of those that were checked. Drafts after a rejected one are not."""
+        """a: the share of accepted drafts. Drafts after a rejected one are not checked."""
         num_accepted = sum(num * count for (_, num), count in self.accepted.items())
         num_rejected = sum(count for (of, num), count in self.accepted.items() if num < of)
         return num_accepted / (num_accepted + num_rejected)
@@ -170,8 +170,8 @@ class SpeculativeEngine(Engine):
     def _propose(self) -> None:
         """Run the draft model, a pass for each draft, and forget what it cached of the drafts.
 
-        Those that are accepted are computed again, in the pass for the next first draft. So its
-        cache has no token that is not in the answer, and not the last one, even if a pass raises.
+        Accepted drafts are computed again, in the pass for the next first draft. So the draft cache
+        has only tokens of the answer, without the last one, even if a pass raises.
         """
         try:
             for index in range(self.num_drafts):
@@ -191,7 +191,7 @@ class SpeculativeEngine(Engine):
         for draft, logits_V in zip(drafts, self.draft(pieces, self.draft_cache), strict=True):
             try:
                 q_V = distribution(logits_V, draft.generation.request.sampling)
-            except ValueError:  # the draft model has no number; the target may have one
+            except ValueError:  # the draft's logits are not finite; the target's may be
                 draft.num_wanted = len(draft.tokens)
                 continue
             draft.tokens.append(draw_token(q_V, *_uniforms(draft.generation, 1)))
@@ -202,7 +202,7 @@ class SpeculativeEngine(Engine):
         return replace(piece, tokens=[*piece.tokens, *drafts], num_logits=len(drafts) + 1)
 
     def _next(self, generation: Generation, logits_jV: Tensor) -> list[Output]:
-        """Check the drafts, append what is accepted and one token more, and cache no others."""
+        """Check the drafts, append the accepted ones and one more token, and uncache the others."""
         draft = self._drafts[generation.id]
         try:
             target_jV = distribution(logits_jV, generation.request.sampling)
@@ -220,7 +220,7 @@ class SpeculativeEngine(Engine):
 
 
 def _uniforms(generation: Generation, num: int) -> list[float]:
-    """Random numbers in [0, 1) of the request's own."""
+    """Draw numbers in [0, 1) from the request's generator."""
     draws: list[float] = torch.rand(
         num, generator=generation.generator, dtype=torch.float64, device="cpu"
     ).tolist()

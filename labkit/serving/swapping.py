@@ -27,9 +27,9 @@ from labkit.serving.serving_engine import Engine
 
 
 class SwappingEngine(Engine):
-    """An Engine that copies what it preempts to host memory, as long as that has room.
+    """An Engine that copies keys and values of preempted requests to host memory, if they fit.
 
-    swapped_bytes: what was copied so far, out and in. host_bytes: what host memory holds now.
+    swapped_bytes: bytes copied so far, out and in. host_bytes: bytes in host memory now.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SwappingEngine(Engine):
         max_host_bytes: int,
         max_waiting: int | None = None,
     ) -> None:
-        """max_host_bytes: of all copies together. What does not fit is computed again."""
+        """max_host_bytes: of all copies together. Requests that do not fit are recomputed."""
         super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
         self.max_host_bytes, self.swapped_bytes = max_host_bytes, 0
         self._copies: dict[int, list[Tensor]] = {}

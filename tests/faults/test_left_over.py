@@ -123,7 +123,7 @@ def on_seven_lines(world):
 
 def test_many_places_are_counted(capsys):
     lines = reported(on_seven_lines, capsys)
-    assert len(lines) == 6 and lines[-1] == "[labkit] So it is in 2 more places."
+    assert len(lines) == 6 and lines[-1] == "[labkit] The same in 2 more places."
 
 
 @pytest.mark.parametrize("step", [*QUIET, from_a_thread])

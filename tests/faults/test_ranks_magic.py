@@ -19,7 +19,7 @@ class Kernel:
         self.run("%load_ext labkit")
         # A rank that computes in Python answers in milliseconds; on a busy machine it takes longer.
         self.run("from labkit.launch.session import ranks")
-        self.run("ranks._COME_BACK_S = (0.1, 60)")
+        self.run("ranks._INTERRUPT_WAITS_S = (0.1, 60)")
 
     def run(self, source, stop_at=None, timeout=600):
         """(printed, shown value, traceback) of a cell.

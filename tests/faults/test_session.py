@@ -27,7 +27,7 @@ HAS_ENDED = "the session has ended: the next cell starts 3 new ranks, without th
 @pytest.fixture(autouse=True)
 def ranks_that_compute_have_a_minute_to_come_back(monkeypatch):
     """After a press or an error: a quarter of a second is too little on a busy machine."""
-    monkeypatch.setattr(ranks, "_COME_BACK_S", (0.1, 60))
+    monkeypatch.setattr(ranks, "_INTERRUPT_WAITS_S", (0.1, 60))
 
 
 def processes(session):
@@ -446,7 +446,7 @@ import os, signal, threading, time, labkit
 from pathlib import Path
 from tests.processes import wait_until_still
 HERE = __file__
-labkit.launch.session.ranks._COME_BACK_S = (0.1, 60)
+labkit.launch.session.ranks._INTERRUPT_WAITS_S = (0.1, 60)
 session = labkit.Session(3)
 session.execute("import os, pathlib, time; kept = 1")
 

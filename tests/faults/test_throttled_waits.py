@@ -70,7 +70,7 @@ def test_the_timeout_ends_a_run_and_calls_the_data_under_way(timeout_when_still)
 
 
 def test_a_session_calls_back_ranks_from_a_throttled_wait(timeout_when_still, monkeypatch):
-    monkeypatch.setattr(ranks, "_COME_BACK_S", (60,))
+    monkeypatch.setattr(ranks, "_INTERRUPT_WAITS_S", (60,))
     with Session(2, topology=NEVER) as session:
         cell = "world.send(torch.ones(1), 1) if rank == 0 else world.recv(torch.ones(1), 0)"
         with (

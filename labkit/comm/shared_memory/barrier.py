@@ -1,19 +1,19 @@
 """A barrier among processes of one host, in two halves: `arrive`, and later `wait`.
 
-Every rank has a FIFO from every other one. To arrive is to write a byte into each of those that
-lead to the others; to wait is to read one from each of one's own. A rank that waits sleeps in the
+Every rank has a FIFO from every other one. `arrive` writes a byte into the FIFOs to all other
+ranks; `wait` reads a byte from each of the rank's own. A rank that waits sleeps in the
 kernel, and takes no core from those that work. (Spinning on flags took more than twice as long with
 4 ranks on 2 cores, even with sched_yield.) When a process ends, its ends of the FIFOs are closed,
 and the others read that.
 
-Who leaves says why, in a last byte: that its part of an operation failed, or that it has no more
-use for the memory, as when its function has returned. A process that ends has no time for that.
+A rank that leaves gives the reason in a last byte: its part of an operation failed, or it no longer
+uses the memory, for example because its function has returned. A killed process writes none.
 
-The byte is also what makes it safe to read what others have stored in shared memory. On ARM a store
-may become visible after a later one, so a flag may be seen before the data that it speaks of. (x86
-keeps stores in order.) It would need a release before it and an acquire after it, which Python does
-not have, and which the kernel's lock on a FIFO has: whoever has read the byte sees all that was
-stored before it was written, and may overwrite all that was read before.
+The byte also makes it safe to read what others have stored in shared memory. On ARM a store may
+become visible after a later one, so a flag may be seen before its data. (x86 keeps stores in
+order.) A flag would need a release and an acquire, which Python does not have. The kernel's lock on
+a FIFO has both: a rank that has read the byte sees all that was stored before it was written, and
+may overwrite all that was read before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WHY = {
 class Barrier:
     """One rank's ends of the FIFOs.
 
-    In use, each rank calls `arrive` and `wait` in turns; it may arrive once before it waits.
+    Each rank calls `arrive` and `wait` in turns, and `arrive` first.
     """
 
     def __init__(self, folder: Path, ranks: Sequence[int], member: int) -> None:
@@ -83,8 +83,8 @@ class Barrier:
             os.close(self._placeholders.pop())
 
     def arrive(self) -> None:
-        """Say that what this rank has stored so far may be read."""
-        self._tell(_ARRIVED)
+        """Tell the others that they may read what this rank has stored so far."""
+        self._write_to_all(_ARRIVED)
 
     def wait(self, timeout_s: float) -> None:
         """Return when all others have arrived.
@@ -124,25 +124,25 @@ class Barrier:
 
     def _leave(self, why: bytes) -> None:
         self.is_closed = True
-        self._tell(why)
+        self._write_to_all(why)
         for descriptor in (*self._incoming, *self._outgoing, *self._placeholders):
             os.close(descriptor)
         self._incoming, self._outgoing, self._placeholders = {}, [], []
 
-    def _tell(self, byte: bytes) -> None:
+    def _write_to_all(self, byte: bytes) -> None:
         for descriptor in self._outgoing:
-            with contextlib.suppress(BrokenPipeError):  # it is gone: the next wait says so
+            with contextlib.suppress(BrokenPipeError):  # that rank is gone: the next wait raises
                 os.write(descriptor, byte)
 
     def _gone(self, peer: int, last_byte: bytes = b"") -> RuntimeError:
-        """The error of a member that is not there any more; `last_byte`: its last byte."""
+        """Return the error for a member that has left. last_byte: what it wrote last."""
         return _consequence(
             f"rank {self._ranks[peer]} has left the shared memory: {_WHY[last_byte]}"
         )
 
 
 def _consequence(text: str) -> RuntimeError:
-    """An error that another rank is the cause of."""
+    """Return an error that another rank has caused."""
     error = RuntimeError(text)
     mark(error)
     return error

@@ -50,8 +50,8 @@ from labkit.comm.shared_memory.meeting import meet, require_on_host, timeout_s
 from labkit.comm.shared_memory.memory_order import MemoryOrder
 from labkit.comm.traffic import Traffic
 
-# Smaller blocks meet at more barriers (at 4 MiB and 8 ranks twice the time), larger ones leave the
-# caches of the cores. And docker gives a container 64 MiB of /dev/shm.
+# Smaller blocks need more barriers (at 4 MiB and 8 ranks twice the time), larger ones do not fit in
+# the cores' caches. And docker gives a container 64 MiB of /dev/shm.
 CAPACITY_BYTES = 16 * 2**20
 
 
@@ -84,7 +84,7 @@ class SharedMemory:
 
     @classmethod
     def kept(cls, group: Group) -> SharedMemory:
-        """The one that the functions below use for a group; the first call makes it."""
+        """Return the memory that the functions below use for a group; the first call makes it."""
         if group not in _KEPT:
             made = cls(group)
             _KEPT[group] = (made._supersteps, made._order)
@@ -110,10 +110,10 @@ class SharedMemory:
         return tensor_arguments.delivered(buffer, result)
 
     def reduce_scatter(self, x: Tensor, *, in_place: bool = False) -> Tensor:
-        """Rank r's chunk of the sum of `x` over the ranks; `x` itself is left alone.
+        """Rank r's chunk of the sum of `x` over the ranks.
 
         x: as for all_reduce; it is cut as one flat row of elements. Returns (chunk numel,).
-        in_place: the result is a view of chunk r of a contiguous x.
+        in_place: the sum replaces chunk r of a contiguous x, and the result is a view of it.
         Adjoint of all_gather.
         """
         x = tensor_arguments.summable(tensor_arguments.tensor(x, self.group))
@@ -127,8 +127,8 @@ class SharedMemory:
         """Every rank's chunk, joined in rank order.
 
         chunk: rank r's part of `numel` elements of any dtype, as tensor_split cuts them. Returns
-        (numel,), a new tensor, or `out`, of which `chunk` may be a part; the journal has this
-        shape, since chunks differ by an element.
+        (numel,), a new tensor, or `out`, of which `chunk` may be a part. The journal has this
+        shape, because the chunks of two ranks may differ by an element.
         Adjoint of reduce_scatter. ValueError for a chunk or an `out` of another size.
         """
         chunk = tensor_arguments.tensor(chunk, self.group)
@@ -159,7 +159,7 @@ class SharedMemory:
                 self._supersteps.perform(x.dtype, longest, steps, timeout_s(group))
 
 
-# Without the groups themselves, so that one that is out of use takes its memory with it.
+# Keys are weak: the memory of a group goes when nothing else refers to the group.
 _KEPT: WeakKeyDictionary[Group, tuple[Supersteps, MemoryOrder]] = WeakKeyDictionary()
 
 
@@ -209,7 +209,7 @@ def put(parts: Sequence[Tensor], rank: int) -> Stage:
 def reduce(parts: Sequence[Tensor], rank: int, into: Tensor | None = None) -> Stage:
     """Add up this rank's chunk: into a tensor, or, if that is None, into its own area.
 
-    The tensor may be the chunk itself: then it is added up beside, and copied.
+    The tensor may be the chunk itself: then the area gets the sum first, and it is copied.
     """
     in_place = into is parts[rank]
 
@@ -289,7 +289,7 @@ class Supersteps:
     def perform(
         self, dtype: torch.dtype, numel: int, stages: Sequence[Stage], timeout_s: float
     ) -> None:
-        """All stages on all blocks of chunks that have `numel` elements or fewer.
+        """Perform all stages on all blocks of chunks that have at most `numel` elements.
 
         RuntimeError when a rank is gone or late. After any error the memory is out of use, on the
         other ranks too.

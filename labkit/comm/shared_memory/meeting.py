@@ -1,4 +1,4 @@
-"""The ranks of a group come to share a memory: a file in /dev/shm that each of them maps.
+"""Let the ranks of a group share a memory: a file in /dev/shm that each of them maps.
 
     each rank    makes a folder with FIFOs to itself, tells the others where (one all_gather), and
                  opens theirs: now there is a barrier
@@ -6,9 +6,9 @@
     barrier      each rank maps the file
     barrier      folders and file are removed
 
-From then on nothing has a name: the memory goes with the last process that has mapped it, however
-that ends. The file has its name for some milliseconds. If a rank is killed in these, the next
-meeting sweeps the file away.
+From then on nothing has a name: the kernel frees the memory when the last process that has mapped
+it ends. The file has its name for some milliseconds. If a rank is killed in that time, the next
+meeting removes the file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 def meet(
     group: Group, nbytes: int, timeout_s: float, *, smaller: str
 ) -> tuple[torch.Tensor, Barrier]:
-    """A memory of `nbytes` that all members have mapped, (nbytes,) of uint8, and their barrier.
+    """Return memory that all members have mapped, (nbytes,) of uint8, and their barrier.
 
-    smaller: how to do with less, for whoever has no room.
+    smaller: how to need less, for the error on a rank without room.
 
     Every member calls it; the journal has it as share_memory. ValueError, before anything is sent,
     for members that are known to be on other hosts; RuntimeError where that turns out here, and
@@ -124,7 +124,7 @@ def _mapped_together(
 
 
 def _host(folder: Path) -> list[object]:
-    """Equal on ranks that see the same files: containers of one machine may not."""
+    """Return what is equal on ranks that see the same files. Two containers may see others."""
     name = socket.gethostname()
     with contextlib.suppress(OSError):  # Linux only
         name = _BOOT_ID.read_text()
@@ -132,7 +132,7 @@ def _host(folder: Path) -> list[object]:
 
 
 def _on_other_hosts(group: Group) -> list[int]:
-    """Members of which the launcher says that they are on another host than the first."""
+    """Return the members that the launcher has put on another host than the first."""
     if group._throttle is not None:
         hosts = [group._throttle.topology.host_of(rank) for rank in group.ranks]
         return _not_with_the_first(hosts, group.ranks)
@@ -165,7 +165,7 @@ def parent_folder() -> Path:
 
 @contextlib.contextmanager
 def made(nbytes: int, smaller: str) -> Iterator[Path]:
-    """Make a file of zeros, inside the block. Who has mapped it by its end keeps its memory.
+    """Make a file of zeros, for the block. Processes that map it in the block keep the memory.
 
     OSError that names what is free, what is needed and what to do: `smaller` says how to need less.
     """
@@ -178,10 +178,10 @@ def made(nbytes: int, smaller: str) -> Iterator[Path]:
 
 
 def _allocate(path: Path, nbytes: int, smaller: str) -> None:
-    """Put memory behind every byte.
+    """Allocate memory for every byte.
 
-    A file that is merely set to its size gets its pages when they are written to; and where there
-    are none left, that write ends the process with SIGBUS.
+    A file that is only set to its size gets each page at the first write. If no page is left, that
+    write ends the process with SIGBUS.
     """
     free = _free_bytes(path.parent)
     if free is not None and free < nbytes:

@@ -3,10 +3,10 @@
     world.memories    a row per collective of the group, an entry per member: the memory's number,
                       and where in it the tensor begins
 
-Memories are numbered as the group makes them. Two ranks that are in two of them wait for each other
-until the timeout, since a barrier is in one memory. So before each operation a rank writes down the
-number of its memory and looks at what the others wrote: of two that differ, the later one raises.
-As in mismatch_detector.py, that takes a run around the ranks, whose folder they share.
+Memories are numbered as the group makes them. Each has a barrier of its own, so two ranks in
+different ones would wait until the timeout. So before each operation a rank writes down the number
+of its memory and reads those of the others: of two that differ, the later one raises. As in
+mismatch_detector.py, this works inside a run only, whose folder the ranks share.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUM_MADE: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
 
 class MemoryOrder:
-    """One memory's number, and what the other members say about theirs."""
+    """One memory's number, to be compared with those that the other members declare."""
 
     def __init__(self, group: Group, number: int) -> None:
         """`number`: from 1, of the group's memories. The group itself is not kept."""
@@ -53,9 +53,9 @@ class MemoryOrder:
         return cls(group, _NUM_MADE[group])
 
     def require_same(self, group: Group, record: int, kind: str, place: int = 0) -> None:
-        """Raise Disagreement where another rank's operation is elsewhere.
+        """Raise Disagreement if another rank uses another memory, or another place in this one.
 
-        That is in another memory of the group, or at another `place` in it, in bytes.
+        place: of the tensor, in bytes from the start of the row.
         record: the operation's, in the journal. It is the last one that the group has posted.
         """
         if not self._others:
@@ -110,7 +110,7 @@ def _other_place(group: Group, operation: str, member: int, places: tuple[int, i
 
 
 def _made_at(journal: Path, group_name: str, number: int) -> str:
-    """The line that made a group's n-th memory."""
+    """Return the line that made a group's n-th memory, for a message."""
     made = [
         operation.origin
         for operation in read_journal(journal).operations

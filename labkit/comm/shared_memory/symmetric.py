@@ -77,9 +77,9 @@ class SymmetricMemory:
         self._lock = threading.Lock()
 
     def carve(self, sizes: Sequence[tuple[int, torch.dtype]]) -> list[Tensor]:
-        """Tensors in this rank's row, (numel,) each; in them is what was there.
+        """Return tensors in this rank's row, (numel,) each, with the bytes that were there.
 
-        Called again it begins at the row's start again: then the tensors of before are out of use.
+        A second call begins at the row's start again: then do not use the first call's tensors.
         ValueError where they don't fit.
         """
         tensors: list[Tensor] = []
@@ -124,7 +124,7 @@ class SymmetricMemory:
         return x
 
     def _place_of(self, x: Tensor) -> int:
-        """At which byte of the row a tensor begins."""
+        """Return the byte of the row at which a tensor begins."""
         at = x.data_ptr() - self._rows[self.group.rank].data_ptr()
         if x.numel() == 0:
             return 0

@@ -3,12 +3,12 @@
 payload            the function and its arguments (cloudpickle)
 store              where the ranks meet (torch's FileStore)
 rank-2.journal     what rank 2 did on its groups; rank-2.names goes with it
-rank-2.stack       where rank 2 was when it was asked (faulthandler)
+rank-2.stack       rank 2's stack when it was asked (faulthandler)
 rank-2.recorder    what torch itself had recorded of rank 2 when it was asked (recorder.py)
 rank-2.value       what rank 2 returned (cloudpickle)
-world.calls.0      what each rank means, to be compared by the others, and world.0-1.0, of
-                   messages: a few of each for every group (comm/mismatch_detector.py)
-links              of a topology: when each is free; links.* go with it (comm/throttle.py)
+world.calls.0      hashes of each rank's collectives, which the others compare, and world.0-1.0,
+                   of messages: a few of each for every group (comm/mismatch_detector.py)
+links              with a topology, when each link is free; links.* go with it (comm/throttle.py)
 labkit-fifos-*     while ranks meet in shared memory (comm/shared_memory)
 
 rank-2.spec        with engine="torchrun": how rank 2 is to begin (pickle)
@@ -52,7 +52,7 @@ from labkit.launch.request import check_args, check_function
 
 
 class RunDirectory:
-    """Made for one run, readable by this user only, and removed when the run ends."""
+    """A folder for one run, readable by this user only, and removed when the run ends."""
 
     def __init__(self) -> None:
         """Make the folder; remove those of drivers that are no longer alive."""
@@ -91,10 +91,10 @@ class RunDirectory:
 
 
 @functools.lru_cache(maxsize=1)
-def _let_torch_travel(num_modules: int) -> None:
-    """torch's modules and operators that a function mentions go along by name, as others do.
+def _pickle_torch_by_name(num_modules: int) -> None:
+    """Pickle torch's modules and operators that a function mentions by name, as other modules are.
 
-    num_modules: that are imported; when there are more, some may be torch's.
+    num_modules: how many are imported; new ones may be torch's, so this runs again.
 
     torch.ops, torch._dynamo.config and torch.ops.aten.relu are of types that pickle refuses.
     """
@@ -129,8 +129,8 @@ class _Setting:
     python: tuple[int, int] = (sys.version_info.major, sys.version_info.minor)
 
 
-# Which rank a process is says its own environment, not the driver's.
-_OF_TORCHRUN = re.compile(
+# A process's rank is in its own environment, not in the driver's.
+_TORCHRUN_VARIABLES = re.compile(
     "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
 )
 
@@ -147,7 +147,7 @@ def write(
     with_environment: the driver's variables and working directory too, for ranks on its own host.
     Raises TypeError naming what cannot travel.
     """
-    _let_torch_travel(len(sys.modules))
+    _pickle_torch_by_name(len(sys.modules))
     try:
         # One dump for all ranks: what they share is stored once.
         call = dumps((fn, args_by_rank))
@@ -164,10 +164,10 @@ def write(
 
 
 def read(path: Path, rank: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """The function and this rank's arguments; makes the rank's surroundings the driver's."""
+    """Return the function and this rank's arguments. Takes over the driver's environment."""
     setting: _Setting = pickle.loads(path.read_bytes())
     current = dict(os.environ)
-    own = {name: value for name, value in current.items() if _OF_TORCHRUN.fullmatch(name)}
+    own = {name: value for name, value in current.items() if _TORCHRUN_VARIABLES.fullmatch(name)}
     if current != (wanted := {**setting.environment, **own}):
         os.environ.clear()
         os.environ.update(wanted)
@@ -179,10 +179,10 @@ def read(path: Path, rank: int) -> tuple[Callable[..., Any], Sequence[Any]]:
 
 
 def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]]:
-    """The function and its arguments. Its own cell or script becomes this process's `__main__`.
+    """Return the function and its arguments. Its cell or script becomes this process's `__main__`.
 
-    There pickle looks for the classes and functions that came along, as the program would have it
-    that sends an object of its own to another rank, or saves a whole model.
+    pickle looks there for classes and functions, when the program sends an object of its own to
+    another rank, or saves a whole model.
     """
     fn, args_by_rank = pickle.loads(call)
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -192,8 +192,8 @@ def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]
         if getattr(function, "__module__", None) == "__main__":
             for name, value in getattr(function, "__globals__", {}).items():
                 main.__dict__.setdefault(name, value)
-    # No function may refer to classes of arguments only, such as Config in `args=[Config()]`.
-    # A cloudpickle that keeps no such list leaves these out.
+    # A class may be in arguments only, such as Config in `args=[Config()]`. A cloudpickle without
+    # such a list leaves these out.
     for each in list(getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", ())):
         if each.__module__ == "__main__":
             main.__dict__.setdefault(each.__qualname__, each)
@@ -201,11 +201,11 @@ def _unpickled(call: bytes) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]
 
 
 def read_elsewhere(path: Path) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """The function and its arguments, on a host that keeps its own surroundings.
+    """Return the function and its arguments, on a host that keeps its own environment.
 
-    Of the driver's import path, what exists here is added at the end. Raises ValueError for a file
-    that is no payload, or one of another Python. Reading a payload runs what is in it, as running
-    a script does.
+    Entries of the driver's import path that exist here are added at the end. Raises ValueError for
+    a file that is no payload, or one of another Python. Reading a payload runs code in it, as
+    running a script does.
     """
     try:
         setting: _Setting = pickle.loads(path.read_bytes())
@@ -248,10 +248,9 @@ def save_payload(path: str | Path, fn: Callable[..., Any], args: Sequence[Any] =
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle's, for which a tensor's numbers are bytes.
+    """cloudpickle's pickler, which stores a tensor's numbers as bytes.
 
-    torch writes a file for each tensor, and so takes 450 us for a small one there and back; this
-    takes 150.
+    torch writes a file for each tensor: 450 us for a small one, both ways. This takes 150 us.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -269,7 +268,7 @@ def _storage(dtype: torch.dtype, data: bytes) -> TypedStorage:
 
 
 def dumps(value: Any) -> bytes:
-    """As cloudpickle's."""
+    """Pickle a value as cloudpickle does, with tensors as bytes."""
     return _dumped(value, _Pickler)
 
 
@@ -280,8 +279,8 @@ def _dumped(value: Any, pickler: type[_Pickler]) -> bytes:
 
 
 class _ValuePickler(_Pickler):
-    """Tensors travel on the CPU, without autograd's history, and without the rest of a storage
-    that they are a small view of. (Parameters and other subclasses travel as torch pickles them.)
+    """Moves tensors to the CPU, without autograd's history, and without the rest of their storage
+    if they are a view of a part. (Parameters and other subclasses travel as torch pickles them.)
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -293,5 +292,5 @@ class _ValuePickler(_Pickler):
 
 
 def dump_value(value: Any) -> bytes:
-    """A rank's value for the driver. Raises what pickling raises."""
+    """Pickle a rank's value for the driver. Raises what pickling raises."""
     return _dumped(value, _ValuePickler)

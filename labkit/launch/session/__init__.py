@@ -1,6 +1,6 @@
 """Ranks that keep their variables from cell to cell.
 
-session.py   Session: what a reader calls, and the Run of one cell
-in_rank.py   a process of a session: the commands that it is sent, its namespace
-ranks.py     all these processes: start, one command after another, what an error ends
+session.py   Session, which a reader calls, and the Run of one cell
+in_rank.py   one process of a session: its commands and its namespace
+ranks.py     all processes: their start, one command after another, their end after an error
 """

@@ -6,8 +6,8 @@
 
 The driver makes a command (Cell, Push, Take, Names) and sends it through the rank's own pipe.
 
-SIGINT interrupts a command as Ctrl-C would, and does nothing between commands. A rank that is
-blocked in C++ does not hear it; the driver ends such ranks.
+SIGINT interrupts a command as Ctrl-C would, and does nothing between commands. It does not
+interrupt a rank that is blocked in C++; the driver ends such ranks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Answered(Returned):
     """The end of a command. Its value is in the session's folder where it can travel."""
 
     text: str | None = None
-    """The value as it prints; None where there is none."""
+    """The value's repr; None where there is none."""
     has_sent: bool = False
 
 
@@ -65,15 +65,15 @@ def session_main(
     process_id = os.getpid()
     interrupts = _Interrupts()
     try:
-        spec.program()  # for the driver's environment and import path: there is no function
-        desk = _Desk(spec, spec.connected(), interrupts)
+        spec.program()  # only sets the driver's environment and import path
+        executor = _Executor(spec, spec.connected(), interrupts)
         control.send("ready")
         control.recv()  # "go"
         report: Returned | Raised = measured(lambda: None, spec.device)[1]
         while True:
             flush()
             control.send(report)
-            report = desk.perform(control.recv())
+            report = executor.perform(control.recv())
             leave_if_forked(process_id)
     except (EOFError, OSError):
         pass  # the driver has closed the pipe
@@ -82,7 +82,7 @@ def session_main(
     threading.Event().wait()  # until the lifeline ends
 
 
-class _Desk:
+class _Executor:
     """Executes commands, and keeps the variables that they leave."""
 
     def __init__(self, spec: RankSpec, world: Group, interrupts: _Interrupts) -> None:
@@ -116,7 +116,7 @@ class _Desk:
         return Answered(**vars(report), text=_cut(repr(value)), has_sent=self._send(value))
 
     def _send(self, value: Any) -> bool:
-        """Leave the value for the driver; whether it can travel."""
+        """Write the value to the session's folder. Returns False if it cannot travel."""
         try:
             dumped = payload.dump_value(value)
         except Exception:
@@ -144,7 +144,7 @@ class _Interrupts:
             raise KeyboardInterrupt
 
     def during(self, work: Callable[[], Answered]) -> Answered:
-        """`work()`, which SIGINT interrupts."""
+        """Return `work()`, which SIGINT interrupts."""
         signal.signal(signal.SIGINT, self._interrupt)  # the last command may have set its own
         self._is_wanted = True
         try:
@@ -163,7 +163,7 @@ class Command(Protocol):
     """A task for a rank in its namespace. Its value is the command's."""
 
     def run(self, namespace: dict[str, Any]) -> Any:
-        """Do it, on the rank."""
+        """Run the command on the rank."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Cell:
 
     @classmethod
     def of(cls, source: str, number: int, text: str | None = None, above: int = 0) -> Cell:
-        """Compile `source`, which is `text` without its first lines, `above` of them.
+        """Compile `source`, which is `text` without its first `above` lines.
 
         Raises SyntaxError, with the line numbers of `text`, and TypeError for what is no text.
         """
@@ -197,7 +197,7 @@ class Cell:
                 f"the cell {_start_of(source)!r} holds a character that Python cannot read "
                 f"({error}); write it as an escape, such as '\\x00'"
             ) from None
-        # Each ends with a newline, as a file's lines do: carets are one off under a line without.
+        # Each ends with a newline, as a file's lines do. Without it, carets are one column off.
         lines = [f"{line}\n" for line in (source if text is None else text).splitlines()]
         return cls(file, lines, body, value)
 

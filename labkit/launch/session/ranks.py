@@ -4,9 +4,9 @@
     CellSupervisor    listens to them while one cell runs on some of them
     out_of_step       matches each group's operations on all of its members
 
-After a cell that failed on one rank, another may have posted an all_reduce that the first never
-came to. The next all_reduce of the first would meet that one, and both would get wrong numbers. So
-a session goes on after a failure only where everything that was posted has met its other side.
+When a cell fails on one rank, another rank may have posted an all_reduce that the first never
+called. The first rank's next all_reduce would meet it, and both would get wrong numbers. So a
+session goes on after a failure only if every posted operation has met its other side.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from labkit.launch.request import LONGEST_TIMEOUT_S
 from labkit.launch.session.in_rank import Command, session_main
 from labkit.launch.supervise import Supervisor
 
-_COME_BACK_S = (0.1, 0.25)
+_INTERRUPT_WAITS_S = (0.1, 0.25)
 
 
 class SessionRanks:
@@ -65,8 +65,8 @@ class SessionRanks:
         self._echo = echo
         self.directory = RunDirectory()
         self._history = History(self.directory, world_size)
-        # Before multiprocessing's own atexit function, which waits for every child: last in,
-        # first out. weakref's alone may have been registered long ago.
+        # It must run before multiprocessing's atexit function, which waits for every child. Last
+        # in, first out: weakref's own may have been registered long ago.
         self._finalizer = weakref.finalize(self, _end, self.processes, self.directory, os.getpid())
         atexit.register(self._finalizer)
         try:
@@ -99,8 +99,8 @@ class SessionRanks:
     ) -> CellSupervisor:
         """Run a command on the ranks `on`; returns when all of them have answered.
 
-        Raises as `labkit.run` does. What the error means for the variables is in its message; the
-        ranks have ended when `has_ended` is true.
+        Raises as `labkit.run` does. The error's message says whether the variables are kept; if
+        not, `has_ended` is true.
         """
         self._check_alive()
         supervisor = self._supervisor(on)
@@ -146,25 +146,25 @@ class SessionRanks:
             supervisor.finish_outputs()
             error = failure.rank_error(supervisor)
             self.end()
-            _add(error, f"It was idle then. This cell was not run, and {self._all_is_lost}")
+            _add(error, f"It was idle then. This cell was not run, and {self._variables_lost}")
             raise error
 
     def _after(self, error: BaseException, supervisor: CellSupervisor) -> None:
-        """Keep the ranks if all of them can go on from here, end them if not, and say which."""
+        """Keep the ranks if all of them can go on, else end them. The error says which."""
         reason = self._reason_to_end(error, supervisor)
         if isinstance(error, RunError):
             error.timeline = [since(timeline, 0) for timeline in error.timeline]
         supervisor.finish_outputs()
         if reason:
             self.end()
-            _add(error, f"{reason[0].upper()}{reason[1:]}, so {self._all_is_lost}")
+            _add(error, f"{reason[0].upper()}{reason[1:]}, so {self._variables_lost}")
         else:
             _add(error, "All ranks returned: the session goes on, with its variables.")
 
     def _reason_to_end(self, error: BaseException, supervisor: CellSupervisor) -> str:
-        if not _someone_died(supervisor):
-            _call_back(supervisor)
-        if _someone_died(supervisor):
+        if not _has_death(supervisor):
+            _interrupt_active(supervisor)
+        if _has_death(supervisor):
             return "a rank has died"
         if isinstance(error, Mismatch):
             return "the ranks did not mean the same"
@@ -176,13 +176,13 @@ class SessionRanks:
         return reason and f"the ranks are out of step: {reason}"
 
     @property
-    def _all_is_lost(self) -> str:
+    def _variables_lost(self) -> str:
         number = len(self.processes)
         new = "a new rank" if number == 1 else f"{number} new ranks"
         return f"the session has ended: the next cell starts {new}, without the variables."
 
     def end(self) -> None:
-        """No process and no file of these ranks is left when this returns."""
+        """End the ranks, and remove their files."""
         self.has_ended = True
         with uninterrupted():
             self._finalizer()
@@ -190,22 +190,22 @@ class SessionRanks:
 
 
 def _end(processes: list[RankProcess], directory: RunDirectory, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of the driver
+    if os.getpid() == owner:  # not in a fork of the driver
         end_ranks(processes, at_once=True)
         directory.remove()
 
 
-def _someone_died(supervisor: CellSupervisor) -> bool:
+def _has_death(supervisor: CellSupervisor) -> bool:
     return any(rank.stage is Stage.DIED for rank in supervisor.ranks)
 
 
-def _call_back(supervisor: CellSupervisor) -> None:
-    """Interrupt what still runs, and wait a moment for it to end. C++ does not hear this.
+def _interrupt_active(supervisor: CellSupervisor) -> None:
+    """Interrupt ranks that still run, and wait a moment for them. It has no effect inside C++.
 
-    Twice, since a rank that has not started the cell does not hear it either. A cell that is
-    interrupted already is not interrupted again.
+    It interrupts twice, since the first one has no effect on a rank that has not started the cell.
+    A cell that is interrupted already is not interrupted again.
     """
-    for patience_s in _COME_BACK_S:
+    for patience_s in _INTERRUPT_WAITS_S:
         for rank in supervisor.ranks:
             if rank.is_active:
                 rank.process.signal(signal.SIGINT)
@@ -215,7 +215,7 @@ def _call_back(supervisor: CellSupervisor) -> None:
         supervisor.evidence.read_journals()
         active = [view for view in supervisor.evidence.views if not view.stage.is_over]
         if all(view.waits_in for view in active):
-            return  # for something that ranks which were interrupted will not send
+            return  # all wait for something that interrupted ranks will not send
 
 
 def _add(error: BaseException, sentence: str) -> None:
@@ -226,7 +226,7 @@ def _add(error: BaseException, sentence: str) -> None:
 class History:
     """The journals of a session's ranks, from cell to cell.
 
-    Each is read once, and not again by every cell that lasts.
+    Each record is read once, not again for every long cell.
     """
 
     def __init__(self, directory: RunDirectory, world_size: int) -> None:
@@ -234,14 +234,14 @@ class History:
         ranks = range(world_size)
         self.journals = [JournalFollower(directory.of_rank(rank, "journal")) for rank in ranks]
         self.seen = [0] * world_size
-        """How many records of each journal ended cells have left behind."""
+        """The number of records of ended cells in each journal."""
 
 
 class CellSupervisor(Supervisor):
-    """Ranks that take part are RUNNING from the beginning, the others IDLE.
+    """A Supervisor for a cell: ranks that take part are RUNNING from the start, the others IDLE.
 
-    The journals go back to the first cell of the session: a cell may wait for what an earlier one
-    has posted. `of_this_cell` is the part of them that began with the cell.
+    The journals go back to the first cell of the session: a cell may wait for an operation that an
+    earlier one has posted. `of_this_cell` is the part of them that began with the cell.
     """
 
     nothing_follows = False
@@ -269,12 +269,12 @@ class CellSupervisor(Supervisor):
         self.ready_s = time.monotonic()
 
     def listen(self, timeout_s: float) -> bool:
-        """As for a run; an idle rank has nothing to report but its death."""
+        """Listen as for a run, and notice the deaths of idle ranks."""
         has_reported = super().listen(timeout_s)
         return self.look_for_deaths() or has_reported
 
     def look_for_deaths(self) -> bool:
-        """Return whether an idle rank is no more, and was when this was last asked."""
+        """Return whether an idle rank has died since the last call."""
         dead = [
             rank
             for rank in self.ranks
@@ -285,10 +285,10 @@ class CellSupervisor(Supervisor):
         return bool(dead)
 
     def read_cell(self) -> list[Timeline]:
-        """`of_this_cell` without reading what earlier cells have done; for once, at its end.
+        """Return `of_this_cell` without reading earlier cells. Call it once, at the cell's end.
 
-        Most cells are over before anybody asks the doctor, who needs the earlier ones too: a
-        session may go on for 100,000 operations, and each costs 5 us to read and 1 KB to keep.
+        Only the doctor needs the earlier cells, and most cells end before it is asked. A session
+        may have 100,000 operations, and each costs 5 us to read and 1 KB to keep.
         """
         found = []
         for number, first in enumerate(self._seen):
@@ -319,7 +319,7 @@ def since(timeline: Timeline, start_s: float) -> Timeline:
 
 
 def out_of_step(session: Sequence[Timeline], cell: Sequence[Timeline]) -> str:
-    """Return what keeps the ranks from going on together, in words; empty when nothing does.
+    """Return why the ranks cannot go on together, in words; empty if they can.
 
     session: the journals from its beginning, by rank. cell: the part of the cell that failed.
     """

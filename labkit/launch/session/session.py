@@ -55,15 +55,15 @@ class Turn:
     """The right to start the ranks, end them, or send them a command."""
 
     def __init__(self) -> None:
-        """Nobody has it."""
+        """Start free."""
         self._lock = threading.Lock()
         self._holder: int | None = None
 
     @contextlib.contextmanager
     def taken(self, *, waits: bool = False) -> Iterator[None]:
-        """Have it for a block. Raises Busy where another has it; `waits`: until that one is done.
+        """Hold it for a block. Raises Busy if another thread holds it, or `waits` for that.
 
-        Who has it already never waits: a handler of signals, say, runs in the midst of a cell.
+        A thread that holds it never waits: a signal handler may run in the midst of a cell.
         """
         if self._holder == threading.get_ident():
             raise Busy("this session is in the midst of a cell; ask again when that has ended")
@@ -87,8 +87,8 @@ class Session:
     `labkit`. `last`: the CellRun of the last cell that ended well, or None. Each rank draws random
     numbers of its own until a cell sets a seed; `torch.manual_seed(0)` in a cell sets it on all.
 
-    One thread at a time: what another one asks for meanwhile raises RuntimeError, but for `close`,
-    which waits, and `status`, which says so.
+    One thread at a time: a call from another one meanwhile raises RuntimeError, except `close`,
+    which waits, and `status`, which reports it.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class Session:
         timeout: float = 120,
         stall: float | None = _STALL_S,
     ) -> CellRun:
-        """Run `source` on `ranks` (None: on all) and return what it left behind there.
+        """Run `source` on `ranks` (None: on all) and return the CellRun.
 
-        `values` are those of a last line that is an expression, by rank. timeout: seconds until a
-        cell that does not end is ended. stall: seconds without any progress after which the doctor
-        looks into it; None: never. What is certain from the journals does not wait for this.
+        Its `values` are those of a last line that is an expression, by rank. timeout: seconds after
+        which a cell is ended. stall: seconds without progress after which the doctor examines the
+        ranks; None: never. A deadlock that the journals prove does not need this.
 
         Raises SyntaxError before anything is sent, TypeError for a source that is no text,
         ValueError for ranks that are not there, and otherwise what `labkit.run` raises.
@@ -155,7 +155,7 @@ class Session:
         timeout_s: float = _START_TIMEOUT_S,
         stall_s: float | None = _STALL_S,
     ) -> CellRun:
-        """Needs the turn."""
+        """Run a command. The caller holds the turn."""
         self._check_open()
         if self._ranks.has_ended:
             self._ranks = self._started()
@@ -180,7 +180,7 @@ class Session:
             self._perform(Push(name, data), self._all)
 
     def pull(self, name: str) -> list[Any]:
-        """The variable `name` of every rank, by rank.
+        """Return the variable `name` of every rank, by rank.
 
         Raises NameError where a rank has none, and TypeError where a value cannot travel.
         """
@@ -207,7 +207,7 @@ class Session:
             self._ranks.end()
 
     def status(self) -> str:
-        """Which processes the ranks are, and which variables cells have made there."""
+        """Return the processes of the ranks, and the variables that cells have made there."""
         try:
             with self._turn.taken():
                 return self._status()
@@ -236,7 +236,7 @@ class Session:
         return f"{ranks} on {self.device}, {cells} so far."
 
     def __repr__(self) -> str:
-        """In short, and without asking the ranks: see `status`."""
+        """Describe the session briefly, without asking the ranks: see `status`."""
         if self._is_closed:
             return "<a session that is closed>"
         ranks = "its ranks have ended" if self._ranks.has_ended else self._head.rstrip(".")
@@ -268,8 +268,8 @@ class Unsent:
 class CellRun(Run):
     """The Run of one cell: `values` are those of its last expression.
 
-    Of a rank that was idle: None, no output, an empty timeline, no traffic and no memory. Printed,
-    it shows the values by rank.
+    An idle rank has the value None, no output, an empty timeline, no traffic and no memory. Its
+    repr shows the values by rank.
     """
 
     texts: list[str | None] = field(default_factory=list)
