@@ -7,13 +7,13 @@ Read in this order, and start here:
 then:
 
     checkpointer.py    Checkpointer: save and load, seen from a training loop
-    manifest.py        what a complete checkpoint is, on the disk
-    contents.py        what there is to save: shards of whole, named tensors (labkit/shards.py),
-                       and the states of an optimizer
+    manifest.py        the files of a complete checkpoint
+    contents.py        the state to save: shards of whole, named tensors (labkit/shards.py), and
+                       the states of an optimizer
     plain_data.py      plain data and errors between ranks
-    saving.py          the files of each rank, and the moment at which a save counts
+    saving.py          the files of each rank, and the moment from which a save counts
     disk.py            durable file operations; one rank's file
-    loading.py         the newest complete one, by the bytes that each rank needs
+    loading.py         the newest complete checkpoint; each rank reads the bytes that it needs
     async_save.py      saving while training continues
     whole_tensors.py   a checkpoint without ranks; one plain file of a model
     dcp.py             checkpoints of torch's DCP, both ways; imported by itself
@@ -24,9 +24,9 @@ Beside these:
 
     preemption_notice.py   SIGTERM and Slurm's signal: save in time
     sample_cursor.py       each sample once per epoch, and the proof of it
-    loss_guard.py          on NaN return to a good step, and skip the batches since then
+    loss_guard.py          on NaN, return to a good step and skip the batches since then
     rollout_bank.py        rollouts that are used exactly once
-    power_cut.py           files that a power cut leaves of recorded operations
+    power_cut.py           the files that recorded operations leave after a power cut
 """
 
 from labkit.checkpoint.checkpointer import Checkpointer

@@ -1,11 +1,11 @@
 """Save while training continues: a copy in shared memory, and a process that writes it.
 
-    rank      | step 40 | copy | step 41 | step 42 | step 43 |     the copy is all that it waits for
+    rank      | step 40 | copy | step 41 | step 42 | step 43 |     training only waits for the copy
     thread              |      | waits               | commit |    messages in a group of its own
-    process             |      | write, checksum, sync |           no GIL in common with the rank
+    process             |      | write, checksum, sync |           with a GIL of its own
 
-The copy is of what this rank writes, at the moment of the save: later steps change the model, and
-not the copy. Its memory is kept for the next save, so there is one save at a time.
+The copy has what this rank writes, at the moment of the save: later steps change the model, and
+not the copy. The next save uses the same memory, so there is one save at a time.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ Finish = Callable[[Written | Exception, Group], list[Path]]
 class BackgroundWriter:
     """A rank's copy, its writing process, and the thread that communicates with other ranks.
 
-    Every rank makes one. Memory: what the rank writes, once more.
+    Every rank makes one. Memory: as much again as the rank writes.
     """
 
     def __init__(self, group: Group, disk: Disk) -> None:
-        # Not nccl, whose operations start in the program's own order; and not the thread of the
-        # group, or DDP's buckets would wait behind a write.
+        # Not nccl, whose operations start in the program's order. And a thread of its own, or DDP's
+        # buckets would wait for a write.
         on_cpu = group if group.backend == "gloo" else group.on_cpu()
         self._thread, self._disk = CommunicationThread(on_cpu), disk
         self._memory: _SharedMemory | None = None
         self._process: subprocess.Popen[str] | None = None
 
     def copy(self, path: Path, plan: Plan, rank: int, shards: Sequence[NamedShard]) -> Job:
-        """Copy what the plan lets this rank write: the job that writes it to `path`.
+        """Copy this rank's share of the plan. Returns the job that writes it to `path`.
 
-        OSError if there is not enough shared memory for it.
+        OSError if there is not enough shared memory.
         """
         make_room(self._disk, path)
         tensors = tensors_to_write(plan, rank, shards)
@@ -65,7 +65,7 @@ class BackgroundWriter:
             self._stop()
             if self._memory is not None:
                 self._memory.unpin()
-            self._memory = None  # before there is more of it
+            self._memory = None  # freed before a larger one is allocated
             self._memory = _SharedMemory(end, any(x.is_cuda for _, x in tensors))
         if self._process is None or self._process.poll() is not None:
             self._process = _start_process(self._memory.file.fileno())
@@ -79,7 +79,7 @@ class BackgroundWriter:
         return {"path": str(path), "entries": entries, "log": log}
 
     def start(self, job: Job | Exception, finish: Finish) -> OnThread[None]:
-        """Start to write, and then to call `finish`, on the thread, with what was written.
+        """Start the thread: it writes, and then calls `finish` with what was written.
 
         The caller waits for one save before the next.
         """
@@ -108,9 +108,9 @@ def _start_process(memory: int) -> subprocess.Popen[str]:
 
 
 class _SharedMemory:
-    """Memory that the writing process maps, too. It has no name that could be left over.
+    """Memory that the writing process maps, too. It has no name, so no crash leaves a file.
 
-    For tensors of a GPU it is pinned, where CUDA can: the copy is then about four times as fast.
+    For tensors of a GPU it is pinned if CUDA can: the copy is then about four times as fast.
     """
 
     def __init__(self, nbytes: int, pins: bool) -> None:
@@ -127,7 +127,7 @@ class _SharedMemory:
             self.is_pinned = int(code) == 0
 
     def unpin(self) -> None:
-        """Before it is given back to the system."""
+        """Unpin the memory, before it is freed."""
         if self.is_pinned:
             torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())
 

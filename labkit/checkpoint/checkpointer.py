@@ -57,10 +57,10 @@ class Stateful(Protocol):
     """An object that `extra` takes: a loss scaler, a schedule, a data cursor."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON has it."""
+        """Return plain data, as JSON has it."""
 
     def load_state_dict(self, state: dict[str, Any], /) -> Any:
-        """Go on from there."""
+        """Restore that state."""
 
 
 class Checkpointer:
@@ -82,9 +82,9 @@ class Checkpointer:
 
         model, optimizer: of any strategy. group: all ranks of the job; None for torch.distributed's
         default one. extra: other objects by name, with a state_dict of plain data that is equal on
-        all ranks. keep_last: this many checkpoints stay, and those of steps that keep_every
-        divides.
-        disk: performs the operations on files; asynchronous saves keep a RecordedDisk's log.
+        all ranks. keep_last: number of checkpoints that stay. Those of steps that keep_every
+        divides stay, too.
+        disk: performs the file operations; asynchronous saves write a RecordedDisk's log, too.
         """
         self.folder, self.group = Path(folder), chosen(group)
         self.contents = Contents(model, optimizer)
@@ -109,11 +109,11 @@ class Checkpointer:
         the state is copied; `wait()`, or the next save, returns after the checkpoint is durable.
         Checkpoints of this step and later ones are removed: the run was rolled back.
 
-        SaveFailed, on every rank, if a rank cannot write: the checkpoints before are untouched,
-        and training can continue. The error may belong to the previous asynchronous save; in that
-        case the current save has been made. ValueError, on every rank, for what cannot be saved,
-        and where there are later checkpoints and this object has loaded none: they are of another
-        run.
+        SaveFailed, on every rank, if a rank cannot write: earlier checkpoints are untouched, and
+        training can continue. The error may belong to the previous asynchronous save; in that
+        case the current save has been made. ValueError, on every rank, for a state that cannot be
+        saved, and if the folder has checkpoints of this step or later, of another run: this object
+        has neither loaded nor saved before.
         """
         arguments.whole("step", step, "the number of steps made, 0 or more", least=0)
         failed = result_or_error(self.wait)
@@ -135,9 +135,9 @@ class Checkpointer:
             raise failed
 
     def wait(self) -> None:
-        """Return when the last save is durable, and the files of those not kept are removed.
+        """Wait until the last save is durable, and checkpoints that are not kept are removed.
 
-        SaveFailed if it is not.
+        SaveFailed if it could not be written.
         """
         if self._removal is not None:
             self._removal.join()
@@ -148,11 +148,11 @@ class Checkpointer:
     def load(self, step: int | None = None) -> Loaded | None:
         """Load the newest complete checkpoint, or that of `step`; None where nothing was saved.
 
-        Every rank calls it, in any layout: the world size and strategy may be others than those of
-        the save. Random states are loaded where the layout is the same; else the program's seeds
-        stay. Errors are every rank's: Damaged if bytes are not those that were saved, or no
-        checkpoint is complete; DoesNotFit for another model or optimizer; FileNotFoundError for a
-        step without a checkpoint. The model is as before, unless a disk fails between two reads.
+        Every rank calls it, in any layout: world size and strategy may differ from those of the
+        save. Random states are loaded if the layout is the same; else the program's seeds stay.
+        Errors come on every rank: Damaged if bytes are not those that were saved, or no checkpoint
+        is complete; DoesNotFit for another model or optimizer; FileNotFoundError for a step without
+        a checkpoint. After an error the model is as before, unless a disk fails between two reads.
         """
         self.wait()
         found = find(self.folder, self.group, step)
@@ -175,16 +175,16 @@ class Checkpointer:
         return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
 
     def allow_overwriting_later_steps(self) -> None:
-        """Let the next save remove later checkpoints, as after a load, because this run wrote them.
+        """Let the next save remove later checkpoints, as after a load: this run wrote them.
 
-        For a state that was loaded from elsewhere, such as from the memory of another host.
+        For a state from elsewhere, such as from the memory of another host.
         """
         self._owns_later_steps = True
 
     def _prepare(self, step: int) -> tuple[Commit, list[NamedShard]]:
-        """Agree on the save's id and on who writes what.
+        """Agree on the save's id and on the ranks that write each element.
 
-        Wire: an all-reduce of one number; an all-gather of all rows where a rank's have changed.
+        Wire: an all-reduce of one number; an all-gather of all rows if those of a rank changed.
         """
         given = result_or_error(lambda: self._state(step))
         is_changed = isinstance(given, Exception) or given[1] != self._rows
@@ -209,7 +209,7 @@ class Checkpointer:
         return commit, shards
 
     def _state(self, step: int) -> tuple[list[NamedShard], list[ShardSpec], dict[str, Any]]:
-        """Return this rank's shards, their specs, and plain values. Errors are on every rank."""
+        """Return this rank's shards, their specs, and plain values."""
         later = [name for name in finished_saves(self.folder) if step_of(name) >= step]
         if later and not self._owns_later_steps:
             raise ValueError(
@@ -232,7 +232,7 @@ class Checkpointer:
         return gather_plain(layout_of(rows), self.group) == manifest.values["layout"]
 
     def _load_extra(self, manifest: Manifest) -> None:
-        """Load all extras or none. DoesNotFit if one is missing."""
+        """Load all extras. DoesNotFit if one is missing, before any is loaded, or if one raises."""
         if missing := self.extra.keys() - manifest.values["extra"].keys():
             names = ", ".join(sorted(missing))
             raise DoesNotFit(f"the checkpoint of step {manifest.step} has no extra {names}")
@@ -251,9 +251,9 @@ class Checkpointer:
         return is_milestone or step in steps[: self._keep_last]
 
     def _load_random_states(self, found: Found) -> int:
-        """This rank's random states, before anything else has changed; returns the bytes read.
+        """Load this rank's random states, before model and optimizer. Returns the bytes read.
 
-        DoesNotFit, on every rank, if one's are invalid.
+        DoesNotFit, on every rank, if those of one are invalid.
         """
         prefix = f"rng.{self.group.rank}."
         shards = [
@@ -269,7 +269,7 @@ class Checkpointer:
 
 
 def _plain(name: str, stateful: Stateful) -> dict[str, Any]:
-    """Return a state of plain data, copied. TypeError for what JSON would change."""
+    """Return a copy of a state. TypeError if it is no plain data that JSON keeps as it is."""
     state = stateful.state_dict()
     try:
         copied: dict[str, Any] = json.loads(json.dumps(state))

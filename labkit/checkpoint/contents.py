@@ -6,11 +6,11 @@
     ZeRO-3                          elements 1024 to 2047, a range
     ZeRO-1 and tensor parallelism   the whole box of the parameter; of each optimizer state a range
 
-The whole tensors are those of the serial model under its names, and they know no rank. So a layout
-is only a way to cut them, and a checkpoint of one layout loads into any other.
+The whole tensors are those of the serial model, with its names. A layout is only a way to cut them,
+so a checkpoint of one layout loads into any other.
 
-    model.NAME                 parameters, and buffers that a state_dict has
-    optimizer.NAME.STATE       what the optimizer keeps beside a parameter: exp_avg, step, master
+    model.NAME                 parameters, and persistent buffers
+    optimizer.NAME.STATE       the optimizer's states of a parameter: exp_avg, step, master
     rng.RANK.torch, .python    the random state of each rank
 """
 
@@ -37,7 +37,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class StateOf:
-    """State that an optimizer keeps for elements of one parameter that it updates on this rank."""
+    """An optimizer's state for the elements of one parameter that it updates on this rank."""
 
     parameter: str
     extent: Extent
@@ -47,10 +47,10 @@ class StateOf:
 
 
 class Contents:
-    """A rank's model and optimizer as shards, to be saved and to be filled."""
+    """A rank's model and optimizer as shards, for saving and loading."""
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
-        """model: a plain one, or of any strategy. optimizer: of its parameters; None: none.
+        """model: plain, or of any strategy. optimizer: of its parameters, or None.
 
         TypeError for an optimizer whose parameters are not the model's.
         """
@@ -63,8 +63,7 @@ class Contents:
         return [replace(each, name=f"model.{each.name}") for each in named_shards(self._model)]
 
     def shards(self) -> list[NamedShard]:
-        """Return all that this rank has to save now: an optimizer has no states before its first
-        step."""
+        """This rank's shards of model and optimizer, which has no states before its first step."""
         of_states = [
             _shard_of_state(state, key, value)
             for state in self.states()
@@ -80,20 +79,19 @@ class Contents:
         return [_state_of(fragment, by_id) for fragment in owned]
 
     def load_states(self, states: Sequence[Values]) -> None:
-        """Give the optimizer these states, in the order of `states`. It keeps them, no copies."""
+        """Give the optimizer these states, in the order of `states`. They are not copied."""
         if self.optimizer is not None:
             load_fragments(self.optimizer, states)
 
     def settings(self) -> list[Values]:
-        """Return the optimizer's settings by group, such as the learning rate that a schedule has
-        set."""
+        """Return the optimizer's settings by group, such as the current learning rate."""
         return [
             {key: value for key, value in group.items() if key in _keys_of_settings(group)}
             for group in _groups_of(self._inner)
         ]
 
     def takes_settings(self, settings: Sequence[Values]) -> bool:
-        """Return whether they have as many parameter groups, or one side has no optimizer."""
+        """Return whether there are as many parameter groups, or one side has no optimizer."""
         groups = _groups_of(self._inner)
         return not groups or not settings or len(groups) == len(settings)
 
@@ -114,16 +112,16 @@ class Contents:
 
     @property
     def optimizer_name(self) -> str | None:
-        """The class of the optimizer that makes the states, with its module; None without one."""
+        """Module and class of the optimizer that makes the states; None without one."""
         inner, kind = self._inner, type(self._inner)
         own = None if inner is None else f"{kind.__module__}.{kind.__qualname__}"
         return getattr(inner, "optimizer_name", own)
 
     @property
     def required_states(self) -> frozenset[str]:
-        """States that the optimizer needs for its next step, if they are known.
+        """Names of the states that the optimizer needs for its next step, if they are known.
 
-        A parameter has all of them after its first step, or none before it.
+        A parameter has none of them before its first step, and all of them afterwards.
         """
         if isinstance(self._inner, AdamW):
             return frozenset(field.name for field in fields(AdamState))
@@ -153,7 +151,7 @@ def _state_of(fragment: OwnedFragment, by_id: Mapping[int, NamedShard]) -> State
 
 
 def _shard_of_state(state: StateOf, key: str, value: Any) -> NamedShard:
-    """Return the shard of a parameter's state. TypeError if ranks' parts cannot be joined."""
+    """Return the shard of a parameter's state. TypeError if the ranks' shards cannot be joined."""
     name, target = f"optimizer.{state.parameter}.{key}", state.target
     if isinstance(value, Tensor):
         is_count = key == "step" and not value.dim()
@@ -174,7 +172,7 @@ _OF_KIND = {"int": torch.int64, "float": torch.float64}
 
 
 def _groups_of(optimizer: Any) -> list[Values]:
-    """Return the dicts in which an optimizer has its settings."""
+    """Return the dicts that hold an optimizer's settings."""
     if optimizer is None:
         return []
     return optimizer.param_groups if hasattr(optimizer, "param_groups") else [vars(optimizer)]
@@ -194,8 +192,7 @@ def _keys_of_settings(group: Values) -> set[str]:
 
 
 def _is_of_kind(own: Any, saved: Any) -> bool:
-    """Return whether a saved setting is of the same kind as the optimizer's own, such as a
-    number."""
+    """Return whether a saved setting is of the kind of the optimizer's own, such as a number."""
     if isinstance(own, tuple):
         is_list = isinstance(saved, list | tuple) and len(own) == len(saved)
         return is_list and all(map(_is_of_kind, own, saved))
@@ -222,9 +219,9 @@ def random_states(rank: int, device: torch.device) -> list[NamedShard]:
 
 
 def load_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on from these random states, by the last part of their names.
+    """Restore these random states: "torch", "python" and perhaps "cuda".
 
-    ValueError, before any has changed, for an invalid state.
+    ValueError for an invalid state, before any has changed.
     """
     try:
         version, numbers, gauss = json.loads(bytes(memory_of(states["python"])))

@@ -4,13 +4,13 @@
     model.NAME                           model.NAME
     optimizer.NAME.STATE                 optim.state.NAME.STATE
     the optimizer's settings by group    optim.param_groups.INDEX.KEY
-    rng.RANK.*, extra                    not written: another program has other ones
+    rng.RANK.*, extra                    not written: other programs have their own
 
 A job of FSDP2 or DDP saves `dcp.save({"model": ..., "optim": ...}, checkpoint_id=folder)` with the
 two dicts of get_state_dict, and loads such a folder the same way. Optimizers are torch.optim's.
-Whatever has no line above is refused by name. A tied parameter has its first name only: for a GPT
-whose head is the embedding, torch's side does `state["model"].pop("head.weight")` before both, and
-gives set_state_dict `options=StateDictOptions(strict=False)`.
+A name that is not in this table is refused. A tied parameter has its first name only. So for a GPT
+whose head is the embedding, a torch job does `state["model"].pop("head.weight")` before save and
+load, and gives set_state_dict `options=StateDictOptions(strict=False)`.
 
 DCP's folder has `.metadata`, a pickle, and files `__RANK_NUMBER.distcp`. A tensor is stored in
 chunks, and a chunk is a box of the whole tensor. A rank reads the chunks that its shards overlap
@@ -21,7 +21,7 @@ with, one at a time, and keeps what it needs:
     copied              elements 7 to 11                        x  x x x x
 
 Unpickling runs code. `.metadata` and the optimizer's settings are pickles. dcp.load unpickles both,
-so a folder of strangers can run any program on your machine. load_dcp reads both as plain data
+so a stranger's folder can run any program on your machine. load_dcp reads both as plain data
 (dcp_metadata.py, weights_only=True), and refuses what torch itself does not write there.
 `trust=True` lets torch unpickle `.metadata`, for a folder whose writer you know.
 
@@ -79,16 +79,16 @@ def load_dcp(
     """Load a folder that torch.distributed.checkpoint has saved. Every rank calls it.
 
     model, optimizer: of any strategy and world size, as for Checkpointer. folder: seen by all
-    ranks. An optimizer's groups of parameters are those of the save, in the same order; where the
-    folder has no optimizer, it stays as it is. A setting that an older torch did not have yet gets
+    ranks. The optimizer's parameter groups must be those of the save, in the same order. If the
+    folder has no optimizer, yours stays as it is. A setting that an older torch did not have gets
     the value that torch's load_state_dict gives it.
-    trust: unpickle `.metadata`, which can run any code: only where you know who wrote the folder.
-    Folders need it in which another program than torch has left objects.
+    trust: unpickle `.metadata`, which can run any code: only if you know who wrote the folder. It
+    is needed if another program than torch has put objects into it.
 
-    UntrustedMetadata, on every rank, if only unpickling restores `.metadata`. DoesNotFit, on
-    every rank, before anything has changed: for another model or optimizer, and for a name that is
+    Errors come on every rank. UntrustedMetadata if only unpickling restores `.metadata`.
+    DoesNotFit, before anything has changed, for another model or optimizer, and for a name that is
     not in the table above. OSError for a folder without `.metadata`. Damaged if a file cannot be
-    read, or contradicts its own description.
+    read, or does not match the metadata.
     """
     group, contents, folder = chosen(group), Contents(model, optimizer), Path(folder)
     data = agreed(result_or_error(lambda: _metadata_bytes(folder)), OSError, group)
@@ -127,7 +127,7 @@ def _metadata_bytes(folder: Path) -> bytes:
 
 
 def _read(folder: Path, reader: dcp.FileSystemReader, planner: Any) -> None:
-    """Read all that a planner asks for. Damaged, in one line: torch's own errors are pages."""
+    """Perform a planner's reads. Damaged, in one line, instead of torch's long errors."""
     try:
         reader.read_data(planner.plan, planner).wait()
     except pickle.UnpicklingError:
@@ -147,7 +147,7 @@ def _manifest_of(
     folder: str | Path,
     contents: Contents,
 ) -> tuple[Manifest, dict[str, str]]:
-    """Return a folder's manifest in labkit's terms, and its names by labkit's. DoesNotFit."""
+    """Return a folder's manifest in labkit's names, and DCP's names by labkit's. DoesNotFit."""
     rows, tensors, names = metadata.state_dict_metadata, {}, {}
     for name, row in rows.items():
         own_name = _labkit_name(name)
@@ -207,7 +207,7 @@ def _read_settings(
 
 
 class _Settings(dcp.DefaultLoadPlanner):
-    """Reads an optimizer's settings, which DCP stores with torch.save, and runs none of it."""
+    """Reads an optimizer's settings, which DCP stores with torch.save, without running code."""
 
     def __init__(self, folder: Path, metadata: dcp.Metadata) -> None:
         super().__init__()
@@ -232,9 +232,9 @@ class _Settings(dcp.DefaultLoadPlanner):
 
 
 def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
-    """Call a function of DCP for this process alone, without its warning that it does so.
+    """Call a function of DCP in this process alone, without DCP's warning about that.
 
-    Errors are those within DCP's CheckpointException, which is not an Exception.
+    It raises the error inside DCP's CheckpointException, which is not an Exception.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -247,7 +247,7 @@ def _alone(act: Callable[..., Any], *given: Any, **options: Any) -> None:
 class _Chunks(dcp.DefaultLoadPlanner):
     """The stored chunks that a rank reads, and the elements that it takes from each.
 
-    FileSystemReader asks for memory for one chunk after the other, and gives it back filled.
+    FileSystemReader asks for a buffer for one chunk after the other, and returns it filled.
     """
 
     def __init__(self, shards: Mapping[str, NamedShard], metadata: dcp.Metadata) -> None:
@@ -285,12 +285,12 @@ class _Chunks(dcp.DefaultLoadPlanner):
             dcp_metadata.require_each_element_once(name, runs[name], shard.extent.numel)
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        """Memory for a chunk."""
+        """Return a buffer for a chunk."""
         name = read_item.storage_index.fqn
         return torch.empty(read_item.lengths, dtype=self.buffers[name].dtype, device="cpu")
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """Take what is this rank's from a chunk."""
+        """Copy this rank's elements from a chunk."""
         index = read_item.storage_index
         for here, there, numel in self._overlaps[index]:
             chunk = tensor.reshape(-1)[there : there + numel]
@@ -300,7 +300,7 @@ class _Chunks(dcp.DefaultLoadPlanner):
 def save_as_dcp(folder: str | Path, out: str | Path, step: int | None = None) -> None:
     """Write the newest complete checkpoint of `folder`, or that of `step`, as a DCP folder `out`.
 
-    One process does it, with the memory of one tensor. `dcp.load` of torch reads the folder, into
+    One process does it, and holds one tensor at a time. torch's `dcp.load` reads the folder into
     any number of ranks, and `dcp_to_torch_save` makes one file of it.
 
     FileNotFoundError if this host has no complete checkpoint; FileExistsError for an `out` that
@@ -330,8 +330,7 @@ def save_as_dcp(folder: str | Path, out: str | Path, step: int | None = None) ->
 
 
 def _group_of(manifest: Manifest, states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the one group of parameters, as torch's optimizer has it. ValueError, see
-    save_as_dcp."""
+    """Return the one parameter group of torch's optimizer. ValueError as in save_as_dcp."""
     optimizer, settings = manifest.values["optimizer"], manifest.values["settings"]
     has_masters = any(MASTER in each for each in states.values())
     if not optimizer.startswith("torch.optim.") or has_masters or len(settings) != 1:
@@ -353,7 +352,7 @@ class _ReadWhenWritten(dcp.DefaultSavePlanner):
         self._path, self._manifest = path, manifest
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """Return a tensor, in place of the empty one; settings as they are."""
+        """Return the tensor for an empty one; settings as they are."""
         found = super().lookup_object(index)
         if not isinstance(found, Tensor):
             return found

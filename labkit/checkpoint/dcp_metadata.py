@@ -8,9 +8,9 @@ program on the reader's machine. A pickle is a list of operations for a machine 
     REDUCE                       call it with these arguments
 
 This reader has such a stack, but imports nothing and calls nothing. A name stays a name, and a call
-is only noted. The names are a short list, those that torch itself
-writes into this file. Any other name or operation is UntrustedMetadata. What was noted is then
-checked field by field, and torch's objects are made of it here.
+is only noted. Only the few names that torch itself writes into this file are allowed. Any other
+name or operation is UntrustedMetadata. The notes are then checked field by field, and this module
+makes torch's objects from them.
 
 torch.load(..., weights_only=True) works in the same way, for files of torch.save.
 """
@@ -40,7 +40,7 @@ from torch.distributed.checkpoint.metadata import (
 from labkit.checkpoint.manifest import Damaged, require_shape
 
 MOST_BYTES = 32 << 20
-"""Most bytes of `.metadata`: each byte can become an object of 64."""
+"""Most bytes of `.metadata`: each byte can become an object of 64 bytes."""
 
 _OF_METADATA = "torch.distributed.checkpoint.metadata"
 _OF_FILES = "torch.distributed.checkpoint.filesystem"
@@ -82,7 +82,7 @@ _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 class UntrustedMetadata(ValueError):
-    """A `.metadata` that only unpickling restores, in a folder that the reader does not trust."""
+    """A `.metadata` that can only be unpickled, in a folder that is not trusted."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ def _refuse(path: Path, why: str) -> NoReturn:
     raise UntrustedMetadata(
         f"{path}: {why}. Unpickling it can run any program on this machine. If you know who wrote "
         "the folder, give load_dcp(..., trust=True); else load it where nothing can be lost, and "
-        "save it anew with dcp.save"
+        "save it again with dcp.save"
     )
 
 
 def _noted(path: Path, data: bytes) -> Any:
-    """Return a pickle's content as plain data, names and calls. Nothing is called."""
+    """Return a pickle's content as plain data, names and noted calls."""
     machine = _Machine(path)
     for operation, argument, _ in pickletools.genops(data):
         if operation.name == "STOP":
@@ -220,9 +220,9 @@ def _of_kind(value: Any, kind: type[Any]) -> Any:
 
 
 class _Metadata:
-    """torch's objects, from what `_noted` has found.
+    """Makes torch's objects from what `_noted` has found.
 
-    Each tensor has a list of its own: many that share one would take hours to check.
+    Each tensor must have a list of chunks of its own: many that share one take hours to check.
     """
 
     def __init__(self, found: Any) -> None:
@@ -230,7 +230,7 @@ class _Metadata:
         self._lists: set[int] = set()
 
     def made(self) -> dcp.Metadata:
-        """Return all data that a load reads. Damaged, or the error of a missing item."""
+        """Return the metadata. Damaged, or the error of a missing item."""
         rows = _of_kind(self._state["state_dict_metadata"], dict)
         files = _of_kind(self._state["storage_data"], dict)
         return dcp.Metadata(
@@ -301,8 +301,7 @@ def _place(call: Any) -> _StorageInfo:
 
 
 def require_sizes(folder: Path, metadata: dcp.Metadata) -> None:
-    """Raise Damaged if all tensors together have more bytes than the folder: none is made of
-    them."""
+    """Raise Damaged if the tensors have more bytes than the folder, before one is allocated."""
     rows = metadata.state_dict_metadata.values()
     tensors = [row for row in rows if isinstance(row, TensorStorageMetadata)]
     expected = sum(bytes_of(row, row.size) for row in tensors)
@@ -329,8 +328,7 @@ def require_in_folder(folder: Path, info: Any, least: int) -> None:
 
 
 def require_each_element_once(name: str, runs: list[tuple[int, int]], numel: int) -> None:
-    """Raise Damaged if chunks do not have each of a shard's elements once; runs: begin and
-    length."""
+    """Raise Damaged unless chunks have each element of a shard once. runs: begin and length."""
     end = 0
     for begin, length in sorted(runs):
         if begin != end:

@@ -5,15 +5,16 @@
     rename     the finished folder          a crash may undo it
     sync       the folder that it is in     now it stays
 
-A killed process loses nothing that it has written: the page cache belongs to the kernel. A power
-cut loses what was not synced, and names of files belong to their folder, which is synced by itself.
+A killed process loses nothing that it has written, since the page cache belongs to the kernel. A
+power cut loses writes that were not synced. File names belong to the folder, which has a sync of
+its own.
 
 File: 8 bytes with the length of the header, the header as JSON, the tensors' bytes one after the
-other. `safetensors.torch.load_file` reads it. It is written here because each operation is counted,
-and because checksums are made while the bytes are in the processor's cache.
+other. `safetensors.torch.load_file` reads it. The lab writes it itself, to record each operation,
+and to compute checksums while the bytes are in the processor's cache.
 
-This module imports nothing but the standard library: as a program it is the process that writes
-while its rank trains (async_save.py).
+This module only imports the standard library. Run as a program, it is the process that writes while
+its rank trains (async_save.py).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class OpenFile(NamedTuple):
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Give an error of an open file its path, which the system leaves out."""
+    """Add the path to an OSError of an open file, which the system leaves out."""
     try:
         yield
     except OSError as error:
@@ -69,23 +70,23 @@ def _named(path: Path) -> Iterator[None]:
 
 
 class Disk:
-    """The operations on files of which a save consists, each in a method of its own.
+    """The file operations of a save, a method for each.
 
     Errors are the operating system's: OSError with the path.
     """
 
     def note(self, operation: str, path: Path, payload: bytes | memoryview | Path = b"") -> None:
-        """Called with each operation, and what it wrote, or the new name; see RecordedDisk."""
+        """Hook for each operation. payload: bytes written, or the new name; see RecordedDisk."""
 
     def make_folder(self, path: Path) -> None:
         """Create a folder, and those above it, durably; it may exist."""
         if path.exists():
             return
         self.make_folder(path.parent)
-        self.note("make_folder", path)  # before it, since another rank may be in it at once
+        self.note("make_folder", path)  # noted first, since another rank may use the folder at once
         try:
             path.mkdir()
-        except FileExistsError:  # that rank syncs it
+        except FileExistsError:  # made by another rank, which syncs it
             return
         self.sync_folder(path.parent)
 
@@ -96,14 +97,16 @@ class Disk:
         return file
 
     def open_to_append(self, path: Path) -> OpenFile:
-        """Open a file to write behind what it has; create it durably where there is none."""
+        """Open a file to append to it; create it durably if there is none."""
         if not path.exists():
             self.close(self.create(path))
-        self.sync_folder(path.parent)  # also after a kill behind the creation
+        self.sync_folder(
+            path.parent
+        )  # also if an earlier process was killed after it created the file
         return OpenFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
 
     def truncate(self, file: OpenFile, nbytes: int) -> None:
-        """Cut off what is behind the first bytes."""
+        """Cut a file to its first `nbytes` bytes."""
         with _named(file.path):
             os.ftruncate(file.descriptor, nbytes)
         self.note("truncate", file.path, str(nbytes).encode())
@@ -118,17 +121,17 @@ class Disk:
             rest = rest[count:]
 
     def sync(self, file: OpenFile) -> None:
-        """Return when the file's bytes are on the disk."""
+        """Wait until the file's bytes are on the disk."""
         with _named(file.path):
             os.fsync(file.descriptor)
         self.note("sync", file.path)
 
     def close(self, file: OpenFile) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         os.close(file.descriptor)
 
     def write_whole(self, path: Path, data: bytes | memoryview) -> None:
-        """A new file with these bytes, synced."""
+        """Write a new file with these bytes, and sync it."""
         file = self.create(path)
         try:
             self.write(file, data)
@@ -137,7 +140,7 @@ class Disk:
             self.close(file)
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk."""
+        """Wait until the names in a folder are on the disk."""
         folder = os.open(path, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -146,7 +149,7 @@ class Disk:
         self.note("sync_folder", path)
 
     def rename(self, path: Path, new: Path) -> None:
-        """Give a file or a folder another name, at once."""
+        """Rename a file or a folder atomically."""
         path.rename(new)
         self.note("rename", path, new)
 
@@ -229,7 +232,7 @@ def read_into(file: int, offset: int, into: memoryview) -> None:
 
 
 def checksum_of(file: int, offset: int, nbytes: int) -> int:
-    """Return the checksum of some bytes of a file, as `write_rank_file` makes it of an entry."""
+    """Return the CRC-32 of some bytes of a file, as in `Written.checksums`."""
     checksum, buffer = 0, memoryview(bytearray(min(nbytes, BLOCK)))
     for begin in range(0, nbytes, BLOCK):
         block = buffer[: min(BLOCK, nbytes - begin)]
@@ -239,7 +242,7 @@ def checksum_of(file: int, offset: int, nbytes: int) -> int:
 
 
 def serve(descriptor: int) -> None:
-    """Write the files that lines of standard input ask for, from shared memory; answer each.
+    """Write one file for each line of standard input, from shared memory, and print an answer.
 
     descriptor: of the memory. A line: {"path": ..., "entries": [[name, dtype, shape, begin, end],
     ...], "log": None or the path of a RecordedDisk's}. An answer: {"written": [offsets, checksums,

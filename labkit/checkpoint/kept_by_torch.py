@@ -1,7 +1,7 @@
 """The settings and states of each class of torch.optim, by name.
 
-torch has no list of them. So a class is made once, with its defaults, and makes a step with a
-gradient of 0 for one number. States are those of a parameter of any number of dims.
+torch has no list of them. So an optimizer of each class is made with its defaults, and makes a step
+on one number with gradient 0. States are those that parameters of 1 and of 2 dims have in common.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-"""Settings that change only how torch's optimizers compute, so each program keeps its own."""
+"""Settings of the implementation only, without effect on results: each program keeps its own."""
 
 
 class Kept(NamedTuple):
@@ -24,7 +24,7 @@ class Kept(NamedTuple):
 
 @cache
 def kept_by(kind: type) -> Kept | None:
-    """Return states of an optimizer class with its defaults; None if it needs other arguments."""
+    """Return settings and states of an optimizer class; None if its defaults cannot make a step."""
     if not issubclass(kind, torch.optim.Optimizer):
         return None
     found = [each for dims in (2, 1) if (each := _after_a_step(kind, dims))]

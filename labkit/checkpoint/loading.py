@@ -1,15 +1,13 @@
-"""A load: the newest complete checkpoint, into any layout, by the bytes that each rank needs.
+"""Load the newest complete checkpoint into any layout; each rank reads the bytes that it needs.
 
     saved on 2 ranks (ZeRO-3)       rank 0: elements 0-5         rank 1: elements 6-11
     loaded on 3 ranks (ZeRO-3)      0-3            4-7                     8-11
     reads of the middle rank                       4-5 | 6-7               from two files
 
-1. Every rank says which files it sees. The newest checkpoint with all its files is taken.
-2. The ranks share the work of reading all of it once, for the checksums.
-3. Each rank reads what its tensors overlap with, straight into their memory. Files that are on
-   another host only are read there, and sent.
-
-The model is unchanged until 3. A flipped byte is found in 2.
+1. Every rank reports which files it sees. The newest checkpoint with all its files is chosen.
+2. The ranks together read all of it once, for the checksums. This finds flipped bytes.
+3. Each rank reads the bytes of its shards, straight into their memory. Files that only another host
+   has are read there, and sent. Only this step changes the model.
 """
 
 from __future__ import annotations
@@ -45,16 +43,16 @@ from labkit.shards import Extent, NamedShard
 
 @dataclass(frozen=True)
 class Found:
-    """A complete checkpoint, and who sees which of its files."""
+    """A complete checkpoint, and the ranks that see each of its files."""
 
     manifest: Manifest
     path: Path
     seen_by: dict[str, list[int]]
     """The ranks, by file."""
     earlier: list[int]
-    """The steps of complete ones before it, newest first."""
+    """The steps of earlier complete checkpoints, newest first."""
     skipped: list[str]
-    """Newer ones that are not complete, by name."""
+    """Names of newer checkpoints that are not complete."""
 
 
 class Loaded(NamedTuple):
@@ -64,7 +62,7 @@ class Loaded(NamedTuple):
     world_size: int
     """World size of the save."""
     bytes_read: int
-    """Bytes that this rank needed for its shards."""
+    """Bytes of this rank's shards, also those that another host read."""
     bytes_verified: int
     """Bytes that this rank read to compare checksums."""
     skipped: list[str]
@@ -84,9 +82,9 @@ class Read(NamedTuple):
 def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
     """Return the newest complete checkpoint, or that of `step`; None where nothing was saved.
 
-    Every rank calls it. Damaged for a manifest that is not what was saved, and where there are
-    checkpoints and none is complete; FileNotFoundError for a step that has no complete one.
-    Wire: an all-gather of what each rank sees; the manifest, where a rank does not see it.
+    Every rank calls it. Damaged for a manifest that was changed, and if there are checkpoints but
+    no complete one; FileNotFoundError for a step without a complete one.
+    Wire: an all-gather of the files that each rank sees; the manifest, if a rank lacks it.
     """
     manifests, here = _seen_here(folder)
     by_rank = gather_plain(here, group)
@@ -112,7 +110,7 @@ def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
 
 
 Seen = dict[str, bool] | str
-"""By file, whether a rank sees it; or the reason why it cannot read the manifest."""
+"""By file: True if a rank sees it. Or the reason why it cannot read the manifest."""
 
 
 def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
@@ -130,7 +128,7 @@ def _seen_here(folder: Path) -> tuple[dict[str, Manifest], dict[str, Seen]]:
 
 
 def _seen_by(name: str, by_rank: Sequence[dict[str, Seen]]) -> dict[str, list[int]]:
-    """Return ranks that see each file of a checkpoint; {} where a rank cannot read its manifest."""
+    """Return the ranks that see each file of a checkpoint; {} if one cannot read its manifest."""
     found: dict[str, list[int]] = {}
     for rank, here in enumerate(by_rank):
         files = here.get(name, {})
@@ -147,7 +145,7 @@ def _require_none(
     complete: Sequence[str],
     seen_by: dict[str, dict[str, list[int]]],
 ) -> None:
-    """Raise FileNotFoundError if `step` was asked for; Damaged if there are saves, newest first."""
+    """Raise FileNotFoundError if `step` is given; Damaged, of the newest, if there are saves."""
     if step is not None:
         steps = ", ".join(str(step_of(name)) for name in complete) or "none"
         raise FileNotFoundError(f"{folder} has no complete checkpoint of step {step}: only {steps}")
@@ -166,9 +164,9 @@ def _instead(earlier: Sequence[int]) -> str:
 
 
 def verify(found: Found, group: Group) -> int:
-    """Read all bytes of a checkpoint once, by all ranks together, and compare their checksums.
+    """Read all bytes of a checkpoint once, all ranks together, and compare the checksums.
 
-    Returns how many bytes this rank has read. Damaged, on every rank, that names file and tensor.
+    Returns how many bytes this rank has read. Damaged, on every rank, with file and tensor.
     """
     return agreed(result_or_error(lambda: _verify_share(found, group)), Damaged, group)
 
@@ -191,7 +189,7 @@ def _verify_share(found: Found, group: Group) -> int:
 
 
 def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
-    """Damaged, with file and tensor, where the bytes of a shard are not those that were saved."""
+    """Raise Damaged, with file and tensor, if the bytes of a shard are not the saved ones."""
     for stored in record.shards:
         nbytes = stored.extent.numel * TORCH_DTYPES[record.dtype].itemsize
         try:
@@ -207,9 +205,9 @@ def require_as_saved(files: OpenFiles, name: str, record: TensorRecord) -> None:
 def fitting_shards(
     manifest: Manifest, contents: Contents, group: Group
 ) -> tuple[list[NamedShard], list[dict[str, NamedShard]]]:
-    """Return this rank's `wanted_shards`; DoesNotFit, on every rank, if one's do not fit.
+    """Return this rank's `wanted_shards`. DoesNotFit, on every rank, if one's do not fit.
 
-    Also where the checkpoint has parameters that no rank has.
+    DoesNotFit also if the checkpoint has parameters that no rank has.
     """
     wanted = agreed(result_or_error(lambda: wanted_shards(manifest, contents)), DoesNotFit, group)
     of_ranks = gather_plain([shard.name for shard in contents.tensors()], group)
@@ -225,7 +223,7 @@ def fitting_shards(
 def wanted_shards(
     manifest: Manifest, contents: Contents
 ) -> tuple[list[NamedShard], list[dict[str, NamedShard]]]:
-    """Return this rank's shards to fill, and those of the optimizer by tensor and state.
+    """Return this rank's shards to fill, and again those of the optimizer, by tensor and state.
 
     DoesNotFit for names, shapes or dtypes of another model, and for another kind of optimizer.
     """
@@ -269,7 +267,7 @@ def wanted_shards(
 
 
 def empty_shard(name: str, record: TensorRecord) -> NamedShard:
-    """Return a new tensor for all of a saved one."""
+    """Return an empty tensor of the size of a saved one."""
     tensor = torch.empty(record.shape, dtype=TORCH_DTYPES[record.dtype], device="cpu")
     return NamedShard(name, Extent.whole(record.shape), tensor, record.kind)
 
@@ -335,11 +333,11 @@ def plan_reads(manifest: Manifest, shards: Sequence[NamedShard]) -> list[Read]:
 
 
 def fill(found: Found, shards: Sequence[NamedShard], group: Group) -> int:
-    """Fill the shards' tensors. Returns how many bytes of files this rank has needed.
+    """Fill the shards' tensors. Returns the bytes of this rank's shards.
 
-    Damaged, on every rank, if a file cannot be read any more, which `verify` could read: some
-    tensors have changed by then.
-    Wire: nothing with shared storage. Else an all-gather of what is missing, and an all-to-all.
+    Damaged, on every rank, if a file that `verify` has read cannot be read any more: some tensors
+    have changed by then.
+    Wire: nothing with shared storage. Else an all-gather of missing reads, and an all-to-all.
     """
     reads = plan_reads(found.manifest, shards)
     buffers = [flat_on_cpu(shard.tensor) for shard in shards]
@@ -360,14 +358,14 @@ def fill(found: Found, shards: Sequence[NamedShard], group: Group) -> int:
 
 
 def flat_on_cpu(x: Tensor) -> Tensor:
-    """Return the tensor itself, where bytes can be read straight into it, or a new one."""
+    """Return the tensor itself, flat, if bytes can be read straight into it; else a new one."""
     if x.device.type == "cpu" and x.is_contiguous():
         return x.detach().reshape(-1)
     return torch.empty(x.numel(), dtype=x.dtype, device="cpu")
 
 
 def copy_back(shards: Sequence[NamedShard], buffers: Sequence[Tensor]) -> None:
-    """Copy each buffer of `flat_on_cpu` into its shard's tensor, where it is not the tensor."""
+    """Copy each new buffer of `flat_on_cpu` into its shard's tensor."""
     with torch.no_grad():
         for shard, buffer in zip(shards, buffers, strict=True):
             if buffer.data_ptr() != shard.tensor.data_ptr():
@@ -381,7 +379,7 @@ def _place(memory: Sequence[memoryview], read: Read) -> memoryview:
 def _fetch(
     found: Found, reads: list[Read], memory: list[memoryview], files: OpenFiles, group: Group
 ) -> None:
-    """Let the lowest rank that sees a file read for the ranks that don't."""
+    """Get reads from the lowest rank that sees each file."""
     asked = gather_plain([read[:3] for read in reads], group)
     mine = [
         [read for read in of_rank if found.seen_by[read[0]][0] == group.rank] for of_rank in asked

@@ -19,8 +19,8 @@ PaLM returned to a checkpoint about 100 steps before a loss spike, and skipped 2
 (arXiv:2204.02311, section 5.1). The same batches from an earlier checkpoint gave no spike: it needs
 a batch and a state together. So every batch since the checkpoint is skipped, not only the last.
 
-Ask before `optimizer.step()`, and ask for the norm of the gradients too: a loss can be finite while
-a gradient is not, and one step later all parameters are NaN. A save in between would be a
+Call `is_bad` before `optimizer.step()`, with the norm of the gradients too: a loss can be finite
+while a gradient is not, and one step later all parameters are NaN. A save in between would be a
 checkpoint from which no job can continue. So `guard.save` looks at every parameter, buffer and
 optimizer state first. Finite parameters are not enough: a gradient of 1e30 makes Adam's exp_avg_sq
 infinite in float32, and that parameter never moves again.
@@ -28,7 +28,7 @@ infinite in float32, and that parameter never moves again.
 The forward pass of a bad batch poisons the averages of BatchNorm, and its backward pass the
 gradients. `roll_back` loads the first, and clears the second. A state outside the checkpoint, such
 as the residual of gradient compression, stays poisoned: make it one of the `extra`. With a loss
-scaler ask for the loss alone; infinite gradients are its daily work.
+scaler pass the loss alone: the scaler itself handles infinite gradients.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Diverged(RuntimeError):
 
 
 class LossGuard:
-    """Detects numbers that are not finite on any rank, and returns all ranks to a good step."""
+    """Detects a number that is not finite on some rank, and returns all ranks to a good step."""
 
     def __init__(self, checkpointer: Checkpointer, cursor: SampleCursor, *, limit: int = 3) -> None:
-        """cursor: one of the checkpointer's `extra`. limit: as many bad steps since the newest
-        checkpoint end the job; more of them are a bug, or a learning rate that is too high.
+        """cursor: one of the checkpointer's `extra`. limit: the number of bad steps since the
+        newest checkpoint that ends the job: it has a bug, or too high a learning rate.
         """
         if not any(each is cursor for each in checkpointer.extra.values()):
             raise ValueError(
@@ -88,7 +88,7 @@ class LossGuard:
     def save(self, step: int, *, wait: bool = True) -> int:
         """Save the state after `step` steps, if all of it is finite, and return `step`.
 
-        Else roll back, and return the step of the state that was loaded. Every rank calls it.
+        Else roll back, and return the step of the loaded checkpoint. Every rank calls it.
         """
         if found := self._not_finite():
             self._note(found)
@@ -103,7 +103,7 @@ class LossGuard:
         of finite numbers.
         """
         checkpointer, position = self._checkpointer, self._cursor.taken
-        with suppress(SaveFailed):  # the checkpoint before counts
+        with suppress(SaveFailed):  # an earlier checkpoint counts
             checkpointer.wait()
         loaded = checkpointer.load()
         if loaded is None:

@@ -1,21 +1,21 @@
 """The manifest: the content of a complete checkpoint, and the checkpoints of a folder.
 
     checkpoints/
-        step-00000040-9f2c11d0/        complete: it has this name since all of it was on the disk
+        step-00000040-9f2c11d0/        complete: it got this name when all of it was on the disk
             rank-0000.safetensors      the shards that rank 0 wrote
             rank-0001.safetensors
             manifest.json              every tensor, its shards, their checksums; every file's size
         step-00000050-51b07e66.partial/        never finished, and never loaded
 
-No pointer says which is the newest, since a pointer can be wrong: `find` in loading.py looks.
-Each save has an id of its own, so the halves of two saves of one step are never taken for one. On
-hosts without shared storage each host's folder has the files of its ranks, and the manifest names
-all of them.
+No file names the newest checkpoint, since such a pointer can be wrong: `find` in loading.py lists
+the folder. Each save has an id of its own, so the halves of two saves of one step are never mixed.
+Without shared storage each host's folder has the files of its ranks, and the manifest names all of
+them.
 
-A folder may come from strangers, so nothing in a manifest is taken on trust. It names only files of
-its own folder, by the names that `save` gives. Each shard lies inside its file, and no two shards
-share a byte. So each size in it has its bytes on the disk, and a load takes no more memory than
-these. Everything else is Damaged, with the place in the manifest and the value.
+A folder may come from strangers, so a manifest is checked. It may name only files of its own
+folder, by the names that `save` gives. Each shard must lie inside its file, and no two shards may
+share a byte. So every size has its bytes on the disk, and a load takes no more memory than these.
+Anything else is Damaged, with the place in the manifest and the value.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DoesNotFit(ValueError):
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard in a file: the elements of the tensor, and their place."""
+    """A shard in a file: its elements of the tensor, and their place."""
 
     file: str
     extent: Extent
@@ -136,7 +136,7 @@ class Manifest:
 
     @staticmethod
     def from_text(text: str) -> Manifest:
-        """Return the manifest of a text of `to_text`. Damaged for any other text."""
+        """Parse a text of `to_text`. Damaged for any other text."""
         head, _, body = text.partition("\n")
         body = body.removesuffix("\n")
         expected = re.search(r'"crc32": ([0-9]+)', head)
@@ -203,8 +203,7 @@ def _is_whole(value: Any, least: int = 0, most: int = _MOST) -> bool:
 
 
 def _manifest_of(plain: Any) -> Manifest:
-    """Return a manifest of plain data that anybody may have written. Damaged, with the place in
-    it."""
+    """Return the manifest of untrusted plain data. Damaged, with the place in it."""
     names = [each.name for each in fields(Manifest)]
     is_complete = isinstance(plain, dict) and plain.keys() == set(names)
     _require(is_complete, "the second line", plain, f"an object of {', '.join(names)} alone")
@@ -229,7 +228,7 @@ def _manifest_of(plain: Any) -> Manifest:
 
 
 def _by_length(item: tuple[str, int]) -> tuple[int, str]:
-    """Return a sort key of names by which rank-10000 comes after rank-9999."""
+    """Return a sort key by which rank-10000 comes after rank-9999."""
     return len(item[0]), item[0]
 
 
@@ -306,7 +305,7 @@ def _is_pair(pair: Any) -> bool:
 
 
 def require_own_bytes(tensors: Mapping[str, TensorRecord]) -> None:
-    """Raise Damaged if two shards share a byte of a file: many tensors of the same few bytes."""
+    """Raise Damaged if two shards share a byte: a small file could then fill all memory."""
     ranges = sorted(
         (each.file, each.offset, each.offset + nbytes, name)
         for name, record in tensors.items()
@@ -353,8 +352,7 @@ def step_of(name: str) -> int:
 
 
 def finished_saves(folder: Path) -> list[str]:
-    """Return the names of the folders of finished saves, oldest first; none where there is no
-    folder."""
+    """Return the folder names of finished saves, oldest first; [] if there is no folder."""
     if not folder.is_dir():
         return []
     found = [path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)]
@@ -362,8 +360,7 @@ def finished_saves(folder: Path) -> list[str]:
 
 
 def leftovers(folder: Path, save_id: str) -> list[Path]:
-    """Return files that interrupted saves and removals have left, except those of save
-    `save_id`."""
+    """Return folders that interrupted saves and removals have left, except save `save_id`'s."""
     return [
         path
         for path in folder.glob("step-*")
@@ -372,7 +369,7 @@ def leftovers(folder: Path, save_id: str) -> list[Path]:
 
 
 def files_here(folder: Path, manifest: Manifest) -> set[str]:
-    """Return which of a checkpoint's files are in its folder on this host, in full length.
+    """Return the names of a checkpoint's files that are on this host in full length.
 
     Damaged for a link: an untrusted folder may have one to any file of this host.
     """

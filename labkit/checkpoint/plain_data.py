@@ -21,7 +21,7 @@ def memory_of(x: Tensor) -> memoryview:
 
 
 def gather_plain(value: Any, group: Group) -> list[Any]:
-    """Return every rank's value, by rank, on every rank. value: what JSON can say.
+    """Return every rank's value, by rank, on every rank. value: plain data that JSON has.
 
     Wire: an all-gather of 8 bytes, and one of the longest text.
     """
@@ -44,11 +44,11 @@ def result_or_error(act: Callable[[], T]) -> T | Exception:
 def agreed(
     result: T | Exception, kind: type[Exception], group: Group, *others: type[Exception]
 ) -> T:
-    """Return the result; or `kind`, on every rank, where one has an error. Every rank calls it.
+    """Return the result, or raise `kind` on every rank if a rank has an error. Every rank calls it.
 
-    others: kinds of errors that keep their type on the lowest rank that has one.
+    others: types of errors that are raised as themselves, if the lowest rank with an error has one.
 
-    An error of one rank alone would leave the others waiting in the next collective.
+    An error on one rank alone would leave the others waiting in the next collective.
     Wire: `gather_plain`.
     """
     error, kinds = result if isinstance(result, Exception) else None, (kind, *others)

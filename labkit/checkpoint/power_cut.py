@@ -2,15 +2,15 @@
 
     operations          create a, write a, sync a, rename x -> y | cut
     certainly there     a's bytes, under a's name if its folder was synced
-    may be there        the name y in place of x; a's bytes, where they were not synced
+    may be there        the name y instead of x; a's bytes, if they were not synced
 
-A killed process loses less: the kernel keeps its writes. After a power cut a file has
-what was synced, and of later writes all, nothing, or a part. A folder has the names that it had
-when it was synced, and each later change of a name is there or is not. A rename is one change.
+A killed process loses less: the kernel keeps its writes. After a power cut a file has its synced
+bytes, and all, none or a part of its later writes. A folder has its synced names, and each later
+change of a name may be there or not. A rename is one change.
 
-`operations` reads the record of all processes of a save. `PowerCut` performs some of them on a
-model of a disk, and `leave` writes what is left into a real folder, which a real load then reads.
-`cuts` does so behind every operation.
+`operations` reads the record of all processes of a save. `PowerCut` performs some of the operations
+on a model of a disk, and `leave` writes what remains into a real folder, for a real load. `cuts`
+does so after every operation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 
 class Operation(NamedTuple):
-    """One operation on a file or folder, when it had ended."""
+    """One operation on a file or folder, with the time of its end."""
 
     at_ns: int
     kind: str
@@ -140,7 +140,7 @@ class PowerCut:
     def leave(self, into: Path, data: random.Random | bool, names: random.Random | bool) -> None:
         """Write what is left into the folder `into`, which must not exist.
 
-        data, names: of what was not synced all is kept (True), nothing (False), or each by chance.
+        data, names: keep what was not synced (True), drop it (False), or draw for each one.
         """
         _write(self._top, into, data, names)
 
@@ -166,7 +166,7 @@ class Cut(NamedTuple):
 
 
 def cuts(root: Path, performed: Sequence[Operation]) -> Iterator[Cut]:
-    """Cut the power behind each operation, in four ways: of what was not synced, what is kept?
+    """Cut the power after each operation, in four ways, which differ in the unsynced part kept.
 
     "all kept" is what a kill of the process leaves. root: see PowerCut.
     """

@@ -1,12 +1,12 @@
 """PreemptionNotice: save after the signal that comes some seconds before a job is killed.
 
-    Slurm, before the time limit      what #SBATCH --signal=USR1@90 asks for, here 90 s before
+    Slurm, before the time limit      with #SBATCH --signal=USR1@90: SIGUSR1, 90 s before
     Slurm, preemption                 SIGTERM, and SIGKILL after GraceTime
     Kubernetes, spot machines         SIGTERM, and SIGKILL after 30 s or so
 
-The signal may reach one rank or all, and each in another step. If a rank saved at once, the others
-would go on with the step's collectives and wait for it. So a handler only notes the signal, and
-after each step the ranks ask each other.
+The signal may reach one rank or all, each in another step. If a rank saved at once, the others
+would wait for it in the step's collectives. So a handler only notes the signal, and after each step
+the ranks exchange what they have noted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from labkit.comm.group import chosen
 
 
 class PreemptionNotice:
-    """Report on every rank that a signal has announced the end of the job, on whichever it arrived.
+    """Report a signal that announces the end of the job on every rank, if any rank received it.
 
     with PreemptionNotice(world) as notice:
         for step in range(first, num_steps):
@@ -44,7 +44,7 @@ class PreemptionNotice:
     ) -> None:
         """group: all ranks of the job; None for torch.distributed's default one.
 
-        The main thread makes it: handlers run there, and nowhere else.
+        Enter it on the main thread, where Python runs signal handlers.
         """
         self._group, self._signals = chosen(group), signals
         self._was_signalled = False
@@ -71,9 +71,9 @@ class PreemptionNotice:
             return bool(self._group.all_reduce(here, "max").item())
 
     def requeue(self) -> bool:
-        """Let Slurm start the job again, which then loads what was saved. Every rank calls it.
+        """Let Slurm start the job again, which then loads the checkpoint. Every rank calls it.
 
-        False outside of a Slurm job. RuntimeError, on every rank, if Slurm refuses.
+        Returns False outside of a Slurm job. RuntimeError, on every rank, if Slurm refuses.
         """
         job = os.environ.get("SLURM_JOB_ID")
         command = ["scontrol", "requeue", str(job)]

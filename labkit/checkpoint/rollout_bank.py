@@ -1,23 +1,21 @@
 """Rollouts that are used exactly once: a log on disk, and a cursor in the checkpoint.
 
     log           | 0 | 1 | 2 | 3 | 4 | 5 | 6 | to            appended by one process
-    checkpoint    step 40, consumed 3                         what the parameters have learned from
+    checkpoint    step 40, consumed 3                         the parameters have used 0, 1 and 2
     after a kill  3, 4, 5, 6 are used; "to", a torn record, is cut off
 
-Generated tokens are expensive, and a training step that was lost must see its rollouts again, while
-one that was saved must not. So "consumed" belongs to the parameters: the bank is one of the `extra`
-of a Checkpointer, and its cursor is saved, loaded and lost with them. A cursor that is moved in a
-file of its own, before the step is saved, loses rollouts; one that is moved after it uses them
-twice.
+Generated tokens are expensive. A training step that was lost must see its rollouts again, and one
+that was saved must not. So the cursor belongs to the parameters: the bank is one of the `extra` of
+a Checkpointer, and "consumed" is saved, loaded and lost with them. A cursor in a file of its own
+loses rollouts if it is moved before the step is saved, and uses them twice if it is moved after.
 
 Record: one for each `append`. A head has the length and the CRC-32 of the body, and a CRC-32 of
 these two. The body has for each rollout its length, the version of the policy that generated it,
-and the payload. Numbers are 4 bytes, little-endian. An append counts when it has returned, since it
-is on the disk by then. So only the last record can be torn: one with others behind it was changed
-later.
+and the payload. Numbers are 4 bytes, little-endian. An append is on the disk when it returns. So
+only the last record can be torn; a damaged one before others was changed later.
 
-One process opens the log, and hands rollouts to the ranks. Where a job has several, the others give
-their Checkpointer an `extra` with the same state_dict: the cursor is one number for all.
+One process opens the log, and sends rollouts to the ranks. The other ranks give their Checkpointer
+an `extra` with the same state_dict, since the cursor is one number for all.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ class RolloutBank:
     def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
         """Open the log, or make it. A torn record at its end is cut off. disk: see Checkpointer.
 
-        ValueError for a record that is damaged and has others behind it: bytes have changed.
+        ValueError if a record before others is damaged: bytes have changed.
         """
         self.path, self._disk = Path(path), disk or Disk()
         self.consumed = 0
-        """Number of rollouts that the parameters have learned from."""
+        """Number of rollouts that the parameters have used."""
         self._disk.make_folder(self.path.parent)
         self._file = self._disk.open_to_append(self.path)
         self._payloads, self._end = _scan(self.path)
@@ -73,13 +71,13 @@ class RolloutBank:
 
     @property
     def num_left(self) -> int:
-        """Return how many rollouts wait to be used."""
+        """The number of rollouts that are not used yet."""
         return len(self) - self.consumed
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
-        """Add rollouts behind the others. They are on the disk when it returns.
+        """Append rollouts to the log. They are on the disk when it returns.
 
-        OSError if they cannot be written: then none of them counts, and the log is as before.
+        OSError if they cannot be written: then the log is as before.
         """
         if not rollouts:
             return
@@ -94,8 +92,7 @@ class RolloutBank:
         self._end += _HEAD.size + len(body)
 
     def take(self, count: int) -> list[Rollout]:
-        """Return the next rollouts, oldest first, fewer where fewer are left; they count as
-        consumed."""
+        """Return up to `count` rollouts, oldest first, and count them as consumed."""
         payloads = self._payloads[self.consumed : self.consumed + count]
         self.consumed += len(payloads)
         file = os.open(self.path, os.O_RDONLY)
@@ -113,9 +110,9 @@ class RolloutBank:
         return {"consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on behind what these parameters have learned from.
+        """Go on after the rollouts that the loaded parameters have used.
 
-        ValueError if the log has fewer rollouts: it is another one.
+        ValueError if the log has fewer rollouts: it is of another job.
         """
         consumed = arguments.whole("consumed", state["consumed"], "0 or more rollouts", least=0)
         if consumed > len(self):
@@ -126,7 +123,7 @@ class RolloutBank:
         self.consumed = consumed
 
     def _cut_off(self) -> None:
-        """Remove what is behind the last whole record."""
+        """Cut the log after its last whole record."""
         if self._end < self.path.stat().st_size:
             self._disk.truncate(self._file, self._end)
             self._disk.sync(self._file)

@@ -4,9 +4,9 @@
     epoch         0 0 0 0  0 0 0 0  0 0 | 1 1  1 1 1 1  1 1 1 1 | 2 ...     10 samples, batch 4
     batch         |   0   |    1   |    2     |    3   |    4   |
 
-A cursor is one number, the samples that the whole job has taken. It knows no ranks: each rank takes
-its share of the global batch, so that 3 ranks go on where 4 stopped. Each epoch has a permutation
-of its own, drawn from (seed, epoch). The last batch of an epoch is not dropped and not short: it
+A cursor is one number, the samples that the whole job has taken. Each rank takes its share of the
+global batch, so that 3 ranks go on where 4 stopped. Each epoch has a permutation of its own, drawn
+from (seed, epoch). The last batch of an epoch is not dropped and not short: it
 continues with the first samples of the next epoch.
 
 The position belongs to the parameters. It is saved and loaded with them, in one commit:
@@ -20,13 +20,13 @@ The position belongs to the parameters. It is saved and loaded with them, in one
         log.write(step, ids_B)
         checkpointer.save(step + 1)
 
-A frequent bug: an iterator over the data is made, and the position is loaded after it. The iterator
-begins at sample 0 all the same. A SampleCursor has no iterator that could keep an old position:
-each `next_batch` reads the position when it is called. A loader that draws batches in advance has
-the same bug in reverse: the position that it saves is ahead of the parameters. Draw ids when they
-are used, and let workers fetch by id.
+A frequent bug: a program makes an iterator over the data, and loads the position afterwards. The
+iterator still begins at sample 0. A SampleCursor has no iterator that could keep an old position:
+`next_batch` reads the position at each call. A loader that draws batches in advance has the
+opposite bug: it saves a position ahead of the parameters. Draw ids when they are used, and let
+workers fetch by id.
 
-SampleLog writes down what was used, and `audit` compares that with what should have been.
+SampleLog records the samples used, and `audit` compares them with those expected.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class SampleCursor:
         self._epoch, self._order_N = -1, torch.empty(0, dtype=torch.int64, device="cpu")
 
     def next_batch(self) -> Tensor:
-        """Return the ids of the next global batch, int64 (batch,), the same on every rank; go past
-        it."""
+        """Advance, and return the ids of the next global batch, int64 (batch,), on every rank."""
         shares, end = [], self.taken + self.batch
         while self.taken < end:
             epoch, at = divmod(self.taken, self.num_samples)
@@ -70,14 +69,14 @@ class SampleCursor:
         return torch.cat(shares)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it counts, for a checkpoint."""
+        """Return the position, with the number of samples and the seed that it belongs to."""
         return {"num_samples": self.num_samples, "seed": self.seed, "taken": self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position; the next `next_batch` is from there.
+        """Go on from a saved position.
 
-        The batch is this cursor's own: a job may go on with another one. ValueError for another
-        number of samples or another seed, since the position is in another order then.
+        The batch size is this cursor's own, and may differ from the saved job's. ValueError for
+        another number of samples or another seed, since then the order of samples is another.
         """
         for key in ("num_samples", "seed"):
             if state[key] != getattr(self, key):
@@ -89,7 +88,7 @@ class SampleCursor:
         self.taken = arguments.whole("taken", state["taken"], "0 or more samples", least=0)
 
     def _order(self, epoch: int) -> Tensor:
-        """Return the permutation of an epoch. The one before is forgotten."""
+        """Return the permutation of an epoch. Only the last one is kept."""
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{epoch}".encode()))
             self._order_N = torch.randperm(self.num_samples, generator=generator, device="cpu")
@@ -100,8 +99,8 @@ class SampleCursor:
 class SampleLog:
     """Samples that one rank has used in one attempt of the job: a line for each step.
 
-    A line has the step and the ids, and ends with a newline. It is in the kernel's memory when
-    `write` returns, so that a kill of the process does not lose it.
+    A line has the step and the ids, and ends with a newline. When `write` returns, the line is in
+    the kernel's memory, so that a kill of the process does not lose it.
     """
 
     def __init__(self, folder: str | Path, attempt: int, rank: int) -> None:
@@ -114,7 +113,7 @@ class SampleLog:
         self._file = path.open("x", encoding="ascii")
 
     def write(self, step: int, ids: Iterable[int] | Tensor) -> None:
-        """Note this rank's ids of a step, which is 0 for the job's first, before the step's save.
+        """Write this rank's ids of a step, from 0 on. Call it before the step is saved.
 
         A rank without samples in a step writes a line, too.
         """
@@ -131,7 +130,7 @@ class Audit(NamedTuple):
     twice: list[int]
     """Ids that were used more often than they should have been, in ascending order."""
     repeated: int
-    """Lines of steps that were made again: their work was lost, and it counts nowhere."""
+    """Lines of steps that were repeated, because their work was lost. They do not count."""
 
 
 class _Line(NamedTuple):
@@ -148,13 +147,14 @@ def audit(
         attempt 1, 3 ranks                     3   4   5   6 |      begins with step 3
         what counts           step 0   1   2 | 3   4   5   6        3 and 4 of attempt 0 are void
 
-    The lines of an attempt are void from the step on with which a later attempt began. A rank that
-    goes back within an attempt, as LossGuard does, begins a new attempt in this sense. What counts
-    is compared with as many batches of a new cursor, each id by how often it was used. num_skipped:
-    batches that a LossGuard has skipped, and that count as expected, and so as lost.
+    A later attempt voids the lines of earlier ones from its first step on. A rank that goes back
+    within an attempt, as with LossGuard, starts a new attempt in this sense. The lines that count
+    are compared with as many batches of a new cursor, by how often each id was used. num_skipped:
+    batches that a LossGuard has skipped. They count as expected, and so as lost.
 
-    The job has ended: the last step of a killed attempt may lack the lines of some ranks. Its batch
-    was the same in all steps. A last line without a newline was torn by a kill, and is not read.
+    Call it when the job has ended: the last step of a killed attempt may lack the lines of some
+    ranks. The batch must have been the same in all steps. A last line without a newline was torn by
+    a kill, and is not read.
     """
     effective: list[_Line] = []
     num_lines = 0
@@ -172,7 +172,7 @@ def audit(
 
 
 def _by_start(folder: Path) -> dict[tuple[int, int], list[_Line]]:
-    """The lines of all ranks, by attempt, and by how often the rank had gone back in it."""
+    """Return the lines of all ranks by attempt and by the number of returns within it."""
     found: dict[tuple[int, int], list[_Line]] = {}
     for path in folder.glob("samples-*-*.txt"):
         attempt, returns, last = int(path.name.split("-")[1]), 0, -1

@@ -1,4 +1,4 @@
-"""A save: who writes what, and the moment at which all of it counts.
+"""A save: which rank writes which bytes, and the moment from which all of them count.
 
     rank 0    write its file, sync | see all files, write the manifest, sync | rename, sync folder
     rank 1    write its file, sync |                                         |
@@ -6,15 +6,15 @@
                                    ^                                         ^
                         sizes and checksums are gathered           the save counts from here on
 
-To plain.py this adds a manifest with names, places and checksums, so that other layouts read what
-they need and a flipped byte is found; one error for all ranks where one cannot write; the removal
-of older checkpoints; and storage that is not shared.
+This adds to plain.py: a manifest with names, places and checksums, so that other layouts read what
+they need and a flipped byte is found; one error on all ranks if one cannot write; the removal of
+older checkpoints; and storage that is not shared.
 
 Replicas share the writing of tensors from 1 MiB on; one rank writes a smaller one. A name
-without `.partial` exists only after all bytes under it are on the disk, so whenever the job dies,
-the folder has the checkpoint before or the new one, whole. Older ones are removed after that.
+without `.partial` exists only after all bytes under it are on the disk. So whenever the job dies,
+the folder has the previous checkpoint or the new one, whole. Older ones are removed afterwards.
 
-Without shared storage every storage has a leader, the lowest of its ranks, that does rank 0's part
+If storage is not shared, the lowest rank of each storage is its leader, and does rank 0's part
 there. The save counts from the last leader's rename on: `loading` asks all hosts.
 """
 
@@ -52,7 +52,7 @@ from labkit.comm import Group
 from labkit.shards import Extent, Kind, NamedShard
 
 SPLIT_BYTES = 1 << 20
-"""Replicas share the writing of tensors from this size on; smaller ones are one rank's."""
+"""Replicas share the writing of tensors from this size on; one rank writes a smaller one."""
 
 
 class ShardSpec(NamedTuple):
@@ -69,7 +69,7 @@ Header = tuple[str, str, tuple[int, ...]]
 
 
 class SaveFailed(RuntimeError):
-    """A save that does not count. The checkpoints before are untouched, and training can go on."""
+    """A save that does not count. Earlier checkpoints are untouched, and training can go on."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class WriteShare:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranks that write each element, the same plan on every rank."""
+    """The elements that each rank writes. All ranks have the same plan."""
 
     shares: list[list[WriteShare]]
     """By rank."""
     rows: list[list[ShardSpec]]
-    """By rank: its shards."""
+    """By rank: the shards that it holds."""
     layouts: list[int]
     """By rank: a number that says which elements of the model it holds."""
 
@@ -107,9 +107,9 @@ def spec_of(shard: NamedShard) -> ShardSpec:
 def make_plan(rows: list[list[ShardSpec]]) -> Plan:
     """Assign each element to the rank that writes it.
 
-    rows: by rank. Replicas may be cut in different ways: what overlaps with shards of lower ranks
-    is not written. Buffers may differ between replicas, so the lowest rank writes all of its own.
-    ValueError if elements of a tensor are on no rank.
+    rows: by rank. Replicas may be cut in different ways: a shard that overlaps with shards of lower
+    ranks is not written. Buffers may differ between replicas, so the lowest rank writes its own,
+    whole. ValueError if elements of a tensor are on no rank.
     """
     holders: dict[ShardSpec, list[tuple[int, int]]] = {}
     for rank, of_rank in enumerate(rows):
@@ -164,7 +164,7 @@ def tensors_to_write(
 ) -> list[tuple[Header, Tensor]]:
     """Return the tensors that a rank writes: flat, and views of its shards if these are contiguous.
 
-    A tensor that is whole in the file has its own name and shape there.
+    A tensor that is whole in the file keeps its name and shape.
     """
     found = []
     for number, share in enumerate(plan.shares[rank]):
@@ -178,7 +178,7 @@ def tensors_to_write(
 
 
 def make_room(disk: Disk, path: Path) -> None:
-    """Before a rank writes its file: remove what interrupted saves have left of it."""
+    """Remove the copies of a rank's file that interrupted saves have left."""
     for other in path.parent.parent.glob(f"step-*/{path.name}"):
         if other.parent.name.endswith((PARTIAL, REMOVED)) and other != path:
             with suppress(OSError):
@@ -205,15 +205,15 @@ class Commit:
     save_id: str
     values: dict[str, Any]
     is_kept: Callable[[int, Sequence[int]], bool]
-    """Return whether a step's checkpoint stays, given all steps, newest first."""
+    """(step, all steps, newest first) -> whether that step's checkpoint stays."""
 
     @property
     def partial(self) -> Path:
-        """The folder until all of it is on the disk."""
+        """The folder's name until all of it is on the disk."""
         return self.folder / f"step-{self.step:08d}-{self.save_id}{PARTIAL}"
 
     def finish(self, written: Written | Exception, group: Group) -> list[Path]:
-        """Every rank calls it, with what it has written. SaveFailed, on all, if one could not.
+        """Commit the save. Every rank calls it. SaveFailed, on every rank, if one could not write.
 
         Returns when the save counts, with the folders that can be removed now.
         Wire: a few all-gathers of plain data, the longest with a checksum for each shard.
@@ -263,10 +263,10 @@ class Commit:
         self.disk.sync_folder(self.partial)
 
     def _rename(self, manifest: Manifest) -> None:
-        """The moment from which the save counts in this storage.
+        """Rename the folder, so that the save counts in this storage.
 
-        Checkpoints of later steps go before: they are of a run that was rolled back, and `find`
-        would take them for the newest. Another one of this step goes after.
+        Checkpoints of later steps are removed before: the run was rolled back, and `find` would
+        take one of them as the newest. Another checkpoint of this step is removed afterwards.
         """
         names = finished_saves(self.folder)
         self._take_names([name for name in names if step_of(name) > self.step])
@@ -276,7 +276,7 @@ class Commit:
             self.disk.sync_folder(self.folder)
             self.disk.sync_folder(self.folder.parent)
         except OSError:
-            self.disk.rename(final, self.partial)  # or it would count here and nowhere else
+            self.disk.rename(final, self.partial)  # else it would count in this storage only
             raise
         if same := [name for name in names if step_of(name) == self.step]:
             self._take_names(same)
@@ -287,8 +287,8 @@ class Commit:
             self.disk.rename(self.folder / name, self.folder / f"{name}{REMOVED}")
 
     def _retire(self) -> list[Path]:
-        """Take their names from checkpoints that are not kept; all that can be removed now."""
-        with suppress(OSError):  # the new one counts all the same
+        """Rename checkpoints that are not kept. Returns all folders that can be removed now."""
+        with suppress(OSError):  # the new checkpoint counts anyway
             names = finished_saves(self.folder)
             steps = sorted(map(step_of, names), reverse=True)
             self._take_names([name for name in names if not self.is_kept(step_of(name), steps)])
@@ -307,10 +307,10 @@ def _require_same_values(of_ranks: Sequence[int]) -> None:
 
 
 def remove_folders(disk: Disk, folders: Sequence[Path]) -> None:
-    """Remove folders and their files. What cannot be removed is a leftover for the next save."""
+    """Remove folders and their files. The next save removes those that remain after an error."""
     for folder in folders:
         with suppress(OSError):
             for path in folder.iterdir():
-                with suppress(FileNotFoundError):  # another rank was faster
+                with suppress(FileNotFoundError):  # another rank has removed it
                     disk.remove(path)
             disk.remove_folder(folder)

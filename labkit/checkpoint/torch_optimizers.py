@@ -1,14 +1,14 @@
-"""States of torch's optimizers, as seen from a checkpoint of another torch version.
+"""Settings and states of torch's optimizers that another torch version has saved.
 
     an AdamW of torch 2.6      lr, betas, eps, weight_decay, amsgrad, maximize
     the AdamW of torch 2.7     the same, and decoupled_weight_decay
 
-A setting may be missing in the file. torch's load_state_dict gives it the value that the older
-version had, in the optimizer's `__setstate__`. Here the same method is asked. A setting that this
+A setting may be missing in the file. torch's load_state_dict gives it the value of the older
+version, in the optimizer's `__setstate__`. This module calls the same method. A setting that this
 torch does not know is left out: it has no effect in torch either.
 
-Which optimizer a file is of stands in no DCP folder. So its settings and states are compared with
-those of the classes of torch.optim (kept_by_torch.py).
+A DCP folder does not name the optimizer's class. So its settings and states are compared with those
+of the classes of torch.optim (kept_by_torch.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def as_torch_loads(
     saved: Sequence[Settings],
     states: Collection[str],
 ) -> list[Settings]:
-    """Return the saved settings by group, with what this torch's class adds to those of another
-    version.
+    """Return the saved settings by group, with those that this torch's class adds to old ones.
 
     where: of the save, for errors. name: of the class, such as torch.optim.adamw.AdamW. own: the
     settings of this optimizer. states: the names of the saved states, of all parameters.
@@ -88,6 +87,6 @@ def _require_no_other(
 
 
 def missing_states(name: str, states: Collection[str]) -> list[str]:
-    """Return states of a class of torch.optim that are not among the saved ones."""
+    """Return the states of a torch.optim class that the saved ones lack."""
     kept = kept_by(getattr(torch.optim, name.rpartition(".")[2]))
     return sorted(kept.states - set(states)) if kept and states else []

@@ -1,11 +1,11 @@
-"""Whole tensors: those of a checkpoint, in this process, and one plain file into any layout.
+"""Read whole tensors of a checkpoint in one process; load one plain file into any layout.
 
     read_gpt("checkpoints")                                        GPT(...), trained
     read_tensors("checkpoints")                                    {"model.head.weight": ..., ...}
     safetensors.torch.save_file(read_tensors(..., prefix="model."), "model.safetensors")
     load_plain("model.safetensors", model, world)                  each rank reads its shards
 
-For a look at a checkpoint, for a test, and for the file that programs of all kinds write and load.
+These are for inspection, for tests, and for safetensors files that other programs write and load.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from labkit.model import GPT, GPTConfig, parameter_shapes
 from labkit.shards import Extent
 
 MOST_CONTEXT = 1 << 24
-"""Tokens: with rotary positions no parameter bounds a context."""
+"""In tokens. With rotary positions the parameters do not bound the context."""
 
 
 def read_tensors(
@@ -60,9 +60,8 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """Return the whole tensors of the newest complete checkpoint, or that of `step`, by name.
 
-    prefix: of the names, which is taken away: "model." reads the parameters under their own names.
-    FileNotFoundError if this host has no complete checkpoint; Damaged for other bytes than were
-    saved.
+    prefix: of the names, and removed from them: "model." reads the parameters by their own names.
+    FileNotFoundError if this host has no complete checkpoint; Damaged if bytes were changed.
     """
     path, manifest = complete_here(folder, step)
     names = [name for name in manifest.tensors if name.startswith(prefix)]
@@ -73,7 +72,7 @@ def read_tensors(
 def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
     """Return the GPT of the newest complete checkpoint, or that of `step`, trained in any layout.
 
-    Save it with Checkpointer(..., extra={"config": config}): tensors do not tell the number of
+    Save it with Checkpointer(..., extra={"config": config}): tensors do not show the number of
     heads. DoesNotFit if the sizes were not saved, or are of another kind of model; other errors
     as in `read_tensors`.
     """
@@ -98,7 +97,7 @@ def read_gpt(folder: str | Path, step: int | None = None) -> GPT:
 def _require_gpt(path: Path, manifest: Manifest, config: GPTConfig) -> torch.dtype:
     """Return the dtype of all parameters. DoesNotFit if they are not those of such a GPT.
 
-    No module is made for it: sizes that a stranger wrote may be of any length.
+    No module is made for this check: sizes that a stranger wrote may be of any length.
     """
     prefix = "model."
     saved = {
@@ -128,9 +127,9 @@ def _require_gpt(path: Path, manifest: Manifest, config: GPTConfig) -> torch.dty
 def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -> None:
     """Load one safetensors file of a whole model into a model of any layout. Every rank calls it.
 
-    Each rank reads the bytes of its own shards. DoesNotFit, on every rank, for another model,
-    OSError for a file that is not there or not whole, and Damaged for one whose header names other
-    bytes than it has; then the model is as before.
+    Each rank reads the bytes of its own shards. Errors come on every rank, and leave the model as
+    it was: DoesNotFit for another model, OSError for a file that is missing or not whole, Damaged
+    if its header does not match its bytes.
     """
     path, group, contents = Path(path), chosen(group), Contents(model, None)
     header = agreed(result_or_error(lambda: _header_of(path)), OSError, group)
@@ -175,9 +174,9 @@ def _require_dtypes(path: Path, header: dict[str, Any]) -> None:
 
 
 def _manifest_of_file(path: Path, begin: int, header: dict[str, Any]) -> Manifest:
-    """One shard for each tensor of a safetensors file, without a checksum. Damaged, with the row.
+    """Return a manifest with one shard per tensor of the file, without checksums. Damaged.
 
-    As the format says, tensors share no bytes.
+    Tensors must share no bytes, as the format demands.
     """
     nbytes, tensors = path.stat().st_size, {}
     for name, row in header.items():
@@ -204,8 +203,7 @@ def _manifest_of_file(path: Path, begin: int, header: dict[str, Any]) -> Manifes
 
 
 def complete_here(folder: str | Path, step: int | None) -> tuple[Path, Manifest]:
-    """Return the newest checkpoint that is complete on this host, or that of `step`; errors as
-    above."""
+    """Return the newest checkpoint that is complete on this host, or that of `step`, or raise."""
     for name in reversed(finished_saves(Path(folder))):
         if step in (None, step_of(name)):
             path = Path(folder) / name
@@ -221,7 +219,7 @@ def complete_here(folder: str | Path, step: int | None) -> tuple[Path, Manifest]
 
 
 def whole_tensors(path: Path, manifest: Manifest, names: Sequence[str]) -> list[Tensor]:
-    """Some tensors of a checkpoint, whole. Damaged for other bytes than were saved."""
+    """Return tensors of a checkpoint, whole. Damaged if bytes were changed."""
     shards = [empty_shard(name, manifest.tensors[name]) for name in names]
     memory = [memory_of(shard.tensor) for shard in shards]
     with OpenFiles(path) as files:

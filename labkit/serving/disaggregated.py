@@ -8,21 +8,20 @@
 
 A prompt takes long, since its tokens keep the arithmetic units busy. A single token reads all
 weights for little arithmetic. In one pass the single tokens wait for the prompt; chunked prefill
-makes that wait shorter, and a separate rank removes it. The number of ranks, their kind and
-their parallelism can then be chosen for each of the two: here there is one of each.
+makes that wait shorter, and a separate rank removes it. Prefill and decode can then have different
+numbers and kinds of ranks: here there is one of each.
 
-Rank 1 caches all tokens of a prompt but the last and sends keys and values. Rank 0 copies them into
-its cache, and computes the last token in a pass with the single tokens of the others. So only rank
-0 draws tokens, and rank 1 knows nothing of sampling. The first token takes one message and one pass
-longer than on a single rank.
+Rank 1 computes all tokens of a prompt but the last, and sends their keys and values. Rank 0 copies
+them into its cache, and computes the last token in a pass with the single tokens of other requests.
+So only rank 0 samples. The first token takes one message and one pass longer than on a single rank.
 
     rank 0   with DisaggregatedEngine(Decoder(model), cache, preempting, world) as engine:
                  engine.generate(requests)
     rank 1   prefill(Decoder(model), cache, world)
 
-A thread of rank 0 asks rank 1 for one prompt after the other. Keys and values that have come wait
-in memory outside the cache until their request is admitted: max_waiting bounds how many. A request
-that was preempted is computed again on rank 0, as in every Engine.
+A thread of rank 0 asks rank 1 for one prompt after the other. Received keys and values wait in
+memory outside the cache until their request is admitted; max_waiting bounds their number. A
+preempted request is computed again on rank 0, as in every Engine.
 
 Wire of a prompt of n + 1 tokens: 8 n bytes, and 8 for their number, to rank 1; L G K n numbers
 back, twice, as the cache stores them. Nothing for a prompt of one token. Real systems send each
@@ -60,12 +59,12 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         *,
         max_waiting: int | None = None,
     ) -> None:
-        """group: of two ranks, for this engine alone until it is closed."""
+        """group: two ranks, used by this engine alone until it is closed."""
         super().__init__(decoder, cache, scheduler, max_waiting=max_waiting)
         self._group = group
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="prefill")
         self._coming: dict[int, futures.Future[list[Tensor]]] = {}
-        self._nothing = cache.copy_out(-1)  # no sequence: gives the layout of the tensors to send
+        self._nothing = cache.copy_out(-1)  # without a sequence: has the shapes to receive
 
     def add(self, request: Request) -> int:
         """Like Engine. The request waits until its keys and values have come."""
@@ -75,7 +74,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         return id
 
     def cancel(self, id: int) -> None:
-        """Like Engine. A prompt that rank 1 has started is computed for nothing."""
+        """Like Engine. Rank 1 still finishes a prompt that it has started."""
         super().cancel(id)
         if (coming := self._coming.pop(id, None)) is not None:
             coming.cancel()
@@ -95,7 +94,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         self._group.send(torch.tensor([0], device=self._group.device), 1)
 
     def _have_come(self) -> list[Generation]:
-        """Return the prompts that can be admitted."""
+        """Return the waiting requests that can be admitted."""
         return [each for each in self.waiting if self._is_here(each.id)]
 
     def _is_here(self, id: int) -> bool:
@@ -139,7 +138,9 @@ def prefill(decoder: Decoder, cache: KVCache, group: Group) -> None:
             return
         buffer = torch.empty(num_tokens, dtype=torch.int64, device=group.device)
         tokens = group.recv(buffer, 0).tolist()
-        num_shared = cache.share_prefix(sequence, [*tokens, -1])  # the last one is computed there
+        num_shared = cache.share_prefix(
+            sequence, [*tokens, -1]
+        )  # -1 stands for the last token, which rank 0 computes
         if not cache.reserve(sequence, num_tokens, num_tokens):
             raise RuntimeError(
                 f"rank 1 has {cache.num_free_pages} free pages, too few for {num_tokens} tokens; "

@@ -12,7 +12,7 @@ client has gone closes its iterator, and the request's pages are free before the
 The thread also turns tokens into text. A request that reaches a stop string ends in that pass.
 
 One call can ask for many answers. The engine has at most 8 of them at a time, a quarter of what
-`labkit serve` runs, and the others wait here: another client's request does not wait for all.
+`labkit serve` runs. The others wait here, so that other clients' requests do not wait for all.
 
 ServerMetrics has the measures of metrics.py in Prometheus' text format:
 
@@ -20,8 +20,8 @@ ServerMetrics has the measures of metrics.py in Prometheus' text format:
     labkit_time_to_first_token_seconds_bucket{le="0.025"} 9     these 3, and 6 more
     labkit_requests_waiting 4
 
-Prometheus reads the page every few seconds. Buckets are counts, so those of several replicas can
-be added, and percentiles estimated from the sums; percentiles of replicas cannot be averaged.
+Prometheus reads the page every few seconds. Buckets are counts, so those of several replicas can be
+added, and percentiles are estimated from the sums. Percentiles of replicas cannot be averaged.
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
@@ -56,10 +56,9 @@ class EngineEnded(RuntimeError):
 
 
 class Part(NamedTuple):
-    """One more token of an answer: the text that it completes, perhaps none.
+    """The text that one more token of an answer completes, perhaps none.
 
-    choice: the number of its request among those asked together. finish_reason: with the last
-    token.
+    choice: the index of its request in the call. finish_reason: with the last token, else None.
     """
 
     choice: int
@@ -68,7 +67,7 @@ class Part(NamedTuple):
 
 
 class EngineThread:
-    """Steps an engine while it has work, and gives each asker its parts."""
+    """Steps an engine while it has work, and sends each caller of `ask` its parts."""
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
@@ -76,7 +75,7 @@ class EngineThread:
         self.ended: str | None = None  # why no request is served any more
         self._is_open = True
         self._answers: dict[int, _Answer] = {}
-        self._later: list[list[_Answer]] = []  # by call, those that the engine does not have yet
+        self._later: list[list[_Answer]] = []  # by call, answers that the engine does not have yet
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -86,9 +85,9 @@ class EngineThread:
     ) -> AsyncGenerator[Part]:
         """Yield the parts of all answers, as passes compute them.
 
-        All requests are taken, or none. Errors come with the first part: those of `Engine.add`,
-        and EngineEnded. EngineEnded and RuntimeError, an error of this request, can come later.
-        Closing the iterator cancels what has not ended.
+        All requests are accepted, or none. The first part raises the errors of `Engine.add`, and
+        EngineEnded. Later parts can raise EngineEnded, and RuntimeError for a failed request.
+        Closing the iterator cancels unfinished answers.
         """
         parts: asyncio.Queue[Part | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -132,9 +131,10 @@ class EngineThread:
                 self.end(f"the engine failed with {type(error).__name__}: {error}")
 
     def _make_calls(self) -> None:
-        """Make all waiting calls. Without answers to compute, wait for a call for a while.
+        """Make all waiting calls. Without answers to compute, first wait a while for a call.
 
-        The engine makes a step afterwards, also without work: it finds ranks that have died.
+
+        The engine makes a step afterwards even without work, which detects ranks that have died.
         """
         wait_s = 0.0 if self._answers or self._later else _BEAT_S
         with suppress(Empty):
@@ -171,7 +171,7 @@ class EngineThread:
         self.metrics.num_prompt_tokens += len(answer.request.prompt)
 
     def _add_later(self) -> None:
-        """Give the engine the next answers of calls that have room for more, if it takes them."""
+        """Give the engine the next answers of calls with fewer than _MOST_OF_A_CALL there."""
         num_begun = Counter(answer.send for answer in self._answers.values())
         for waiting in self._later:
             with suppress(QueueFull):
@@ -205,7 +205,7 @@ class EngineThread:
         for output in outputs:
             answer = self._answers.get(output.id)
             if answer is None:
-                continue  # a speculative pass gives several tokens, and one has ended the text
+                continue  # a speculative pass gives several tokens, and one ended the text
             if output.token is None:
                 answer.send(RuntimeError(output.error))
                 self._cancel([answer], "error")
@@ -224,7 +224,7 @@ class EngineThread:
 
 @dataclass(eq=False)
 class _Answer:
-    """A request that is being served, and the receiver of its parts."""
+    """A request of a call, and the function that sends its parts."""
 
     choice: int
     request: Request
@@ -250,7 +250,7 @@ class Histogram:
         self.sum += value
 
     def lines(self, name: str) -> Iterator[str]:
-        """Yield a line per bucket, each with all values of the buckets before it; then the sums."""
+        """Yield a line per bucket, which counts the earlier buckets too; then sum and count."""
         total = 0
         for bound, count in zip(BOUNDS_S, self.counts, strict=True):
             total += count
@@ -260,7 +260,7 @@ class Histogram:
 
 
 class ServerMetrics:
-    """Latencies, tokens and ends of requests since the start; the engine after its last pass."""
+    """Latencies, tokens and outcomes since the start; the engine's state after its last pass."""
 
     def __init__(self, engine: EngineClient) -> None:
         self._num_pages = engine.num_free_pages
@@ -279,7 +279,7 @@ class ServerMetrics:
             self.itl.observe(now_s - timing.token_s[-2])
 
     def look_at(self, engine: EngineClient) -> None:
-        """Note the engine's state after a pass; only its own thread may look at it."""
+        """Note the engine's state after a pass. Only the engine's thread may call this."""
         self._now = {
             "requests_running gauge": len(engine.running),
             "requests_waiting gauge": len(engine.waiting),

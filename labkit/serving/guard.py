@@ -1,16 +1,16 @@
-"""Requests that a server refuses before it parses them: ASGI middleware around the application.
+"""Refuse bad requests before they are parsed: ASGI middleware around the application.
 
     a request  ->  Host?  ->  Content-Type?  ->  a body of at most 1 MiB  ->  FastAPI
 
 Host. A page of evil.example can let its own name point to 127.0.0.1, and then a browser lets the
-page read this server's answers ("DNS rebinding"). The Host header still says evil.example, so only
-this server's own names are served.
+page read this server's answers ("DNS rebinding"). The Host header still is evil.example, so the
+server only answers to its own names.
 
-Body. A body is memory and time for all clients: parsing JSON keeps the event loop. It is counted
-while it arrives, whatever its Content-Length says. A body that is too long is read to its end and
-dropped, so that the client can read the answer. A body that never ends is cut off. Lists and
-objects are counted before they are made, because Python's garbage collector visits all of them
-again and again while new ones come: 250,000 empty lists took two seconds.
+Body. A long body costs all clients memory and time: parsing JSON blocks the event loop. Bytes are
+counted while they arrive, whatever the Content-Length is. A body that is too long is read to its
+end and dropped, so that the client can read the answer. A body that never ends is cut off. Lists
+and objects are counted before they are made, because Python's garbage collector visits all of them
+repeatedly while new ones come: 250,000 empty lists took two seconds.
 
 Headers are bounded by uvicorn's h11, 16 KiB (server.py).
 """
@@ -46,7 +46,7 @@ class Guard:
         """host: where the server listens."""
         self.app, self._host = app, host
         self._names = {"localhost", "127.0.0.1", "::1", host.lower()}
-        if host in _EVERY_ADDRESS:  # then clients use this machine's names and addresses
+        if host in _EVERY_ADDRESS:  # then clients use any name or address of this machine
             self._names |= {socket.gethostname().lower()}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -99,7 +99,7 @@ def _is_address(name: str) -> bool:
 
 
 def _require_length(headers: dict[bytes, str]) -> None:
-    """Raise 413 at once for a body whose length says that it is too long to be read and dropped."""
+    """Raise 413 at once for a Content-Length too long to be read and dropped."""
     length = headers.get(b"content-length", "0")
     if length.isdecimal() and int(length[:20]) > _MOST_DROPPED_BYTES:
         raise _too_long()

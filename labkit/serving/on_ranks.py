@@ -6,8 +6,8 @@
 
 Every rank has the same Engine, of a decoder from parallel_decoders.py and a cache of its own. A
 scheduler is a pure function, a request draws from a seed of its own, and the decoder gives every
-rank the same bits. So all ranks plan the same passes and sample the same tokens, and nothing of it
-is sent. Only outside events are sent: new and cancelled requests.
+rank the same bits. So all ranks plan the same passes and sample the same tokens, without sending
+plans or tokens. Only outside events are sent: new and cancelled requests.
 
     def serve(world, model, requests):
         decoder = TensorParallelDecoder(parallelize(model, world))
@@ -21,15 +21,15 @@ is sent. Only outside events are sent: new and cancelled requests.
 Wire of a step, besides the decoder's: a broadcast of 8 bytes, and one of the events if there are
 any. vLLM sends the scheduler's output instead, from its engine to all workers.
 
-All inputs of an engine's decisions must be equal on all ranks. The number of pages is:
-agreed_num_pages.
-max_host_bytes of a SwappingEngine is not, where ranks have unequal numbers of layers.
+All inputs of an engine's decisions must be equal on all ranks. agreed_num_pages makes the number of
+pages equal. With max_host_bytes of a SwappingEngine, ranks with unequal numbers of layers would
+decide differently.
 
-Failure. If a rank dies, ranks that exchange data with it get a RuntimeError, and when those end,
-the others do. If a rank raises, the run ends, and its error names that rank and where the others
-wait. Ranks are then in different places of a pass, so the Leader makes no other step: start the
-ranks again. An error that is the request's fault, such as a prompt that is too long, is raised by
-`add` before anything is sent.
+Failure. If a rank dies, ranks that exchange data with it get a RuntimeError. When these end, the
+others get one, too. If a rank raises, the run ends, and its error names that rank and where the
+others wait. Ranks are then at different places of a pass, so the Leader makes no other step: start
+the ranks again. `add` raises errors of a request, such as a prompt that is too long, before
+anything is sent.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _PASS = "pass"  # a label: ranks call an engine's operations from different line
 class EngineWithRanks(EngineClient):
     """An engine that other ranks work for, until `close` lets them return.
 
-    At the end of a `with` it is called, unless an error leads out: then ranks may be in the midst
-    of a pass, and would not receive it.
+    A `with` calls it at the end, but not after an error: ranks may then be in the middle of a pass,
+    and would not receive it.
     """
 
     def close(self) -> None:
@@ -62,22 +62,22 @@ class EngineWithRanks(EngineClient):
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        """For the length of a `with`, then closed."""
+        """Use it in a `with`, which closes it."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Close it, unless an error leads out."""
+        """Close it, but not after an error."""
         if kind is None:
             self.close()
 
 
 class Leader(EngineWithRanks):
-    """The engine of rank 0, whose passes the other ranks of the group make, too: `follow`."""
+    """The engine of rank 0. The other ranks of the group make the same passes: `follow`."""
 
     def __init__(self, engine: Engine, group: Group) -> None:
         """engine: of this rank, any kind; every other rank has an equal one."""
         self.config, self.capacity = engine.config, engine.capacity
-        # The engine changes them in place.
+        # The engine changes these in place.
         self.waiting, self.running, self.counts = engine.waiting, engine.running, engine.counts
         self._engine, self._group = engine, group
         self._events: list[_Event] = []
@@ -85,17 +85,17 @@ class Leader(EngineWithRanks):
 
     @property
     def num_free_pages(self) -> int:
-        """Like EngineClient: of this rank, and so of each."""
+        """Like EngineClient, equal on every rank."""
         return self._engine.num_free_pages
 
     def add(self, request: Request) -> int:
-        """Like Engine. The other ranks hear of it at the next step."""
+        """Like Engine. The other ranks receive it at the next step."""
         id = self._engine.add(request)
         self._events.append(request)
         return id
 
     def cancel(self, id: int) -> None:
-        """Like Engine. The other ranks hear of it at the next step."""
+        """Like Engine. The other ranks receive it at the next step."""
         self._engine.cancel(id)
         self._events.append(id)
 
@@ -118,8 +118,7 @@ class Leader(EngineWithRanks):
         return outputs
 
     def close(self) -> None:
-        """Close the engine on all ranks. After a failed step, and a second time, it does
-        nothing."""
+        """Close the engine on all ranks. After a failed step or a first close, do nothing."""
         if self._is_open:
             self._is_open = False
             _on_every_rank(None, self._group)
@@ -163,8 +162,8 @@ def agreed_num_pages(
 ) -> int:
     """Return how many pages fit into the memory of every rank: the least number of all ranks.
 
-    config: decoder.cache_config, this rank's share. num_bytes: for the cache, on this rank.
-    With numbers of their own, ranks would plan different passes. Wire: an all-reduce of 8 bytes.
+    config: decoder.cache_config, this rank's share. num_bytes: for the cache, on this rank. With
+    different numbers, ranks would plan different passes. Wire: an all-reduce of 8 bytes.
     """
     numbers_per_slot = 2 * config.num_layers * config.kv_heads * config.head_dim
     here = num_bytes // (page_size * numbers_per_slot * dtype.itemsize)

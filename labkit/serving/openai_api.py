@@ -15,8 +15,8 @@ stream has started:
     413  a body above 1 MiB (guard.py)                503  the engine has failed or is closing
     429  too many requests wait: Retry-After
 
-Every field is bounded, and a list is checked up to its first wrong item: a body of 1 MiB can have
-300,000 of them. An error quotes only a short part of a body.
+Every field is bounded. A list is checked up to its first wrong item, because a body of 1 MiB can
+have 300,000 of them. An error quotes only a short part of a body.
 
 A client that goes away cancels its requests. Reference:
 https://platform.openai.com/docs/api-reference
@@ -101,7 +101,7 @@ def _as_few_messages(value: Any) -> Any:
     return value
 
 
-# A bounded text also has no half of a pair of surrogates, which JSON can have: pydantic counts it.
+# JSON can have half of a surrogate pair. pydantic refuses it when it counts a bounded text.
 Name = Annotated[str, Field(max_length=1000)]
 Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_LETTERS)]
 Stops = Annotated[list[Stop], Field(max_length=4), BeforeValidator(_as_list)]
@@ -114,12 +114,12 @@ Prompt = Annotated[str | Tokens | Prompts, BeforeValidator(_as_few_prompts)]
 
 
 class Body(_Body):
-    """The fields that both calls have. A Literal: no other value is supported."""
+    """The fields of both calls. A Literal field supports no other value."""
 
     model: Name
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1)  # up to what the engine takes: server.py
+    n: int = Field(1, ge=1)  # server.py has the upper bound
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, ge=0, le=1)
     top_k: NumTokens | None = None  # not OpenAI's; as in vLLM
@@ -155,7 +155,7 @@ class CompletionBody(Body):
 
 
 class TextPart(_Body):
-    """Text in the list that is another form of a message's content."""
+    """An item of a message's content, if that is a list."""
 
     type: Literal["text"]
     text: str
@@ -254,7 +254,7 @@ class Reply:
 
 
 class ApiError(Exception):
-    """An error that a client gets: a status, and a body in OpenAI's form."""
+    """An error for a client: a status, and a body in OpenAI's form."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
@@ -274,13 +274,13 @@ class ApiError(Exception):
 
 
 def _shown(text: str, most: int) -> str:
-    """Return a text of a client's, to be repeated: short, and of letters that UTF-8 has."""
+    """Return a client's text for a message: cut to `most` letters, all encodable in UTF-8."""
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def api_error(error: RuntimeError | ValueError, limit: str = "max_tokens") -> ApiError:
-    """Return the error of an engine, as a client gets it. limit: its field for `max_new_tokens`."""
+    """Return an engine's error for a client. limit: the client's field for `max_new_tokens`."""
     message = str(error).replace("max_new_tokens", limit)
     if isinstance(error, QueueFull):
         return ApiError(429, message, code="rate_limit_exceeded")
@@ -292,7 +292,7 @@ def api_error(error: RuntimeError | ValueError, limit: str = "max_tokens") -> Ap
 
 
 def field_error(error: RequestValidationError) -> ApiError:
-    """Return the first thing that is wrong with a body."""
+    """Return the error for the first wrong field of a body."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {first['ctx']['error']}")

@@ -27,7 +27,7 @@ fastest links. A pipeline waits p times. Its ranks are idle for (p - 1) / (m + p
 a single piece is on one rank at a time. So tensor parallelism makes each token faster, and a
 pipeline serves more requests at once, with models that do not fit on one rank.
 
-More is sent here than is needed: every rank gets the logits and samples, so that each has a whole
+This sends more than is needed: every rank gets the logits and samples, so that each has a whole
 Engine. vLLM samples on one rank and sends the tokens.
 
 Papers: Pope et al., "Efficiently Scaling Transformer Inference", MLSys 2023, section 3: layouts of
@@ -90,7 +90,7 @@ class TensorParallelDecoder(Decoder):
         )
 
     def embedded(self, layout: Layout) -> Tensor:
-        """Like Decoder. Wire: a sum."""
+        """Like Decoder. Wire: an all-reduce."""
         position = self.model.embedding.position
         position_nD = None if position is None else F.embedding(layout.positions_n, position.weight)
         x_1nD: Tensor = self.model.embedding(layout.tokens_n[None], position_nD, self._layout)
@@ -104,7 +104,7 @@ class TensorParallelDecoder(Decoder):
         return sharding.gather(logits_nv, self.group)
 
     def _through(self, block: Any, x_nD: Tensor, attend: Attend) -> Tensor:
-        """Two sums."""
+        """Run a block. Wire: two all-reduces."""
         of, layout = block.attention, self._layout
         h_nD = normed(x_nD, block.attention_norm.weight)
         qkv = column_linear(h_nD, layout, of.query.weight, of.key.weight, of.value.weight)
@@ -133,7 +133,7 @@ class PipelineDecoder(Decoder):
         form: Callable[[Any], Decoder] = Decoder,
         num_microbatches: int | None = None,
     ) -> None:
-        """form: the decoder of a stage. num_microbatches: at most so many; None: one per rank."""
+        """form: the decoder class of a stage. num_microbatches: at most; None: one per rank."""
         self.model, self.group = model, group
         (stage,) = model.stages.values()
         self.stage = form(stage)
@@ -141,8 +141,7 @@ class PipelineDecoder(Decoder):
 
     @property
     def cache_config(self) -> GPTConfig:
-        """The whole model's configuration, with this rank's layers, and its heads if they are
-        sharded."""
+        """The model's configuration with this rank's layers, and with its heads if they are cut."""
         num_layers = len(self.stage.model.blocks)
         return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 
@@ -171,7 +170,7 @@ class PipelineDecoder(Decoder):
         return all_logits
 
     def _receive(self, part: Sequence[ScheduledTokens] | None) -> Pending[Tensor] | None:
-        """Begin to receive a microbatch; None where there is none, or it begins here."""
+        """Start to receive a microbatch; None if there is none, or this rank embeds it."""
         if part is None or self.group.rank == 0:
             return None
         num_tokens = sum(len(piece.tokens) for piece in part)
@@ -183,7 +182,7 @@ class PipelineDecoder(Decoder):
 
 
 def _microbatches(pieces: Sequence[ScheduledTokens], at_most: int) -> list[list[ScheduledTokens]]:
-    """Neighbouring pieces, with about equally many tokens in each microbatch."""
+    """Group neighbouring pieces, with about as many tokens in each microbatch."""
     total = sum(len(piece.tokens) for piece in pieces)
     parts: list[list[ScheduledTokens]] = [[] for _ in range(at_most)]
     start = 0

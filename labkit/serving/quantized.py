@@ -31,8 +31,8 @@ most half a step: 1/254 of the largest in its head. The new token's scale needs 
 the tokens in the cache never change.
 
 Answers can differ from those of a lossless cache. They still do not depend on the traffic: a pass
-reads what it wrote itself from the cache, too, so a token sees the same rounded keys in a prompt,
-in a chunk and alone.
+also reads its own keys from the cache, so a token sees the same rounded keys in a prompt, in a
+chunk and alone.
 
 Layout: keys_LNGK, values_LNGK int8; key_scales_LNG1, value_scales_LNG1 bfloat16.
 
@@ -43,8 +43,8 @@ Quantization-aware training (QAT): weights that are rounded in every forward lea
          +------------- gradient, unchanged <---------+      straight-through
 
 Rounding has the gradient 0 almost everywhere, so training would stop. The straight-through
-estimator uses the gradient by the rounded weight as if it were by the full one. An optimizer's step
-is often smaller than a step of the codes; the full weights add such steps up until a code changes.
+estimator takes the gradient for the rounded weight as that for the full weight. An optimizer's step
+is often smaller than a step of the codes. The full weights add up such steps until a code changes.
 
 Post-training quantization (PTQ) rounds once, after training. QAT costs training steps, and is worth
 them where PTQ loses much: large models at 4 bits or fewer. A GPT as small as this lab's loses
@@ -150,7 +150,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
-    """Copy a GPT with block weights of 8 or 4 bits. A Decoder can run it.
+    """Return a copy of a GPT with block weights of 8 or 4 bits, which a Decoder can run.
 
     group: inputs with one scale; None: all inputs of an output. ValueError: bits other than 8 and
     4, or a group that does not divide a layer's inputs.
@@ -180,7 +180,7 @@ def logits_error(exact: nn.Module, approximate: nn.Module, tokens_BT: Tensor) ->
 class Int8PagedCache(PagedCache):
     """A PagedCache that rounds keys and values to 8 bits.
 
-    dtype: of the keys and values that it is given and gives back, which is the model's.
+    dtype: of the keys and values that `write` takes and `read` returns, the model's.
     """
 
     def __init__(

@@ -7,16 +7,16 @@
     events() -> 0, None         <- closed -
     ready == [1], then [0, 1]   <--------      starts again             start again
 
-A replica is a run of the lab's with one rank or several: `make_engine(world, *args)` is called on
-each of them. Rank 0 reports after every pass, and twice a second when there is nothing to do.
+A replica is a labkit run with one or more ranks: `make_engine(world, *args)` is called on each of
+them. Rank 0 reports after every pass, and twice a second when there is nothing to do.
 
-- A process that ends closes its connection, as the kernel does for it. That takes milliseconds.
-- A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is. Only
-  for the time in which it makes its engine there is another limit, `start_patience_s`.
-- When a rank dies, the run ends with all of its ranks, and a new one starts: `restarts` times in a
-  row. A start that served for a minute begins a new row.
-- What a replica has reported before its end is delivered first, and then None. So the caller knows
-  which tokens are lost. A Router (request_router.py) moves the requests to another replica.
+- When a process ends, the kernel closes its connection, within milliseconds.
+- A replica that is silent for `patience_s` is killed: it is frozen, or one of its ranks is. While
+  it makes its engine the limit is `start_patience_s` instead.
+- When a rank dies, the run ends with all of its ranks, and a new one starts, up to `restarts` times
+  in a row. After a minute of service the count begins again.
+- All reports of a replica are delivered before the None of its end. So the caller knows which
+  tokens are lost. A Router (request_router.py) moves the requests to another replica.
 
 Wire: pickles over TCP on 127.0.0.1 with a secret key (multiprocessing.connection).
 """
@@ -97,9 +97,8 @@ class _Place(NamedTuple):
 class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
-    config: the model's sizes. used_pages: of the cache of each replica that serves now, as last
-    reported. counts: as in EngineClient, for all together. errors: of those that are not started
-    again.
+    config: the model's sizes. used_pages: by replica that serves now, as last reported. counts: as
+    in EngineClient, for all replicas together. errors: by replica that is not started again.
     """
 
     config: GPTConfig
@@ -115,14 +114,13 @@ class Replicas:
         patience_s: float = 10.0,
         start_patience_s: float = 600.0,
     ) -> None:
-        """Start them, and wait until all are ready. The error of one that cannot start is raised.
+        """Start them, and wait until all are ready. Raises the error of one that cannot start.
 
-        num_ranks: of each replica. restarts: this many failures of a replica are followed by
-        another start. A start that served for more than a minute sets this count to 0, so that
-        failures far apart do not add up. The longest time of a run, a week, ends a start, but is no
-        failure.
-        patience_s: a longer silence ends a replica. start_patience_s: it may take so long to make
-        its engine, on all its ranks.
+        num_ranks: of each replica. restarts: the failures of a replica that another start follows.
+        A start that served for more than a minute sets the count to 0, so that failures far apart
+        do not add up. The end of a run after its longest time, a week, is no failure.
+        patience_s: a longer silence ends a replica. start_patience_s: the longest time to make its
+        engine on all its ranks.
         """
         check_function(make_engine)
         check_args(args)
@@ -154,7 +152,7 @@ class Replicas:
 
     @property
     def ready(self) -> list[int]:
-        """The numbers of those that serve now."""
+        """The numbers of the replicas that serve now."""
         return sorted(self._ready)
 
     @property
@@ -169,7 +167,7 @@ class Replicas:
 
     @property
     def is_over(self) -> bool:
-        """None serves, and none will be started again."""
+        """No replica serves, and none will be started again."""
         return len(self.errors) == len(self._lives)
 
     @property
@@ -183,14 +181,14 @@ class Replicas:
         return [life.num_starts for life in self._lives]
 
     def send(self, number: int, what: Add | Cancel) -> None:
-        """To a replica that is ready. If it has just ended, `events` will say so."""
+        """Send to a replica that is ready. If it has just ended, `events` reports that."""
         with contextlib.suppress(OSError):
             self._ready[number][0].send(what)
 
     def events(self, wait_s: float) -> list[tuple[int, list[Output] | None]]:
-        """Return what replicas sent, in order; wait up to wait_s seconds for the first.
+        """Return the replicas' events in order; wait up to wait_s seconds for the first.
 
-        Each is (replica, outputs), or (replica, None) if the replica lost its requests for good.
+        An event is (replica, outputs), or (replica, None) if the replica lost its requests.
         """
         events: list[tuple[int, list[Output] | None]] = []
         with contextlib.suppress(queue.Empty):
@@ -213,7 +211,9 @@ class Replicas:
             assert connection is not None
             self.config, self._capacities[number] = what.config, what.capacity
             self._ready[number], self.used_pages[number] = (connection, what.num_pages), 0
-            return [(number, None)] if was_ready else []  # the end of the start before comes later
+            return (
+                [(number, None)] if was_ready else []
+            )  # the None of the earlier start comes later
         if isinstance(what, Exception):
             self.errors[number] = what
         elif what is None and is_newest:
@@ -222,7 +222,7 @@ class Replicas:
         return []
 
     def close(self) -> None:
-        """End all replicas, with what they serve."""
+        """End all replicas. Their requests are lost."""
         self._is_closed = True
         for life in self._lives:
             life.end()
@@ -230,7 +230,7 @@ class Replicas:
             Client(self._address).close()  # wakes the thread that accepts
 
     def __enter__(self) -> Self:
-        """For the length of a `with`, then closed."""
+        """Use them in a `with`, which closes them."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -276,7 +276,7 @@ class _Life(RunThread):
         restarts: int,
         ended: Callable[[Exception], None],
     ) -> None:
-        """args: of `_serve`. ended: gets the error of the last start."""
+        """args: of `_serve`. ended: called with the error of the last start."""
         super().__init__()
         self._num_ranks, self._args = num_ranks, args
         self._restarts, self._ended = restarts, ended
@@ -292,19 +292,19 @@ class _Life(RunThread):
             try:
                 self.launch(_serve, self._num_ranks, self._args, LONGEST_TIMEOUT_S)
             except RunTimeout:
-                continue  # no failure: a run has a longest time
+                continue  # no failure: it was a run's longest time
             except Exception as error:
                 if time.monotonic() - self.ready_s > _STEADY_S:
                     num_failures = 0
                 num_failures += 1
-                # Other errors are raised before any rank starts, so each start has them.
+                # Other errors come before any rank starts, so each start would raise them.
                 if not isinstance(error, RunError) or num_failures > self._restarts:
                     self._ended(error)
                     return
 
 
 def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *args: Any) -> None:
-    """On each rank of a replica, until it is killed."""
+    """Serve on each rank of a replica, until it is killed."""
     if world.rank:
         follow(_made(make_engine, world, args), world)
         return
@@ -325,14 +325,14 @@ def _serve(world: Group, make_engine: Callable[..., Engine], place: _Place, *arg
 
 
 def _made(make_engine: Callable[..., Engine], world: Group, args: Sequence[Any]) -> Engine:
-    """This rank's engine, once every rank has its own: the first pass need not wait for one."""
+    """Return this rank's engine when all ranks have one, so that no pass waits for it."""
     engine = make_engine(world, *args)
     world.barrier()
     return engine
 
 
 def _take_in(connection: Connection, engine: EngineClient, ids: dict[int, int]) -> list[Output]:
-    """Add and cancel what was sent since the last pass. Without work, wait for it a while."""
+    """Add and cancel the requests sent since the last pass. Without work, wait a while for one."""
     wait_s, refused = 0.0 if engine.has_work else _BEAT_S, []
     while connection.poll(wait_s):
         wait_s, what = 0.0, connection.recv()
@@ -343,6 +343,9 @@ def _take_in(connection: Connection, engine: EngineClient, ids: dict[int, int]) 
             continue
         try:
             ids[engine.add(what.request)] = what.id
-        except (QueueFull, ValueError) as error:  # an engine can refuse what the router does not
+        except (
+            QueueFull,
+            ValueError,
+        ) as error:  # an engine can refuse a request that the router accepts
             refused.append(Output(what.id, None, "error", str(error)))
     return refused

@@ -1,21 +1,22 @@
-"""A router: requests go to one of several replicas, and on to another when theirs fails.
+"""A router sends each request to a replica, and to another one if that replica fails.
 
     add(request) -> policy -> replica 1     tokens  a b c     killed
                               replica 0                 d e f     the same answer, each token once
 
-Which replica? A policy is a pure function of what the router knows about each one.
+Which replica? A policy is a pure function of the router's knowledge of each replica's load.
 
     round_robin     the next one. Even in requests, not in tokens: answers differ in length
     least_loaded    the one that has the fewest tokens left to compute
     by_prefix       the one that was sent the longest part of the prompt before, and so has it in
                     its cache; but only among those whose load is near the least
 
-Without the last condition one popular prefix would bring all requests to one replica.
+Without the last condition, requests with one popular prefix would all go to one replica.
 
-A replica fails, and its requests go on elsewhere. The router has the tokens that it gave out. The
+If a replica fails, its requests go on at another one. The router has kept the tokens so far. The
 other replica gets them as `Request.answered`, computes keys and values of all tokens in a pass, as
 after a preemption, and draws with the request's seed where the first one stopped. If three replicas
-in a row fail before they give a token of it, the request ends with an error: it may be the cause.
+in a row fail before they return a token of a request, the request ends with an error: it may be the
+cause.
 
 Paper: Srivatsa et al., "Preble", arXiv:2407.00023 (by prefix, with a bound on imbalance; SGLang's
 router has one, too).
@@ -36,7 +37,7 @@ from labkit.serving.serving_engine import EngineClient, Output, require_room, re
 
 _WAIT_S = 0.02
 _MOST_FAILURES = 3
-_BLOCK = 16  # tokens of a prompt that the router remembers together
+_BLOCK = 16  # tokens per prefix key that the router remembers
 
 
 class AllReplicasFailed(RuntimeError):
@@ -46,8 +47,8 @@ class AllReplicasFailed(RuntimeError):
 class Load(NamedTuple):
     """A replica's load, as a policy knows it.
 
-    outstanding_tokens: of the requests that it has, at most, prompts included. shared_tokens: how
-    many of the first tokens of this prompt it was sent before.
+    outstanding_tokens: the most tokens that its requests still need, with prompts. shared_tokens:
+    the first tokens of this prompt that it was sent before.
     """
 
     replica: int
@@ -56,23 +57,24 @@ class Load(NamedTuple):
 
 
 Policy = Callable[[Sequence[Load], int], int]
-"""From the loads of all replicas that are ready, and the number of earlier requests, to a replica.
+"""(loads of all replicas that are ready, number of earlier requests) -> replica.
 """
 
 
 def round_robin(loads: Sequence[Load], num_before: int) -> int:
-    """Return the next one."""
+    """Return the next replica in turn."""
     return loads[num_before % len(loads)].replica
 
 
 def least_loaded(loads: Sequence[Load], num_before: int) -> int:
-    """Return the one with the fewest outstanding tokens."""
+    """Return the replica with the fewest outstanding tokens."""
     return min(loads, key=lambda load: load.outstanding_tokens).replica
 
 
 def by_prefix(loads: Sequence[Load], num_before: int, *, max_imbalance_tokens: int = 256) -> int:
-    """Return the one that knows most of the prompt, among those near the least load, then the
-    least."""
+    """Return the replica with the longest known prefix among those near the least load.
+
+    Of equals, it is the one with the least load."""
     least = min(load.outstanding_tokens for load in loads)
     near = [load for load in loads if load.outstanding_tokens <= least + max_imbalance_tokens]
     return max(near, key=lambda load: (load.shared_tokens, -load.outstanding_tokens)).replica
@@ -82,8 +84,8 @@ def by_prefix(loads: Sequence[Load], num_before: int, *, max_imbalance_tokens: i
 class Routed:
     """A request that has not ended, and the tokens of its answer that the router gave out.
 
-    replica: that has it; None: it waits for one. num_before: how many tokens there were when this
-    replica got it. num_failures: of replicas in a row that failed before they gave a token of it.
+    replica: the one that has it; None: it waits for one. num_before: tokens when this replica got
+    it. num_failures: replicas in a row that failed before they returned a token of it.
     """
 
     id: int
@@ -105,7 +107,7 @@ class Routed:
 
     @property
     def outstanding_tokens(self) -> int:
-        """Return how many tokens its replica has yet to compute, at most."""
+        """The most tokens that its replica has yet to compute."""
         if not self.has_begun:  # its answer so far is computed again, too
             return len(self.request.prompt) + self.request.max_new_tokens
         return self.request.max_new_tokens - len(self.request.answered) - len(self.answer)
@@ -117,7 +119,7 @@ class Router(EngineClient):
     def __init__(
         self, replicas: Replicas, policy: Policy, *, max_unfinished: int | None = None
     ) -> None:
-        """max_unfinished: `add` refuses a request while it has so many. None: it never does."""
+        """max_unfinished: `add` refuses a request while it has this many. None: it never does."""
         self.replicas, self.policy = replicas, policy
         self.max_unfinished = self.most_unfinished = max_unfinished
         self.config, self.capacity = replicas.config, replicas.capacity
@@ -175,7 +177,7 @@ class Router(EngineClient):
         return outputs
 
     def _place(self) -> None:
-        """Send all that wait to replicas, if one is ready."""
+        """Send all waiting requests to replicas, if one is ready."""
         while self.waiting and self.replicas.ready:
             routed = self.waiting.pop(0)
             so_far = routed.so_far
@@ -219,7 +221,7 @@ class Router(EngineClient):
         return outputs
 
     def _lost(self, number: int) -> list[Output]:
-        """Let the requests of a replica that failed wait, before all others."""
+        """Put the requests of a failed replica at the front of the queue."""
         self._sent.pop(number, None)
         lost = [each for each in self.running if each.replica == number]
         self.running = [each for each in self.running if each.replica != number]

@@ -11,12 +11,12 @@
 
     POST /v1/completions, /v1/chat/completions     GET /v1/models, /metrics, /health
 
-The server listens on 127.0.0.1 only, unless you give another host. It knows no passwords and no
-users: on another host, anyone who reaches the port can use the model. Requests are bounded
-(guard.py, openai_api.py), so that one client cannot keep the others waiting.
+The server listens on 127.0.0.1 only, unless you give another host. It has no passwords: on another
+host, anyone who reaches the port can use the model. Requests are bounded (guard.py, openai_api.py),
+so that one client cannot keep the others waiting.
 
-`labkit serve` makes its engine with `engine_for`: in this process, or in replicas of one rank or
-several each:
+`labkit serve` makes its engine with `engine_for`: in this process, or in replicas of one or more
+ranks:
 
     num_replicas=2, tp=2         replica 0    rank 0  rank 1      half of the heads each
     this process -> Router ->    replica 1    rank 0  rank 1      the same model
@@ -85,9 +85,9 @@ def serve(
 ) -> Iterator[Server]:
     """Serve a model, or an engine that you made, until the `with` block ends.
 
-    model: of bytes, so of 256 tokens. A GPT gets an Engine with pages for 32 of its longest
-    sequences, chunked prefill, and 64 places to wait: more requests are refused with status 429.
-    name: what clients give as `model`. port: 0 for any that is free.
+    model: with a vocabulary of 256 tokens, the bytes. A GPT gets an Engine with pages for 32 of its
+    longest sequences, chunked prefill, and 64 places to wait: more requests are refused with status
+    429. name: the `model` of clients' requests. port: 0 for any that is free.
 
     At the end of the block, answers that are not complete end with an error.
     ValueError: a model of another vocabulary, or no port. OSError: the port is taken.
@@ -143,7 +143,7 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
         "object": "model",
         "created": int(time.time()),
         "owned_by": "labkit",
-        # As vLLM's; JSON has no infinity, for a model without a limit.
+        # As in vLLM. JSON has no infinity for a model without a limit.
         "max_model_len": None if engine.engine.longest == math.inf else engine.engine.longest,
     }
 
@@ -193,7 +193,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def of_api(http: HttpRequest, error: ApiError) -> Response:
-        # openai's client waits for as long, and tries again twice.
+        # openai's client waits this long, and tries twice more.
         headers = {"Retry-After": "1"} if error.status == 429 else None
         return JSONResponse(error.body, error.status, headers)
 
@@ -210,7 +210,7 @@ def _answer_errors(app: FastAPI) -> None:
 async def answer(
     engine: EngineThread, http: HttpRequest, body: CompletionBody | ChatBody, max_tokens: int
 ) -> Response:
-    """Yield the answers to one call. If its client goes away, they are cancelled."""
+    """Return the response to one call. If its client goes away, the answers are cancelled."""
     seed = secrets.randbits(62) if body.seed is None else body.seed
     prompts = body.prompts()
     _require_few(len(prompts), body.n, engine.engine.most_unfinished)
@@ -230,8 +230,8 @@ async def answer(
     try:
         if not body.stream:
             return JSONResponse(await unless_gone(http, reply.whole(parts)))
-        # A request that is refused has a status of its own, so the stream begins after its first
-        # part. And a generator that has not started would not be closed.
+        # Wait for the first part before the stream begins: a refused request needs another status,
+        # and a generator that has not started would not be closed.
         first = await unless_gone(http, anext(parts))
     except (RuntimeError, ValueError) as error:
         is_chat = isinstance(body, ChatBody) and body.max_completion_tokens is not None
@@ -241,7 +241,7 @@ async def answer(
 
 
 def _require_few(num_prompts: int, n: int, limit: int | None) -> None:
-    """Raise 400 for more answers to one call than may be unfinished at all, before any is made."""
+    """Raise 400, before any work, for more answers to one call than can be unfinished at once."""
     most = MOST_ANSWERS if limit is None else limit
     if num_prompts > most:
         message = f"prompt has {num_prompts} prompts, and this server takes {most} at once"
@@ -253,7 +253,7 @@ def _require_few(num_prompts: int, n: int, limit: int | None) -> None:
 
 
 async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work, which is cancelled if the client goes away."""
+    """Return the result of `work`. If the client goes away, cancel it."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(http.receive())
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -286,7 +286,7 @@ def engine_of(model: GPT, max_waiting: int | None = MAX_WAITING) -> Engine:
 
 @contextmanager
 def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]:
-    """Make an engine in num_replicas * tp processes, until the `with` block ends; for one, here.
+    """Make an engine in num_replicas * tp processes for the `with` block; one: in this process.
 
     tp: the ranks of one replica, tensor parallel. Each rank gets a copy of the model and cuts it.
     ValueError if the ranks cannot share the heads evenly.
@@ -303,7 +303,7 @@ def engine_for(model: GPT, num_replicas: int, tp: int) -> Iterator[EngineClient]
 def _on_rank(world: Group, model: GPT) -> Engine:
     is_alone = world.size == 1
     decoder = Decoder(model) if is_alone else TensorParallelDecoder(parallelize(model, world))
-    return _engine(decoder, model)  # the router has the bound
+    return _engine(decoder, model)  # the router limits requests
 
 
 def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Engine:
@@ -323,10 +323,10 @@ def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Eng
 
 
 def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> Plan:
-    """Schedule as chunked_prefill, but short prompts do not wait behind other clients' long ones.
+    """Schedule as chunked_prefill, but short prompts do not wait for other clients' long ones.
 
-    Single tokens come first. Of the rest of the budget the oldest prompt gets half, so that it
-    comes to its end. The others get what is left, the shortest first.
+    Single tokens come first. Then the oldest prompt gets half of the remaining budget, so that it
+    finishes at some time. The other prompts get the other half, the shortest first.
     """
     plan = preempting(state, max_running=max_running)
     running = set(map(id, state.running))
@@ -334,7 +334,7 @@ def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> P
     singles = [each for each, single in zip(plan.chunks, is_single, strict=True) if single]
     prompts = [each for each, single in zip(plan.chunks, is_single, strict=True) if not single]
     left = max(0, token_budget - len(singles))
-    # The oldest comes last here: it gets its half, and what the others leave.
+    # The oldest comes last here, so that it gets its half and what the others leave.
     half = min(prompts[0].num_tokens, -(-left // 2)) if prompts else 0
     given: dict[int, Chunk] = {}
     for chunk in [*sorted(prompts[1:], key=lambda each: each.num_tokens), *prompts[:1]]:
