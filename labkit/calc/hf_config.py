@@ -73,7 +73,12 @@ def model_from_config(source: str | Path | Raw) -> ModelConfig:
             f"model_type={raw.get('model_type')!r:.60}: no formula for this architecture, but for "
             f"{', '.join(FAMILIES)}. Give a calc.ModelConfig(...) with its sizes"
         )
-    family = FAMILIES[name](raw)
+    try:
+        family = FAMILIES[name](raw)
+    except KeyError as error:
+        raise UserError(f"this configuration of {name!r} lacks {error.args[0]}") from None
+    except (TypeError, ZeroDivisionError) as error:
+        raise UserError(f"this configuration of {name!r}: {error}") from None
     found: dict[str, Any] = {
         "learned_positions": False,
         "biases": False,
@@ -122,19 +127,16 @@ def _of_names(raw: Raw) -> dict[str, Any]:
     return found
 
 
-def _windows(raw: Raw, every: int, default: int, full_last: bool = True) -> dict[str, Any]:
-    """Return windowed layers as layer_types has them; else one full layer in `every`, or none."""
+def _windows(raw: Raw, every: int, default: int) -> dict[str, Any]:
+    """Return windowed layers as layer_types has them; else each `every`-th is full; 0: all are."""
     window = raw.get("sliding_window", default)
     types = raw.get("layer_types")
     if not window or (not every and not types):
         return {}
+    kinds = (Layer("window"),) * (every - 1) + (Layer(),)
     if types:
         kinds = tuple(Layer("window" if each == "sliding_attention" else "full") for each in types)
-        return (
-            {"pattern": kinds, "window": window} if any("window" in each for each in kinds) else {}
-        )
-    some = (Layer("window"),) * (every - 1)
-    return {"pattern": (*some, Layer()) if full_last else (Layer(), *some), "window": window}
+    return {"pattern": kinds, "window": window}
 
 
 def _with_experts(

@@ -69,10 +69,10 @@ def requests_that_fit(
 ) -> Result:
     """Return how many requests have their cache beside the weights, a whole number.
 
-    tokens: for which each request holds room: its longest length in a contiguous cache, those that
-    it has in a paged one. page_size: tokens of a page; only whole pages are held. itemsize: bytes
-    of a weight, 0.5 for 4 bits; cache_itemsize: of a cached number; None: as many. tp: GPUs that
-    share weights and caches. usable: the share of the memory that weights and caches may take.
+    tokens: room that each request holds. In a contiguous cache that is its longest length, in a
+    paged one the tokens that it has. page_size: tokens of a page; only whole pages are held.
+    itemsize: bytes of a weight, 0.5 for 4 bits. cache_itemsize: bytes of a cached number; None: as
+    many. tp: GPUs that share weights and caches. usable: the share of the memory for both.
     requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
     """
     config, accelerator = model(config), gpu(accelerator)
@@ -87,7 +87,11 @@ def requests_that_fit(
     weights = float(num_parameters(config)) * checked_itemsize(itemsize)
     weights /= arguments.counted("tp", tp)
     cache = cache_bytes(
-        config, tokens, itemsize=cache_itemsize or itemsize, tp=tp, page_size=page_size
+        config,
+        tokens,
+        itemsize=itemsize if cache_itemsize is None else cache_itemsize,
+        tp=tp,
+        page_size=page_size,
     )
     each = float(cache)
     left = usable * accelerator.memory_bytes - weights
@@ -118,12 +122,12 @@ def pass_time(
     cache_itemsize: float | None = None,
     tp: int = 1,
 ) -> Result:
-    """Return the least time of a pass: to read weights and caches, or to compute: the longer one.
+    """Return the least time of a pass: reading weights and caches, or computing, if that is longer.
 
-    tokens: new ones, of all requests: one of each that decodes, many of a prompt. cached: tokens
-    whose keys and values are read, of all requests. itemsize: bytes of a weight, 0.5 for 4 bits;
-    cache_itemsize: of a cached number; None: as many. tp: GPUs that share all of it, without the
-    time of their collectives.
+    tokens: new tokens of all requests: one of each that decodes, many of a prompt. cached: tokens
+    of all requests whose keys and values are read. itemsize: bytes of a weight, 0.5 for 4 bits.
+    cache_itemsize: bytes of a cached number; None: as many. tp: GPUs that share the work; their
+    collectives are not counted.
     str(pass_time("llama3-8b", "h100", 1)) == "4.79 ms"
     """
     arguments.number("tokens", tokens, "a pass computes at least one", above=0)
@@ -157,11 +161,11 @@ def compute_bound_batch(
     itemsize: float = 2,
     cache_itemsize: float | None = None,
 ) -> Result:
-    """Return the batch from which on a pass of decoding is bound by arithmetic.
+    """Return the batch size from which on a decoding pass is bound by arithmetic.
 
-    cached: tokens that each request has in its cache. They are read for this request only, so
-    they move the batch up. Where reading them takes longer than a token's arithmetic, no batch is
-    large enough: infinite. itemsize, cache_itemsize: as `pass_time`. ValueError below 0 tokens.
+    cached: tokens that each request has in its cache. Only this request reads them, so they raise
+    that size. If reading them takes longer than a token's arithmetic, no batch is large enough and
+    the result is infinite. itemsize, cache_itemsize: as in `pass_time`. ValueError below 0 tokens.
     round(float(compute_bound_batch("llama3-8b", "h100"))) == 295
     """
     arguments.number("cached", cached, "0 or more", least=0)
@@ -194,12 +198,12 @@ def chunk_delay(
     cache_itemsize: float | None = None,
     tp: int = 1,
 ) -> Result:
-    """Return how much longer a pass is that computes a chunk of a prompt beside decoding.
+    """Return how much longer a decoding pass takes when it also computes a chunk of a prompt.
 
-    All requests of the batch wait as much longer for their next token. batch: requests that decode,
-    with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the batch at
-    which arithmetic is the bound, a chunk is free, but where it reads more experts. Others: as
-    `pass_time`.
+    All requests of the batch wait that much longer for their next token. batch: requests that
+    decode, with `cached` tokens each. chunk: tokens of the prompt, or a whole prompt. Up to the
+    batch at which arithmetic is the bound, a chunk costs no more than the experts that it reads.
+    itemsize, cache_itemsize, tp: as in `pass_time`.
     """
     sizes = {"itemsize": itemsize, "cache_itemsize": cache_itemsize, "tp": tp}
     both = {
@@ -286,7 +290,7 @@ class _Work(NamedTuple):
     ) -> _Work:
         config, accelerator = model(config), gpu(accelerator)
         size = checked_itemsize(itemsize) / arguments.counted("tp", tp)
-        cached = checked_itemsize(cache_itemsize or itemsize, "cache_itemsize")
+        cached = itemsize if cache_itemsize is None else cache_itemsize
         expert = mlp_parameters(config, config.expert_features)
         experts = config.expert_layers * config.num_experts * expert
         one = replace(config, layers=1, dense_layers=0, pattern=(), window=0)

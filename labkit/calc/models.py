@@ -224,6 +224,11 @@ class ModelConfig:
         return self.kv_lora_rank > 0
 
     @property
+    def is_hybrid(self) -> bool:
+        """Return whether some layers have no attention, or no MLP."""
+        return any(kind.mixer in ("recurrent", "none") or kind.mlp == "none" for kind in self.kinds)
+
+    @property
     def expert_layers(self) -> int:
         """Layers that have experts."""
         return sum(kind.mlp == "experts" for kind in self.kinds)

@@ -183,8 +183,8 @@ def read_count(text: str, *, k: int = 1000) -> float:
     k: what the letter K stands for: of the tokens of a sequence 1024, "8k" is 8,192.
     ValueError for what is none.
     """
-    if match := re.fullmatch(r"\s*(\d+)\s*k\s*", text, re.I):
-        return int(match[1]) * k
+    if match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*k\s*", text, re.I):
+        return float(match[1]) * k
     typed = read(text, "million")
     return typed.number * (typed.size if typed.unit else 1)
 

@@ -199,8 +199,8 @@ def _clear_away(
 def _specs(
     world_size: int, device: str, directory: RunDirectory, topology: Topology | None
 ) -> list[RankSpec]:
-    # The driver has the timeout, so the backend's is the longest. If the backend ended a wait while
-    # the driver still asks the ranks, the evidence of who waits where would be lost.
+    # Only the driver's timeout counts: a backend that ended a wait earlier would destroy the
+    # evidence of which rank waits where.
     return [
         RankSpec(rank, world_size, device, directory, LONGEST_TIMEOUT_S, topology)
         for rank in range(world_size)

@@ -106,6 +106,7 @@ def test_a_pass_gives_the_accepted_tokens_and_one_more(acceptance, tokens):
         (lambda: calc.requests_that_fit(TINY, SLOW, 0), "tokens=0"),
         (lambda: calc.requests_that_fit(TINY, SLOW, 8, usable=90), "usable=90"),
         (lambda: calc.kv_cache_bytes_per_token(TINY, 16), "itemsize=16"),
+        (lambda: calc.pass_time(TINY, SLOW, 1, cache_itemsize=0), "itemsize=0"),
         (lambda: calc.requests_that_fit(TINY, SLOW, 1, page_size=0), "page_size=0"),
     ],
 )

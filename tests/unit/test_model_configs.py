@@ -6,6 +6,7 @@ import pytest
 
 from labkit import calc
 from labkit.arguments import UserError
+from labkit.calc.hf_config import FAMILIES
 from labkit.calc.models import Layer
 
 
@@ -177,6 +178,53 @@ PUBLISHED = {
         ),
         1_026_408_232_448,
     ),
+    "gemma-7b": (llama("gemma", 28, 3072, 16, 16, 24576, 256000, head_dim=256), 8_537_680_896),
+    "falcon-40b": (
+        keys("falcon", 60, 8192, 128, 65024, num_kv_heads=8, new_decoder_architecture=True),
+        41_303_293_952,
+    ),
+    "Phi-3.5-MoE": (
+        llama(
+            "phimoe", 32, 4096, 32, 8, 6400, 32064, num_local_experts=16, num_experts_per_tok=2,
+            attention_bias=True, lm_head_bias=True,
+        ),
+        41_873_153_344,
+    ),
+    "glm-4-9b": (
+        {"model_type": "chatglm", "num_layers": 40, "hidden_size": 4096, "num_attention_heads": 32,
+         "multi_query_attention": True, "multi_query_group_num": 2, "ffn_hidden_size": 13696,
+         "kv_channels": 128, "padded_vocab_size": 151552, "add_qkv_bias": True},
+        9_399_951_360,
+    ),
+    "GLM-4-9B-0414": (
+        llama("glm4", 40, 4096, 32, 2, 13696, 151552, head_dim=128, attention_bias=True),
+        9_400_279_040,
+    ),
+    "Qwen3-Next-80B-A3B": (
+        llama(
+            "qwen3_next", 48, 2048, 16, 2, 5120, 151936, head_dim=256, num_experts=512,
+            num_experts_per_tok=10, moe_intermediate_size=512, shared_expert_intermediate_size=512,
+            linear_num_key_heads=16, linear_num_value_heads=32, linear_key_head_dim=128,
+            linear_value_head_dim=128,
+        ),
+        79_674_391_296,
+    ),
+    "Jamba-v0.1": (
+        llama(
+            "jamba", 32, 4096, 32, 8, 14336, 65536, num_experts=16, num_experts_per_tok=2,
+            mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=256,
+        ),
+        51_570_323_328,
+    ),
+    "granite-4.0-h-tiny": (
+        llama(
+            "granitemoehybrid", 40, 1536, 12, 4, 512, 100352, shared_intermediate_size=1024,
+            num_local_experts=64, num_experts_per_tok=6, tie_word_embeddings=True, mamba_expand=2,
+            mamba_n_heads=48, mamba_n_groups=1, mamba_d_state=128, mamba_d_conv=4,
+            layer_types=(["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4,
+        ),
+        6_939_037_248,
+    ),
 }  # fmt: skip
 
 
@@ -249,6 +297,10 @@ def test_a_hybrid_keeps_keys_of_few_layers():
     )  # fmt: skip
     config = calc.model_from_config(nemotron)
     assert float(calc.num_parameters(config)) == pytest.approx(8.1e9, rel=0.01)
+    with pytest.raises(ValueError, match="without attention"):
+        calc.plan.Job(config, "amp", "h100", 64)
+    with pytest.raises(ValueError, match="without attention"):
+        calc.activation_bytes(config, 1)
     cache = calc.cache_bytes(config, 8192)
     assert float(cache["full layers"]) == 4 * 8192 * 2 * 8 * 128 * 2
     assert calc.cache_bytes(config, 16)["recurrent layers"] == cache["recurrent layers"]
@@ -281,6 +333,12 @@ def test_a_config_is_read_from_its_file_and_from_its_folder(tmp_path):
 def test_what_is_no_configuration_is_refused_by_name(source, named):
     with pytest.raises(UserError, match=named):
         calc.model_from_config(source)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_with_nothing_but_its_name_lacks_a_key(family):
+    with pytest.raises(UserError, match="lacks"):
+        calc.model_from_config({"model_type": family})
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one():

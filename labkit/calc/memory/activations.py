@@ -205,6 +205,11 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
     tp = arguments.counted("tp", tp)
     if recompute not in RECOMPUTE:
         raise ValueError(f"recompute={recompute!r:.60}: give one of {', '.join(RECOMPUTE)}")
+    if config.is_hybrid:
+        raise ValueError(
+            "no formula for what layers without attention or MLP keep for backward; "
+            "calc.num_parameters and calc.cache_bytes count such models"
+        )
     if config.is_latent or config.num_experts:
         raise ValueError(
             "activations of models with experts or latent attention depend on the routing and on "

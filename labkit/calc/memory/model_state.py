@@ -78,7 +78,7 @@ class Recipe:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name.endswith("moment_bytes"):
-                if not isinstance(value, tuple | None):
+                if not isinstance(value, tuple) and (each.name == "moment_bytes" or value):
                     raise TypeError(f"{each.name}={value!r}: give a tuple, such as (4, 4)")
                 for moment in value or ():
                     arguments.number(each.name, moment, "0 or more", least=0)

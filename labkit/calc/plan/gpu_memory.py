@@ -275,6 +275,8 @@ def _in_flight(pp: int, num: int, virtual: int) -> tuple[float, ...]:
 
 
 def _candidates(job: Job, layout: Layout) -> set[int]:
+    if job.config.pattern:  # any stage may have most of the experts
+        return set(range(layout.pp))
     per_stage = -(-job.config.layers // (layout.pp * layout.virtual))
     without = job.config.layers - job.config.expert_layers if job.config.num_experts else 0
     first = without // per_stage
