@@ -345,6 +345,8 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_right_one():
     for written in ("Llama-3-8B", "LLAMA3-8B", "meta-llama/Llama-3-8B"):
         with pytest.raises(ValueError, match="did you mean llama3-8b"):
             calc.num_parameters(written)
+    with pytest.raises(ValueError, match="did you mean gpt2"):
+        calc.num_parameters("an-organisation-with-a-long-name/GPT2_XL")
     with pytest.raises(ValueError, match="did you mean h100"):
         calc.pass_time("gpt2", "H100", 1)
 
