@@ -1,6 +1,7 @@
 """Frames that are read from a rank's stack, as faulthandler has written it."""
 
 import faulthandler
+import linecache
 import sys
 import threading
 import time
@@ -55,6 +56,11 @@ def test_a_thread_without_a_frame_of_python_does_not_communicate(tmp_path):
     assert rank_main(look, 0).num_other_threads == 0
 
 
+def line_of(thread):
+    frame = sys._current_frames()[thread.ident]
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
 MAIN = """Thread 0x1 (most recent call first):
   File "/lib/python3.11/multiprocessing/connection.py", line 395 in _recv
   File "/lib/python3.11/multiprocessing/connection.py", line 250 in recv
@@ -71,7 +77,9 @@ def test_between_two_cells_a_rank_with_an_idle_thread_of_a_pool_posts_nothing(
     path = tmp_path / "rank-0.stack"
     with ThreadPoolExecutor(1) as pool, open(path, "w+") as file:
         pool.submit(int).result()
-        time.sleep(0.1)  # until it stands in the queue
+        (worker,) = pool._threads
+        while "get(block=True)" not in line_of(worker):
+            time.sleep(0.01)
         faulthandler.dump_traceback(file)
         file.seek(0)
         threads = file.read().split("\n\n")
