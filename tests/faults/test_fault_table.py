@@ -148,7 +148,8 @@ VERDICTS = {
 }
 # For a rank that raised or died: the verdict's words for the positions of the others.
 WHERE_OTHERS_WERE = {
-    "not_a_member": "(waits in|returned after) all_reduce #1 of group world.1.0 .faults.py, line ",
+    # It may be performing, over, or on its way back from it.
+    "not_a_member": "(waits in|[a-z ]+ after) all_reduce #1 of group world.1.0 .faults.py, line ",
     # The connections of one that died break, which not all of them have noticed yet.
     "is_killed": "(waits|raised RuntimeError) in all_reduce #1 .faults.py, line ",
     "raises": "waits in all_reduce #1 .faults.py, line ",

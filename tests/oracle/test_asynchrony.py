@@ -1,6 +1,8 @@
 """A parameter server in its modes, and local SGD: against the serial step where they equal it."""
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -61,25 +63,55 @@ def test_asynchronous_staleness_counts_the_steps_in_between():
     assert sum(served.staleness) > 0
 
 
-def test_a_straggler_holds_up_synchronous_steps_and_no_asynchronous_ones():
-    delay = {2: 0.05}
-    waits, goes_on = (
-        run(serve, 4, args=(mode, delay)).values[0] for mode in (Synchronous(), Asynchronous())
-    )
+def serve_with_a_straggler(world, mode, num_steps, path):
+    """Serve while rank 2, before each gradient, waits for num_steps steps of the server.
+
+    A step of the server adds a byte to the file at path.
+    """
+    step = parameter_server.Server._step
+
+    def step_and_tell(self):
+        step(self)
+        with path.open("ab") as file:
+            file.write(b".")
+        if self.is_over:
+            path.with_suffix(".over").touch()
+
+    def wait_for_steps(seconds):
+        until = path.stat().st_size + num_steps if seconds else 0
+        while path.stat().st_size < until and not path.with_suffix(".over").exists():
+            time.sleep(0.001)
+
+    parameter_server.Server._step = step_and_tell
+    parameter_server.time = SimpleNamespace(perf_counter=time.perf_counter, sleep=wait_for_steps)
+    return serve(world, mode, {2: 1.0})
+
+
+def with_a_straggler(mode, num_steps, path):
+    path.touch()
+    return run(serve_with_a_straggler, 4, args=(mode, num_steps, path), timeout=600).values[0]
+
+
+def test_synchronous_steps_wait_for_a_straggler():
+    waits = run(serve, 4, args=(Synchronous(), {2: 0.05})).values[0]
     assert waits.seconds >= 10 * 0.05
-    of_straggler = sum(each.worker == 2 for each in goes_on.arrivals if each.is_used)
-    assert of_straggler < 10 < 30 - of_straggler
-    of_straggler = [each.staleness for each in goes_on.arrivals if each.worker == 2]
-    assert max(of_straggler) > 2, "the others have made more steps than one each meanwhile"
+    assert [each.worker for each in waits.arrivals].count(2) == 10
 
 
-def test_with_the_first_two_of_three_the_straggler_works_in_vain():
-    served = run(serve, 4, args=(Synchronous(first=2), {2: 0.05})).values[0]
+def test_asynchronous_steps_go_on_without_a_straggler(tmp_path):
+    goes_on = with_a_straggler(Asynchronous(), 4, tmp_path / "steps")
+    used = [each for each in goes_on.arrivals if each.is_used]
+    of_straggler = [each.staleness for each in used if each.worker == 2]
+    assert len(used) == 30 and len(of_straggler) <= 30 // 4
+    assert min(of_straggler) >= 4, "the steps of the others meanwhile"
+
+
+def test_with_the_first_two_of_three_the_straggler_works_in_vain(tmp_path):
+    served = with_a_straggler(Synchronous(first=2), 1, tmp_path / "steps")
     assert len(served.staleness) == 20 and set(served.staleness) == {0}
     late = [arrival for arrival in served.arrivals if not arrival.is_used]
-    of_straggler = [arrival for arrival in served.arrivals if arrival.worker == 2]
-    assert sum(arrival.is_used for arrival in of_straggler) < 10, "not a step waited for it alone"
-    assert late and {arrival.worker for arrival in late} >= {2}
+    assert late and {arrival.worker for arrival in late} == {2}
+    assert {arrival.worker for arrival in served.arrivals if arrival.is_used} == {1, 3}
 
 
 def test_no_steps_are_over_at_once():
