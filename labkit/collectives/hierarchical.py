@@ -14,7 +14,7 @@ and every rank sends only its own chunk to other hosts. Two hosts of two ranks, 
     two_tiers(world, ranks_per_host=2):  fast = {a, b} or {c, d},  slow = {a, c} or {b, d}
 
 L ranks on each of H hosts, n = L * H, D bytes. Steps: 2(L-1) fast ones and 2(H-1) slow ones. A
-flat ring takes 2(n-1), of which NCCL's model counts 2(H-1) as slow. A rank sends 2(L-1)/L D on fast
+flat ring's slowest chunk makes 2(n-1) hops, up to 2H of them slow. A rank sends 2(L-1)/L D on fast
 links, and 2(H-1)/H of its D/L on slow ones. In one flat ring the last rank of a host sends
 2(n-1)/n D on its slow link, (n-1)/(H-1) times as much: 7 times for two hosts of four, about L times
 for many hosts. In two cases a hierarchy saves mainly latency. NCCL makes L flat rings, which leave

@@ -74,9 +74,9 @@ def test_one_gigabyte_by_hand():
     # One adapter for all four: 0.5 GB goes over it in each step.
     shared = seconds("hierarchical", 1e9, 8, 4, **LINKS, shared=True)
     assert shared == pytest.approx(6 * (5e-6 + 0.25 / 300) + 2 * (30e-6 + 0.5 / 25))
-    # 2(H-1) of 14 hops wait for the slow links, whose bytes last longer than the fast ones'.
+    # A chunk passes up to 2H slow links in 14 hops. Their bytes last longer than the fast ones'.
     flat = seconds("ring", 1e9, 8, 4, **LINKS)
-    assert flat == pytest.approx(12 * 5e-6 + 2 * 30e-6 + 14 * 0.125 / 25)
+    assert flat == pytest.approx(10 * 5e-6 + 4 * 30e-6 + 14 * 0.125 / 25)
     assert speedup(1e9, 8, 4, **LINKS) == pytest.approx(flat / tiered)
     assert speedup(1e9, 8, 4, **LINKS, shared=True) == pytest.approx(flat / shared)
 
@@ -128,7 +128,7 @@ def test_rings_over_all_adapters_are_as_fast_as_a_hierarchy_in_blocks():
         asked = calc.collective("all_reduce", algorithm, 64, 1e9, ranks_per_host=8, **options)
         return 1e3 * asked.seconds(**links)
 
-    latency = 112 * 3e-3 + 14 * 8e-3
+    latency = 110 * 3e-3 + 16 * 8e-3
     assert ms("ring") == pytest.approx(latency + 2 * 63 / 64 * 1e3 / 50)
     assert ms("ring", rings=8) == pytest.approx(latency + 2 * 63 / 64 * 1e3 / 50 / 8)
     assert ms("ring", rings=8) < ms("hierarchical", block_bytes=200e6) < ms("hierarchical")
@@ -147,11 +147,12 @@ def test_rings_of_ranks_that_share_an_adapter_gain_nothing():
     assert asked.seconds(**LINKS, shared=True) == pytest.approx(seconds("ring", 1e9, 8, 4, **LINKS))
 
 
-def simulated_ring(n, ranks_per_host, nbytes, alpha, beta):
+def simulated_ring(n, ranks_per_host, nbytes, alpha, beta, rounds=2):
     """Message by message: a link is busy with its bytes, and they arrive after its latency."""
-    hops = [(alpha[0], beta[0])] * (ranks_per_host - 1) + [(alpha[1], beta[1])]
+    last = n > ranks_per_host
+    hops = [(alpha[0], beta[0])] * (ranks_per_host - 1) + [(alpha[last], beta[last])]
     arrived, free = [0.0] * ranks_per_host, [0.0] * ranks_per_host  # all hosts are alike
-    for _ in range(2 * (n - 1)):
+    for _ in range(rounds * (n - 1)):
         after = [0.0] * ranks_per_host
         for place, (latency, per_byte) in enumerate(hops):
             free[place] = max(arrived[place], free[place]) + nbytes / n * per_byte
@@ -165,9 +166,32 @@ def simulated_ring(n, ranks_per_host, nbytes, alpha, beta):
 def test_a_flat_ring_takes_at_most_its_latencies_and_the_bytes_of_its_slow_links(
     n, ranks_per_host, nbytes
 ):
-    predicted = seconds("ring", nbytes, n, ranks_per_host, **LINKS)
-    simulated = simulated_ring(n, ranks_per_host, nbytes, **LINKS)
-    assert 0.5 * predicted < simulated <= predicted * (1 + 1e-9)
+    for slow_alpha in (5e-6, 30e-6, 1e-3, 0.1):
+        links = {**LINKS, "alpha": (5e-6, slow_alpha)}
+        predicted = seconds("ring", nbytes, n, ranks_per_host, **links)
+        simulated = simulated_ring(n, ranks_per_host, nbytes, **links)
+        assert 0.5 * predicted < simulated <= predicted * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("operation", "rounds"), [("reduce_scatter", 1), ("all_gather", 1), ("all_reduce", 2)]
+)
+@pytest.mark.parametrize("ranks_per_host", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("num_hosts", [1, 2, 3, 8])
+def test_an_empty_flat_ring_takes_the_latencies_of_its_slowest_chunk(
+    operation, rounds, num_hosts, ranks_per_host
+):
+    """The chunk goes `rounds` times around, except for `rounds` links beside each other."""
+    n = num_hosts * ranks_per_host
+    is_slow = [num_hosts > 1 and rank % ranks_per_host == ranks_per_host - 1 for rank in range(n)]
+    walks = [
+        sum(is_slow[(first + hop) % n] for hop in range(rounds * (n - 1))) for first in range(n)
+    ]
+    rings = calc.collective(operation, "ring", n, 0, ranks_per_host=ranks_per_host)
+    assert rings.tier_steps == (rounds * (n - 1) - max(walks), max(walks))
+    alpha, beta = (1.0, 1000.0), (0.0, 0.0)
+    simulated = simulated_ring(n, ranks_per_host, 0, alpha, beta, rounds)
+    assert rings.seconds(alpha, beta) == pytest.approx(simulated)
 
 
 def simulated_blocks(k, within, across):

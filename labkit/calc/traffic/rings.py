@@ -12,13 +12,21 @@ On H hosts of L ranks each, one link of a ring is slow on each host: that from i
 K rings may share the tensor. Ring j takes the ranks of each host in the order j, j+1, ... around,
 so that the rings leave a host by K different ranks, each with its adapter:
 
-    of 2(n-1) steps       2(H-1) wait for a slow link, the others for a fast one
+    slow hops             2H of the 2(n-1) hops of the chunk that comes last, the others are fast
     slowest adapter       2(n-1)/n D / K, of one ring; of all K where the ranks share an adapter
     busiest fast link     2(n-1)/n D, or (K-1)/K of it where every rank is the last of a ring
-    seconds               latencies of the steps + the longer of the two rows of bytes
+    seconds               latencies of those hops + the longer of the two rows of bytes
 
-NCCL estimates its rings in this way. It is an upper bound: the latency of one message passes while
-a link is busy with the bytes of another.
+A chunk goes twice around the ring, and so over 2H slow links, except for two links beside each
+other. With three ranks or more on a host, both of these are fast for some chunk. With two ranks one
+of them is slow, so 2H-1 hops are; with one rank 2(H-1). In a reduce-scatter or an all-gather a
+chunk goes once around, except for one link: H slow hops, or H-1 with one rank per host.
+
+Without bytes these seconds are exact. With bytes they are an upper bound: the latency of one
+message passes while a link is busy with the bytes of another. If a link took no second message
+before the first has arrived, each of the 2(n-1) steps would wait for a slow latency. NCCL estimates
+its rings in the same form, but counts 2(H-1) slow latencies whatever L is, which is too few for two
+ranks per host or more.
 
 Halving-doubling: n = p + r ranks, p the largest power of two in n. Of ranks 0 to 2r-1 the even ones
 hand all of their tensor to the odd ones beside them, and get the sum back. The other p are numbered
@@ -98,8 +106,9 @@ class RingReduceScatter(Collective):
 
     @property
     def tier_steps(self) -> Tiers[int]:
-        """64 ranks on 8 hosts, all-reduce: 112 fast and 14 slow."""
-        slow = self.rounds * (self.num_hosts - 1)
+        """Hops of the chunk that comes last. 64 ranks on 8 hosts, all-reduce: 110 fast, 16 slow."""
+        hosts = self.num_hosts
+        slow = self.rounds * hosts - self.rounds // (self.world_size // hosts) if hosts > 1 else 0
         return Tiers(self.steps - slow, slow)
 
     def _sent_numel(self, rank: int) -> int:
