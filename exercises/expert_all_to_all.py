@@ -46,7 +46,7 @@ def expert_all_to_all(
     apply: Callable[[int, torch.Tensor], torch.Tensor],
     group: Group,
 ) -> torch.Tensor:
-    """Return each token's output (T, D), in the order of the tokens.
+    """Return (T, D): for each token, the output of its expert. apply(expert, rows) computes it.
 
     Wire: tokens whose expert is on another rank, results of other ranks' tokens, and E counts.
     """

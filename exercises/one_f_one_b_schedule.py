@@ -34,5 +34,5 @@ from collections.abc import Iterable
 
 
 def one_f_one_b_schedule(rank: int, num_ranks: int, num_microbatches: int) -> Iterable[str]:
-    """Return the cells of one rank, in the order in which it performs them."""
+    """Yield the operations of one rank in order: "F3" is the forward of microbatch 3."""
     raise NotImplementedError("not attempted yet: your code replaces this line")

@@ -41,7 +41,7 @@ from typing import Any
 
 
 def save(disk: Any, folder: Path, step: int, data: bytes) -> None:
-    """Save one state durably, and remove the one before it."""
+    """Save one state durably, then remove everything else in the folder."""
     ### BEGIN SOLUTION
     unfinished, finished = folder / "unfinished", folder / f"step-{step:08d}"
     file = disk.create(unfinished)
@@ -57,7 +57,7 @@ def save(disk: Any, folder: Path, step: int, data: bytes) -> None:
 
 
 def load_newest(folder: Path) -> tuple[int, bytes] | None:
-    """Return the newest whole state and its step, or None."""
+    """Return the step and the bytes of the newest whole state, or None."""
     ### BEGIN SOLUTION
     finished = sorted(folder.glob("step-*"))
     if not finished:

@@ -41,7 +41,7 @@ def average_gradients(module: nn.Module, group: Group) -> None:
     """
     ### BEGIN SOLUTION
     for parameter in module.parameters():  # yields a tied parameter once
-        if not parameter.requires_grad:  # the same on every rank; `grad is None` is not
+        if not parameter.requires_grad:  # equal on all ranks, unlike `grad is None`
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

@@ -59,7 +59,7 @@ def column_row_mlp(
 
 
 class _Copied(torch.autograd.Function):
-    """Megatron's f: identity forward. Backward adds up the gradients of all ranks' features."""
+    """Megatron's f: identity forward. Backward sums x's gradients over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
@@ -72,7 +72,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """Megatron's g: all-reduce forward, identity backward: every rank has y's whole gradient."""
+    """Megatron's g: all-reduce forward. Identity backward: every rank has y's whole gradient."""
 
     @staticmethod
     def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:

@@ -46,12 +46,12 @@ def expert_all_to_all(
     apply: Callable[[int, torch.Tensor], torch.Tensor],
     group: Group,
 ) -> torch.Tensor:
-    """Return each token's output (T, D), in the order of the tokens.
+    """Return (T, D): for each token, the output of its expert. apply(expert, rows) computes it.
 
     Wire: tokens whose expert is on another rank, results of other ranks' tokens, and E counts.
     """
     ### BEGIN SOLUTION
-    # Sorted by expert, the rows for one rank are neighbours, too.
+    # Sorting by expert also puts the rows for each rank next to each other.
     order_T = expert_T.argsort(stable=True)
     counts_E = torch.bincount(expert_T, minlength=num_experts)
     counts_ne = group.all_to_all(counts_E).view(group.size, -1)  # from each rank, for our experts

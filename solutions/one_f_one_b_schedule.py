@@ -34,14 +34,14 @@ from collections.abc import Iterable
 
 
 def one_f_one_b_schedule(rank: int, num_ranks: int, num_microbatches: int) -> Iterable[str]:
-    """Return the cells of one rank, in the order in which it performs them."""
+    """Yield the operations of one rank in order: "F3" is the forward of microbatch 3."""
     ### BEGIN SOLUTION
     warmup = min(num_ranks - rank - 1, num_microbatches)  # one for each rank after this one
     for microbatch in range(warmup):
         yield f"F{microbatch}"
     for microbatch in range(warmup, num_microbatches):
         yield f"F{microbatch}"
-        yield f"B{microbatch - warmup}"  # the oldest microbatch that is still held
+        yield f"B{microbatch - warmup}"  # the oldest microbatch in flight
     for microbatch in range(num_microbatches - warmup, num_microbatches):
         yield f"B{microbatch}"
     ### END SOLUTION

@@ -43,7 +43,7 @@ def ring_all_reduce(x: torch.Tensor, group: Group) -> torch.Tensor:
     # After the last step chunk `rank` is the sum of all ranks.
     for step in range(n - 1):
         ours = chunks[(rank - 2 - step) % n]
-        # Start both before waiting for either: with a blocking send every rank would wait.
+        # Start both before waiting for either: ranks that all block in a send never receive.
         outgoing = group.isend(chunks[(rank - 1 - step) % n], right)
         incoming = group.irecv(torch.empty_like(ours), left)
         ours += incoming.wait()

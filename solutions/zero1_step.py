@@ -54,7 +54,7 @@ def zero1_step(
     Sent, on a ring: (n-1)/n of the gradients' bytes, then (n-1)/n of the parameters' bytes.
     """
     ### BEGIN SOLUTION
-    padding = (0, -parameters.numel() % group.size)  # zeros at the end, which are cut off again
+    padding = (0, -parameters.numel() % group.size)  # zeros at the end, removed after the gather
     gradient = group.reduce_scatter(pad(gradients, padding), op="mean")
     shard = pad(parameters, padding).tensor_split(group.size)[group.rank]
     optimizer.step(shard, gradient)

@@ -78,13 +78,12 @@ def zero3_unit(
     inputs = []
     for unit in units:
         inputs.append(x)
-        # No name refers to the gathered weights, so they are released when forward returns.
+        # No variable refers to the gathered weights, so they are freed when forward returns.
         x = unit.forward(group.all_gather(unit.shard)[: unit.numel], x)
     gradient = loss_gradient(x)
     shard_gradients = []
     for unit, x in zip(reversed(units), reversed(inputs)):
-        weights = group.all_gather(unit.shard)[: unit.numel]
-        gradient, whole = unit.backward(weights, x, gradient)
+        gradient, whole = unit.backward(group.all_gather(unit.shard)[: unit.numel], x, gradient)
         padding = (0, group.size * unit.shard.numel() - unit.numel)
         shard_gradients.append(group.reduce_scatter(pad(whole, padding), op="mean"))
     return shard_gradients[::-1]

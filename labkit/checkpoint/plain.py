@@ -3,8 +3,8 @@
     rank 0   save shard 0 |         | save the commit: 2 shards |         | return
     rank 1   save shard 1 | barrier |                           | barrier | return
 
-Layout: a flat float32 tensor in any shards, loaded on any number n of ranks as n even shards.
-Wire: two barriers.
+Layout: a flat float32 tensor, saved in shards of any length, loaded as n even shards on n ranks.
+Wire: two barriers. Shards of earlier steps stay on the disk; only the commit is replaced.
 Paper: Pillai et al., "All file systems are not created equal", OSDI 2014.
 """
 
@@ -17,7 +17,7 @@ from labkit.comm import Group
 
 
 def save(disk: Any, folder: Path, step: int, data: bytes) -> None:
-    """Save one state durably, and remove the one before it."""
+    """Save one state durably, then remove everything else in the folder."""
     unfinished, finished = folder / "unfinished", folder / f"step-{step:08d}"
     file = disk.create(unfinished)
     disk.write(file, data)
@@ -31,7 +31,7 @@ def save(disk: Any, folder: Path, step: int, data: bytes) -> None:
 
 
 def load_newest(folder: Path) -> tuple[int, bytes] | None:
-    """Return the newest whole state and its step, or None."""
+    """Return the step and the bytes of the newest whole state, or None."""
     finished = sorted(folder.glob("step-*"))
     if not finished:
         return None

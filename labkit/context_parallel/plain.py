@@ -1,14 +1,15 @@
 """Ring attention in the fewest lines: queries stay, keys and values go round. The first rung.
 
-    step     rank 0    rank 1    rank 2      keys and values that the rank's queries attend to
-    0        kv 0      kv 1      kv 2        each step also sends them to the right
+    step     rank 0    rank 1    rank 2      the block of keys and values on each rank
+    0        kv 0      kv 1      kv 2        all but the last step also send it to the right
     1        kv 2 -    kv 0      kv 1        -: later than all of the rank's queries, so skipped
     2        kv 1 -    kv 2 -    kv 0
 
 The attention is causal, and only its forward pass is here. The softmax is online: each query has a
 running maximum and a running sum, and every block rescales the output computed so far.
-Layout: q, k, v and the output are sharded by tokens, one contiguous shard per rank.
-Sent: n - 1 blocks per rank: (n-1)/n of the keys and values of the whole sequence.
+Layout: q, k, v and the output are sharded by tokens, one contiguous shard per rank. A rank has t
+queries, and a block has s keys: see labkit/model.py for H and K.
+Sent: n - 1 blocks per rank, together (n-1)/n of the keys and values of the whole sequence.
 """
 
 import torch

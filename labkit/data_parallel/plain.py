@@ -9,7 +9,8 @@
     average_gradients(module, world)
     optimizer.step()                         the same update on every rank: parameters stay equal
 
-Layout: parameters, gradients and optimizer states are whole on every rank; the batch is sharded.
+Layout: parameters, gradients and optimizer states are whole on every rank. The batch is sharded, in
+shares of equal size, because the mean gives every rank the same weight.
 Sent: 2(n-1)/n of the gradients' bytes per rank and step, in one message per parameter.
 Paper: Li et al., "PyTorch Distributed", arXiv:2006.15704, section 3.2.1.
 """
@@ -32,7 +33,7 @@ def average_gradients(module: nn.Module, group: Group) -> None:
     Wire: each rank sends 2(n-1)/n of the gradients' bytes, in one all-reduce per parameter.
     """
     for parameter in module.parameters():  # yields a tied parameter once
-        if not parameter.requires_grad:  # the same on every rank; `grad is None` is not
+        if not parameter.requires_grad:  # equal on all ranks, unlike `grad is None`
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

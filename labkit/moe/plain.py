@@ -3,7 +3,7 @@
     rank 0   tokens a b c, for experts 1 0 1   --+-->   rank 0   expert 0 computes b | e
     rank 1   tokens d e,   for experts 1 0     --+-->   rank 1   expert 1 computes a c | d
 
-Layout: each rank has its own tokens, any number of them, and E/n neighbouring experts of all E.
+Layout: each rank has its own tokens, any number of them, and E/n consecutive experts of all E.
 Sent: a count per expert, each token whose expert is on another rank, and that token's result.
 Papers: GShard, arXiv:2006.16668; Switch Transformer, arXiv:2101.03961, with one expert per token.
 """
@@ -21,7 +21,7 @@ def switch_layer(
 ) -> torch.Tensor:
     """Return (T, D): the output of each token's most probable expert, times that probability.
 
-    experts: this rank's, by their numbers among all E. Forward pass only.
+    experts: this rank's experts; the keys are their numbers among all E. Forward pass only.
     """
     p_T, expert_T = (x_TD @ router_ED.T).softmax(1).max(1)
     y_TD = expert_all_to_all(x_TD, expert_T, len(router_ED), lambda e, x: experts[e](x), group)
@@ -35,11 +35,11 @@ def expert_all_to_all(
     apply: Callable[[int, torch.Tensor], torch.Tensor],
     group: Group,
 ) -> torch.Tensor:
-    """Return each token's output (T, D), in the order of the tokens.
+    """Return (T, D): for each token, the output of its expert. apply(expert, rows) computes it.
 
     Wire: tokens whose expert is on another rank, results of other ranks' tokens, and E counts.
     """
-    # Sorted by expert, the rows for one rank are neighbours, too.
+    # Sorting by expert also puts the rows for each rank next to each other.
     order_T = expert_T.argsort(stable=True)
     counts_E = torch.bincount(expert_T, minlength=num_experts)
     counts_ne = group.all_to_all(counts_E).view(group.size, -1)  # from each rank, for our experts

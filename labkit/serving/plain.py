@@ -1,11 +1,12 @@
-"""Greedy decoding of many prompts: a key-value cache for each, one forward pass for all that run.
+"""Greedy decoding of many prompts: one key-value cache per sequence, one forward pass for all.
 
-    pass 1   a b c    the prompts of a, b and c        -> a token for each
-    pass 2   a b c    the newest token of each         -> the next one; b has ended
-    pass 3   a c d    that of a and c; d joins with its prompt
+    pass 1   a b c    the prompts of a, b and c                    -> a token for each
+    pass 2   a b c    the newest token of each                     -> the next token; b has ended
+    pass 3   a c d    the newest token of a and c, the prompt of d   (d takes b's place)
 
 A pass joins all n tokens that are not cached in one tensor (n, D). Only attention is per sequence.
-Layout: a cache has keys and values by layer, (2, G, tokens, K). Paper: Yu et al., "Orca", OSDI 2022
+Layout: a cache has a tensor (2, G, tokens, K) per layer: keys and values of G heads.
+Paper: Yu et al., "Orca", OSDI 2022. The first rung.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ Tokens = list[list[int]]
 
 @torch.no_grad()
 def generate(model: GPT, prompts: Tokens, num_new: list[int], max_running: int) -> Tokens:
-    """Return `num_new[i]` tokens for prompt i. A pass computes at most `max_running` sequences."""
+    """Return `num_new[i]` >= 1 tokens for prompt i. A pass has at most `max_running` sequences."""
     empty = torch.empty(2, model.config.kv_heads, 0, model.config.head_dim)
     sequences = [list(prompt) for prompt in prompts]
     waiting, caches = list(range(len(prompts))), dict[int, list[Tensor]]()

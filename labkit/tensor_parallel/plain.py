@@ -2,9 +2,9 @@
 
     x_BTD --f--> up_fD --> gelu --> hidden_BTf --> down_Df --> partial sums --g--> y_BTD
 
-Layout: x and y are whole on every rank. A rank has some rows of up's weight and the same columns
-of down's. The paper calls up column-parallel and down row-parallel, after the transposed weights.
-The hidden features between them are sharded, and no rank needs another's.
+Layout: x and y are whole on every rank. A rank computes f of the F hidden features: it has f rows
+of up's weight and the same f columns of down's, and needs no feature of another rank. The paper
+stores weights transposed, so it calls up column-parallel and down row-parallel.
 Sent: one all-reduce of y forward (g), one of x's gradient backward (f).
 Paper: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 """
@@ -35,7 +35,7 @@ def column_row_mlp(
 
 
 class _Copied(torch.autograd.Function):
-    """Megatron's f: identity forward. Backward adds up the gradients of all ranks' features."""
+    """Megatron's f: identity forward. Backward sums x's gradients over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
@@ -48,7 +48,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """Megatron's g: all-reduce forward, identity backward: every rank has y's whole gradient."""
+    """Megatron's g: all-reduce forward. Identity backward: every rank has y's whole gradient."""
 
     @staticmethod
     def forward(ctx: Any, partial: torch.Tensor, group: Group) -> torch.Tensor:

@@ -4,7 +4,7 @@
     backward   gather 1 | compute 1 | reduce-scatter 1 | gather 0 | ...
 
 Layout: a unit is a layer. Its parameters, gradients and optimizer states are sharded: 1/n on each
-rank. Its full weights are in memory while it computes.
+rank. Its full weights are in memory only while it computes.
 Sent: 3(n-1)/n of the parameters' bytes per step: two all-gathers and a reduce-scatter. Every rank
 waits for each of them: nothing overlaps.
 Papers: Rajbhandari et al., "ZeRO", arXiv:1910.02054, section 5.3; Zhao et al., "PyTorch FSDP",
@@ -48,13 +48,12 @@ def zero3_unit(
     inputs = []
     for unit in units:
         inputs.append(x)
-        # No name refers to the gathered weights, so they are released when forward returns.
+        # No variable refers to the gathered weights, so they are freed when forward returns.
         x = unit.forward(group.all_gather(unit.shard)[: unit.numel], x)
     gradient = loss_gradient(x)
     shard_gradients = []
     for unit, x in zip(reversed(units), reversed(inputs)):
-        weights = group.all_gather(unit.shard)[: unit.numel]
-        gradient, whole = unit.backward(weights, x, gradient)
+        gradient, whole = unit.backward(group.all_gather(unit.shard)[: unit.numel], x, gradient)
         padding = (0, group.size * unit.shard.numel() - unit.numel)
         shard_gradients.append(group.reduce_scatter(pad(whole, padding), op="mean"))
     return shard_gradients[::-1]
