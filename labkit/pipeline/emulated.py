@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.pipeline.executor import Loss, Pipeline, Step, Work
-from labkit.pipeline.op import Kind, Op, Schedule
+from labkit.pipeline.op import Kind, Op, Schedule, require_schedule
 from labkit.pipeline.simulation import Costs
 
 
@@ -65,6 +65,7 @@ def emulated_step(world: Group, schedule: Schedule, costs: Costs, num_steps: int
     Returns this rank's steps without the first, which also sends shapes. For the n-th steps of all
     ranks `measured(schedule, [steps[n].spans for steps in run.values])` returns a Timing.
     """
+    require_schedule(schedule)
     stages = {stage: nn.Linear(8, 8) for stage in schedule.stages_of(world.rank)}
     free = Costs(forward=0, input_gradient=0, weight_gradient=0)
     pipeline = EmulatedPipeline(schedule, stages, nn.functional.mse_loss, free, world)

@@ -39,7 +39,7 @@ from labkit.data import Batch, Corpus, counted
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.pipeline.executor import Pipeline, WeightedLoss
-from labkit.pipeline.op import Row, Schedule, plan
+from labkit.pipeline.op import Row, Schedule, plan, require_schedule
 from labkit.pipeline.schedules import one_f_one_b
 from labkit.pipeline.simulation import plain
 from labkit.shards import NamedShard, named_shards
@@ -116,6 +116,7 @@ class PipelineGPT(nn.Module):
         stage_class: Callable[[Any, range], GPTStage] = GPTStage,
     ) -> None:
         super().__init__()
+        require_schedule(schedule)
         self.config, self.schedule, self.rank = config, schedule, rank
         if layers is None:
             layers = balance(layer_costs(config), schedule.num_stages)

@@ -91,7 +91,7 @@ Row = Callable[..., Iterator[Op]]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The operations of every rank in a step. Nothing is checked here: see `validate`.
+    """The operations of every rank in a step. What takes a Schedule checks it: see `validate`.
 
     rows: rows[rank] has the operations of a rank, in order. num_stages: of the whole pipeline; a
     rank may hold several (virtual stages). Schedules compare by value.
@@ -153,6 +153,35 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
     return Schedule(name, tuple(rows), num_stages, num_microbatches)
 
 
+def require_schedule(given: object) -> None:
+    """Raise unless `given` is a Schedule with rows of Ops, and its counts are 1 or more.
+
+    `validate` says whether the Ops are a training step.
+    """
+    if not isinstance(given, Schedule):
+        raise TypeError(
+            f"schedule={given!r:.60}: give a Schedule; plan makes one from a function, parse from "
+            "text"
+        )
+    arguments.whole("schedule.num_stages", given.num_stages, "1 or more")
+    arguments.whole("schedule.num_microbatches", given.num_microbatches, "1 or more")
+    rows: object = given.rows
+    if not isinstance(rows, tuple | list):
+        raise TypeError(f"schedule.rows={rows!r:.60}: give a tuple with one row for each rank")
+    for rank, row in enumerate(rows):
+        if not isinstance(row, tuple | list):
+            raise TypeError(
+                f"schedule.rows[{rank}]={row!r:.60}: give a tuple of Op(kind, stage, microbatch); "
+                "parse reads text"
+            )
+        for index, op in enumerate(row):
+            if not _is_op(op):
+                raise TypeError(
+                    f"schedule.rows[{rank}][{index}]={op!r:.60}: give Op(kind, stage, microbatch), "
+                    "with a Kind and two whole numbers; parse reads text"
+                )
+
+
 def _is_op(op: object) -> bool:
     if not isinstance(op, Op):
         return False
@@ -185,6 +214,7 @@ def cell_of(schedule: Schedule) -> Callable[[Op], str]:
 
 def text(schedule: Schedule) -> str:
     """Return the schedule as text, a line per rank, without times. `parse` reads it."""
+    require_schedule(schedule)
     return "\n".join(" ".join(row) for row in lines(schedule))
 
 

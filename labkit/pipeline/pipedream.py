@@ -28,7 +28,7 @@ from torch.func import functional_call
 from labkit.comm import Group
 from labkit.optimizer import Optimizer
 from labkit.pipeline.executor import Loss, Pipeline, Work
-from labkit.pipeline.op import Kind, Op, Schedule
+from labkit.pipeline.op import Kind, Op, Schedule, require_schedule
 
 _Version = dict[str, Tensor]
 
@@ -38,6 +38,7 @@ def weight_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
 
     An update follows each backward, so this is a count of backwards in the stage's order.
     """
+    require_schedule(schedule)
     versions = {}
     for row in schedule.rows:
         num_updates: dict[int, int] = {}

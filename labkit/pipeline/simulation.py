@@ -32,7 +32,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from labkit import arguments
-from labkit.pipeline.op import Kind, Op, Product, Schedule, consumer, lines
+from labkit.pipeline.op import Kind, Op, Product, Schedule, consumer, lines, require_schedule
 from labkit.pipeline.validation import executable_order, validate
 
 
@@ -106,6 +106,7 @@ def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
     Ranks of one machine share its clock. ValueError: spans of another number of ranks, or of other
     operations than the schedule's.
     """
+    require_schedule(schedule)
     if len(spans_of) != schedule.num_ranks:
         raise ValueError(
             f"spans of {len(spans_of)} ranks for a schedule of {schedule.num_ranks}: give each "

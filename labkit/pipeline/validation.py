@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from labkit.pipeline.op import Kind, Op, Product, Schedule, around, cell_of
+from labkit.pipeline.op import Kind, Op, Product, Schedule, around, cell_of, require_schedule
 
 
 class ScheduleError(ValueError):
@@ -29,7 +29,8 @@ class ScheduleError(ValueError):
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError for a schedule that is no training step, with its first wrong cell.
 
-    Cells must be Ops and counts 1 or more, as `plan` and `parse` make them: this is not checked.
+    TypeError for anything but a Schedule with rows of Ops, ValueError for one without rows, or with
+    a count below 1.
     """
     for _ in executable_order(schedule):
         pass
@@ -38,9 +39,12 @@ def validate(schedule: Schedule) -> None:
 def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
     """Yield (rank, operation) in an order in which all can be performed.
 
-    Raises ScheduleError: for a wrong cell at once, for a deadlock when no rank can go on. Time:
+    Raises as `validate`: for a wrong cell at once, for a deadlock when no rank can go on. Time:
     linear in the number of operations.
     """
+    require_schedule(schedule)
+    if not schedule.rows:
+        raise ValueError("schedule.rows=(): there is no rank; give one row for each")
     _require_each_once(schedule)
     return _in_order(schedule)
 

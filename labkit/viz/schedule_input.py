@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from labkit.pipeline import Op, Schedule, Timing, simulate
+from labkit.pipeline.op import require_schedule
 
 # More rows and narrower boxes than these cannot be distinguished on a page.
 MAX_RANKS, MAX_OPS = 32, 8192
@@ -15,10 +16,12 @@ def timing_of(given: Schedule | Timing) -> Timing:
 
     ValueError for more than can be drawn; ScheduleError if it is not a whole step.
     """
-    _check_size(given if isinstance(given, Schedule) else given.schedule)
-    if isinstance(given, Schedule):
-        return simulate(given)
-    return given
+    if isinstance(given, Timing):
+        _check_size(given.schedule)
+        return given
+    require_schedule(given)
+    _check_size(given)
+    return simulate(given)
 
 
 def require_same_schedule(timing: Timing, measured: Timing) -> None:

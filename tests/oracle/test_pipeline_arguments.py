@@ -14,6 +14,7 @@ from labkit.model import GPTConfig
 from labkit.pipeline import (
     Pipeline,
     PipelineGPT,
+    Schedule,
     WeightedLoss,
     gpipe,
     one_f_one_b,
@@ -52,6 +53,14 @@ WRONG = {
         "a schedule of 3 ranks for a group of 1",
     ),
     "no step": (lambda w: pipeline(w, schedule=parse("F0 B0 B0")), "B0 of stage 0 is there twice"),
+    "no schedule": (
+        lambda w: pipeline(w, schedule=one_f_one_b),
+        "TypeError: schedule=<function one_f_one_b .*: give a Schedule",
+    ),
+    "a schedule of text": (
+        lambda w: PipelineGPT(GPTConfig(num_layers=2), Schedule("x", ("F0 B0",), 1, 1), 0),
+        r"TypeError: schedule.rows\[0\]='F0 B0': give a tuple of Op",
+    ),
     "inputs with a past": (
         lambda w: pipeline(w).step(X.clone().requires_grad_() * 2, X),
         "inputs need a gradient, which a pipeline does not propagate",

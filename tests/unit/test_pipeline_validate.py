@@ -1,24 +1,30 @@
 """A schedule that is no training step is refused, and the error shows the cell."""
 
 import random
+import re
 from functools import partial
 
 import numpy as np
 import pytest
 
+from labkit import viz
 from labkit.pipeline import (
     Kind,
     Op,
     Schedule,
     ScheduleError,
     gpipe,
+    in_flight,
     interleaved,
+    measured,
     one_f_one_b,
     parse,
+    peak_memory,
     plan,
     simulate,
     text,
     validate,
+    weight_versions,
     zero_bubble_h1,
 )
 
@@ -140,6 +146,62 @@ def test_a_cell_that_is_no_operation_is_named(cell):
 def test_whole_numbers_of_numpy_are_whole_numbers():
     row = tuple(Op(kind, np.int64(0), np.int64(0)) for kind in (Kind.F, Kind.B))
     validate(Schedule("numpy", (row,), 1, np.int64(1)))
+
+
+F0, B0 = Op(Kind.F, 0, 0), Op(Kind.B, 0, 0)
+
+
+def of_rows(rows, num_stages=1, num_microbatches=1):
+    return Schedule("x", rows, num_stages, num_microbatches)
+
+
+# By mistake: what is given as a schedule, and the error, which names the value and what to give.
+REFUSED = {
+    "text": ("F0 B0", "TypeError: schedule='F0 B0': give a Schedule; .*parse from text"),
+    "a function": (gpipe, "TypeError: schedule=<function gpipe.*: give a Schedule; plan makes"),
+    "rows alone": (((F0, B0),), r"TypeError: schedule=\(\(Op.*: give a Schedule"),
+    "no tuple of rows": (of_rows(None), "TypeError: schedule.rows=None: give a tuple"),
+    "a row missing": (of_rows((None, (F0, B0))), r"TypeError: schedule.rows\[0\]=None: give a"),
+    "rows of text": (of_rows(("F0 B0",)), r"TypeError: .*rows\[0\]='F0 B0': .*parse reads text"),
+    "a row read once": (of_rows((iter((F0,)),)), r"TypeError: .*rows\[0\]=<tuple_iterator"),
+    "cells of text": (of_rows((("F0", "B0"),)), r"TypeError: .*rows\[0\]\[0\]='F0': give Op"),
+    "an idle cell": (of_rows(((F0, None, B0),)), r"TypeError: .*rows\[0\]\[1\]=None: give Op"),
+    "a plain tuple": (of_rows(((F0, (Kind.B, 0, 0)),)), r"TypeError: .*rows\[0\]\[1\]=\(<Kind.B"),
+    "a kind as text": (of_rows(((Op("F", 0, 0), B0),)), "TypeError: .*Op.kind='F'.* a Kind"),
+    "a stage as float": (of_rows(((Op(Kind.F, 0.0, 0),),)), "TypeError: .*stage=0.0.* whole"),
+    "no stages": (of_rows(((F0, B0),), 0), "ValueError: schedule.num_stages=0: 1 or more"),
+    "half a stage": (of_rows(((F0, B0),), 0.5), "TypeError: schedule.num_stages=0.5: .* whole"),
+    "no microbatches": (of_rows(((F0, B0),), 1, 0), "ValueError: schedule.num_microbatches=0"),
+}
+TAKES_A_SCHEDULE = [
+    *(validate, simulate, in_flight, peak_memory, text, weight_versions),
+    *(viz.schedule, viz.in_flight, lambda schedule: measured(schedule, [])),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_schedule_of_operations_is_named(case):
+    given, reason = REFUSED[case]
+    for call in TAKES_A_SCHEDULE:
+        with pytest.raises((TypeError, ValueError)) as error:
+            call(given)
+        assert re.match(reason, f"{error.type.__name__}: {error.value}"), call
+
+
+def test_without_rows_there_is_no_rank():
+    with pytest.raises(ValueError, match=r"schedule.rows=\(\): .* give one row for each"):
+        validate(of_rows(()))
+
+
+def test_a_row_left_out_lacks_its_operations():
+    with pytest.raises(ScheduleError, match="F0 of stage 1 is missing"):
+        validate(of_rows(plan(gpipe, 2, 2).rows[:1], 2, 2))
+    with pytest.raises(ScheduleError, match="F0 of stage 1 is missing"):
+        validate(of_rows((plan(gpipe, 2, 2).rows[0], ()), 2, 2))
+
+
+def test_rows_in_lists_are_rows():
+    validate(of_rows([list(row) for row in plan(gpipe, 2, 2).rows], 2, 2))
 
 
 def nothing(rank, num_ranks, num_microbatches):

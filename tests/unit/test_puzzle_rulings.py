@@ -132,6 +132,12 @@ WRONG = {
     "a Schedule of more microbatches": (TWO, plan(one_f_one_b, 2, 4), "microbatch 2"),
     "a Schedule of more ranks": (TWO, plan(one_f_one_b, 3, 2), "3 rows for 2 ranks"),
     "an empty Schedule": (TWO, Schedule("none", ((), ()), 0, 0), "is missing"),
+    "rows of text": (
+        TWO,
+        Schedule("text", ("F0 B0", "F0 B0"), 2, 1),
+        "rows[0]='F0 B0': give a tuple",
+    ),
+    "no tuple of rows": (TWO, Schedule("none", None, 2, 2), "schedule.rows=None: give a tuple"),
     "no rows at all": (TWO, Schedule("none", (), 0, 0), "0 rows for 2 ranks"),
 }
 

@@ -25,7 +25,7 @@ from labkit.pipeline import (
     simulate,
     validate,
 )
-from labkit.pipeline.op import around, cell_of
+from labkit.pipeline.op import around, cell_of, require_schedule
 
 _KIND = "puzzle"
 
@@ -116,10 +116,11 @@ def _step(answer: Any, puzzle: Puzzle) -> Schedule:
     """
     problem = puzzle.problem
     rows = (answer if isinstance(answer, Schedule) else parse(answer)).rows
+    schedule = Schedule("answer", rows, problem.num_stages, problem.num_microbatches)
+    require_schedule(schedule)
     if len(rows) != problem.num_ranks:
         counted = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
         raise ValueError(f"{counted} for {problem.num_ranks} ranks: write one for each")
-    schedule = Schedule("answer", rows, problem.num_stages, problem.num_microbatches)
     holders = dict(enumerate(problem.placement))
     for rank, row in enumerate(rows):
         for index, op in enumerate(row):
