@@ -12,8 +12,8 @@ Read in this order. Each rung adds one idea to the one before:
 Beside them:
 
     replica.py             Replica, the base class of all wrappers: checks, hooks, buffers
-    reduction.py           many tensors as one message; the interface of `all_reduce=`:
-                           start(x, group) -> handle. It is a function, or one of these:
+    reduction.py           the interface Reduction, and many tensors as one message. A wrapper's
+                           `all_reduce=` takes a function (x, group), or one of these Reductions:
     compression.py           error feedback, one bit, top-k, PowerSGD
     background.py            on the group's communication thread
     symmetric_buckets.py     in shared memory

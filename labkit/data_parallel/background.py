@@ -9,7 +9,8 @@ The thread has a group of its own. Otherwise its messages would mix with the pro
 that differs by rank. Every rank starts the same calls in the same order.
 
 All wrappers of a group share one communication thread. A process group cannot be destroyed while
-another rank may be in it, so threads and sockets are never released: one per wrapper would leak.
+another rank may still use it, so its thread and its sockets stay until the process ends. A thread
+for each wrapper would leak both.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class InBackground(Reduction):
         return InBackground(self._within.of(bucket), self._group)
 
     def start(self, x: Tensor, group: Group) -> Handle:
-        """Submit `x` to the thread. ValueError unless `group` has the ranks of the construction."""
+        """Submit `x` to the thread. ValueError unless `group` has the constructor's ranks."""
         if group.ranks != self._group.ranks:
             raise ValueError(
                 f"this all-reduce is between ranks {list(self._group.ranks)}, not "
@@ -96,8 +97,8 @@ class CommunicationThread:
     def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
         """Call `collective(group of the thread)` after the earlier calls; on nccl, immediately.
 
-        nccl is asynchronous by itself, and needs the operations of all groups in the same order on
-        every rank. A second thread would start its operations at any time between the program's.
+        nccl is asynchronous by itself. It needs the operations of all groups in the same order on
+        every rank, but a second thread would start its own at any time between the main thread's.
         """
         if self.group.backend == "nccl":
             done = Future[T]()
@@ -125,7 +126,7 @@ _THREADS: WeakKeyDictionary[Group, CommunicationThread] = WeakKeyDictionary()
 
 
 def _on_the_same_stream(collective: Callable[[Group], T], group: Group) -> Callable[[], T]:
-    """Return a call of the collective on this thread's GPU stream; a new thread has the default."""
+    """Return a call of the collective on the caller's GPU stream, not on the default stream."""
     if group.device.type != "cuda":
         return lambda: collective(group)
     stream = torch.cuda.current_stream(group.device)

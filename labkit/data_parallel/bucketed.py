@@ -65,7 +65,7 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """The bucket's name in journals and messages."""
+        """The bucket's name in journals and errors."""
         ends = dict.fromkeys((self.names[0], self.names[-1]))  # equal if it has one parameter
         return f"bucket {self.number}: {' to '.join(ends)}"
 
@@ -140,8 +140,8 @@ def make_buckets(
 ) -> list[Bucket]:
     """Cut the parameters, last first, into buckets of one dtype and device each.
 
-    As in torch, the parameter with which a bucket reaches its size is its last. Memory: all
-    gradients once. TypeError and ValueError for a size that is no whole number from 1.
+    As in torch, a bucket is closed by the parameter with which it reaches its size. Memory: all
+    gradients once. TypeError and ValueError for a size that is not a whole number above 0.
     """
     cuts = cut(parameters, bucket_bytes)
     return [bucket_in(_zeros_for(members), number, members) for number, members in enumerate(cuts)]

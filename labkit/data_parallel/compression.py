@@ -15,7 +15,7 @@ for SGD. Adam divides by a running average of squared gradients, which compressi
 Adam (arXiv:2102.02888) first trains without compression until that average is stable. A residual
 has the loss scale of its step: under dynamic loss scaling it is added at a different scale.
 
-OneBit: the sign of each entry, and one number for the size of all of a parameter's.
+OneBit: the sign of each entry, and one magnitude for all entries of a parameter.
 
     0.1 -3.0  0.2  0.7   ->   + - + +  and 1.0, their mean magnitude   ->   1 -1 1 1
 
@@ -72,8 +72,8 @@ __all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]
 class Compressor(Reduction):
     """A method of compression, for any number of buckets.
 
-    It blocks: backward waits for the exchange of each bucket. In the background,
-    DDP(module, world, InBackground(TopK(0.01), world)), backward goes on meanwhile.
+    It blocks: backward waits for the exchange of each bucket. With InBackground,
+    DDP(module, world, InBackground(TopK(0.01), world)), backward goes on during the exchange.
     """
 
     remembers_buckets = True
@@ -83,11 +83,11 @@ class Compressor(Reduction):
         self.error_feedback = error_feedback
 
     def of(self, bucket: Bucket) -> "Exchange":
-        """Return the all-reduce of one bucket, with its own memory of the residual."""
+        """Return the compressed all-reduce of one bucket, which keeps the bucket's residual."""
         return Exchange(self, bucket, torch.zeros_like(bucket.flat))
 
     def start(self, x: Tensor, group: Group) -> Handle:
-        """Raise TypeError: a compressor works on buckets. See `of`."""
+        """Raise TypeError: only the Exchange of a bucket, which `of` returns, can start."""
         raise TypeError(
             f"{type(self).__name__} works on buckets, and there are none here; wrap the module in "
             "BucketedDDP or DDP"
@@ -95,9 +95,9 @@ class Compressor(Reduction):
 
     @abstractmethod
     def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
-        """Send a compressed form of `x`, (numel,); return the sum of all ranks' forms, and its own.
+        """Send `x`, (numel,), compressed. Return the sum over the ranks, and this rank's term.
 
-        The second tensor is this rank's contribution to the sum: x minus it is the residual.
+        x minus this rank's term is the residual.
         """
 
 
@@ -105,7 +105,7 @@ class Exchange(Reduction):
     """The compressed all-reduce of one bucket. `owed`: this rank's residual, (numel,)."""
 
     def __init__(self, compressor: Compressor, bucket: Bucket, owed: Tensor) -> None:
-        """Made by `Compressor.of`."""
+        """Called by `Compressor.of`."""
         self._compressor, self._bucket, self.owed = compressor, bucket, owed
 
     def start(self, x: Tensor, group: Group) -> Handle:
@@ -113,10 +113,11 @@ class Exchange(Reduction):
         x.add_(self.owed)
         total, own = self._compressor.exchange(x, self._bucket, group)
         if self._compressor.error_feedback:
-            # All ranks have the same sum, so all see an overflow and skip the step: the residual
-            # stays. `where` instead of `if`, for which the host would wait for the GPU.
-            is_sum = torch.isfinite(total).all()
-            self.owed = torch.where(is_sum, x - own, self.owed)
+            # After an overflow the residual stays. All ranks have the same sum, so all detect the
+            # overflow and skip the step. With `if` instead of `where` the host would wait for the
+            # GPU.
+            is_finite = torch.isfinite(total).all()
+            self.owed = torch.where(is_finite, x - own, self.owed)
         return Done(x.copy_(total))
 
 
@@ -130,32 +131,32 @@ class OneBit(Compressor):
         own_scales = torch.stack([part.abs().sum() / max(1, part.numel()) for part in parts])
         scales = group.all_gather(own_scales).view(group.size, -1)
         signs = group.all_gather(packed(x >= 0)).view(group.size, -1)
-        forms = [
-            _signed(of_rank, x) * _each_for(numels, scale)
-            for scale, of_rank in zip(scales, signs, strict=True)
+        terms = [
+            _plus_or_minus_one(signs_of_rank, x) * _per_entry(scales_of_rank, numels)
+            for scales_of_rank, signs_of_rank in zip(scales, signs, strict=True)
         ]
-        return torch.stack(forms).sum(0), forms[group.rank]
+        return torch.stack(terms).sum(0), terms[group.rank]
 
 
-def _each_for(numels: list[int], scale: Tensor) -> Tensor:
-    """Repeat scale, (number of parameters,): each as often as its parameter has entries."""
-    return torch.cat([one.expand(numel) for one, numel in zip(scale, numels, strict=True)])
+def _per_entry(scales: Tensor, numels: list[int]) -> Tensor:
+    """Repeat each parameter's scale for every entry of the parameter: (sum of numels,)."""
+    return torch.cat([scale.expand(numel) for scale, numel in zip(scales, numels, strict=True)])
 
 
-def _signed(signs: Tensor, like: Tensor) -> Tensor:
+def _plus_or_minus_one(signs: Tensor, like: Tensor) -> Tensor:
     """Return a tensor like `like`: 1 where a bit is set, -1 elsewhere."""
     return unpacked(signs, like.numel()).to(like.dtype) * 2 - 1
 
 
 def packed(bits: Tensor) -> Tensor:
-    """Pack (numel,) of bool into (ceil(numel / 8),) of uint8. The first bit is the lowest."""
+    """Pack bools (numel,) into bytes (ceil(numel / 8),). The first bool is the lowest bit."""
     padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
-    return (padded.to(torch.uint8) << _places(bits)).sum(1, dtype=torch.uint8)
+    return (padded.to(torch.uint8) << _bit_positions(bits)).sum(1, dtype=torch.uint8)
 
 
 def unpacked(packed_bits: Tensor, numel: int) -> Tensor:
-    """Return the first `numel` bits as bool."""
-    return ((packed_bits[:, None] >> _places(packed_bits)) & 1).flatten()[:numel].bool()
+    """Return the first `numel` bits as bools."""
+    return ((packed_bits[:, None] >> _bit_positions(packed_bits)) & 1).flatten()[:numel].bool()
 
 
 class TopK(Compressor):
@@ -164,66 +165,66 @@ class TopK(Compressor):
     def __init__(self, ratio: float, *, error_feedback: bool = True) -> None:
         """ratio: above 0, up to 1. TypeError and ValueError for any other."""
         super().__init__(error_feedback=error_feedback)
-        allowed = "a part of the entries, above 0 and up to 1, such as 0.01 for one in a hundred"
+        allowed = "a share of the entries, above 0 and up to 1, such as 0.01 for one in a hundred"
         self.ratio = arguments.number("ratio", ratio, allowed, above=0, most=1)
 
     def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
-        """See `Compressor.exchange`. Wire: k places of 8 bytes and k values, all-gathered."""
+        """See `Compressor.exchange`. Wire: k indices of 8 bytes and k values, all-gathered."""
         k = math.ceil(self.ratio * x.numel())
-        places = x.abs().topk(k, sorted=False).indices
-        all_places = group.all_gather(places)
-        all_values = group.all_gather(x[places])
-        own = torch.zeros_like(x).scatter_(0, places, x[places])
+        indices = x.abs().topk(k, sorted=False).indices
+        all_indices = group.all_gather(indices)
+        all_values = group.all_gather(x[indices])
+        own = torch.zeros_like(x).scatter_(0, indices, x[indices])
         total = torch.zeros_like(x)
-        # Rank by rank: no index occurs twice within one rank's, so the order of additions is fixed
-        # and the result is bit-equal on all ranks, also on GPUs.
-        for of_rank, values in zip(all_places.split(k), all_values.split(k), strict=True):
+        # Rank by rank: an index occurs once within a rank's, so the order of additions is fixed,
+        # and the result is bit-equal on all ranks, on GPUs too.
+        for of_rank, values in zip(all_indices.split(k), all_values.split(k), strict=True):
             total[of_rank] += values
         return total, own
 
 
-def _places(like: Tensor) -> Tensor:
+def _bit_positions(like: Tensor) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=like.device)
 
 
 class PowerSGD(Compressor):
-    """Send the factors of a matrix of rank `rank` instead of each gradient.
+    """Send two factors P and Q instead of each gradient, a matrix: their product has rank `rank`.
 
     A gradient of more than two dims is reshaped to (first, product of the others). A gradient whose
     factors would not be smaller is sent uncompressed.
     """
 
     def __init__(self, rank: int = 2, *, error_feedback: bool = True) -> None:
-        """Raise TypeError and ValueError for a rank that is no whole number from 1."""
+        """Raise TypeError and ValueError for a rank that is not a whole number above 0."""
         super().__init__(error_feedback=error_feedback)
         allowed = "a product of matrices has a rank from 1; 2 is usual"
         self.rank = arguments.whole("rank", rank, allowed)
-        self._right: WeakKeyDictionary[Bucket, list[Tensor]] = WeakKeyDictionary()
+        self._last_qs: WeakKeyDictionary[Bucket, list[Tensor]] = WeakKeyDictionary()
 
     def exchange(self, x: Tensor, bucket: Bucket, group: Group) -> tuple[Tensor, Tensor]:
         """See `Compressor.exchange`."""
         parts = shaped(x, bucket.parameters)
         matrices = [part.reshape(len(part), -1) for part in parts if self._is_large(part)]
-        if bucket not in self._right:
-            self._right[bucket] = [self._first_guess(matrix) for matrix in matrices]
-        guesses = self._right[bucket]
-        lefts = [matrix @ guess for matrix, guess in zip(matrices, guesses, strict=True)]
-        whole = [part.flatten() for part in parts if not self._is_large(part)]
-        *lefts, summed_whole = _summed([*lefts, torch.cat([x[:0], *whole])], group)
-        lefts = [_orthonormal(left) for left in lefts]
-        rights = [matrix.mH @ left for matrix, left in zip(matrices, lefts, strict=True)]
-        rights = _summed(rights, group)
-        self._right[bucket] = list(map(_next_guess, rights, guesses))
+        if bucket not in self._last_qs:
+            self._last_qs[bucket] = [self._random_q(matrix) for matrix in matrices]
+        last_qs = self._last_qs[bucket]
+        ps = [matrix @ q for matrix, q in zip(matrices, last_qs, strict=True)]
+        small = [part.flatten() for part in parts if not self._is_large(part)]
+        *ps, summed_small = _summed([*ps, torch.cat([x[:0], *small])], group)
+        ps = [_orthonormal(p) for p in ps]
+        qs = [matrix.mH @ p for matrix, p in zip(matrices, ps, strict=True)]
+        qs = _summed(qs, group)
+        self._last_qs[bucket] = list(map(_next_q, qs, last_qs))
         total, own = torch.empty_like(x), x.clone()
         views = [shaped(each, bucket.parameters) for each in (total, own)]
-        products = iter(left @ right.mH for left, right in zip(lefts, rights, strict=True))
-        for summed, share in zip(*views, strict=True):
+        products = iter(p @ q.mH for p, q in zip(ps, qs, strict=True))
+        for summed, term in zip(*views, strict=True):
             if self._is_large(summed):
                 summed.copy_(next(products).view(summed.shape))
-                share.copy_(summed / group.size)  # P is of all ranks: each counts for an nth
+                term.copy_(summed / group.size)  # P and Q are sums: each rank's term is 1/n
             else:
-                summed.copy_(summed_whole[: summed.numel()].view(summed.shape))
-                summed_whole = summed_whole[summed.numel() :]
+                summed.copy_(summed_small[: summed.numel()].view(summed.shape))
+                summed_small = summed_small[summed.numel() :]
         return total, own
 
     def _is_large(self, gradient: Tensor) -> bool:
@@ -233,16 +234,16 @@ class PowerSGD(Compressor):
         rows, columns = len(gradient), gradient.numel() // len(gradient)
         return (rows + columns) * self.rank < rows * columns
 
-    def _first_guess(self, matrix: Tensor) -> Tensor:
+    def _random_q(self, matrix: Tensor) -> Tensor:
         """Return a random Q, the same on every rank."""
         generator = torch.Generator().manual_seed(matrix.shape[0] * 8191 + matrix.shape[1])
-        guess = torch.randn(matrix.shape[1], self.rank, generator=generator, device="cpu")
-        return guess.to(matrix)
+        q = torch.randn(matrix.shape[1], self.rank, generator=generator, device="cpu")
+        return q.to(matrix)
 
 
-def _next_guess(right: Tensor, guess: Tensor) -> Tensor:
-    """Return `right`, or `guess` if `right` has an overflow or only zeros, without a host sync."""
-    return torch.where(torch.isfinite(right).all() & right.any(), right, guess)
+def _next_q(q: Tensor, last_q: Tensor) -> Tensor:
+    """Return `q`, or `last_q` if `q` has an overflow or only zeros, without a host sync."""
+    return torch.where(torch.isfinite(q).all() & q.any(), q, last_q)
 
 
 def _orthonormal(columns: Tensor) -> Tensor:

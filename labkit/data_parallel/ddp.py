@@ -65,9 +65,9 @@ class DDP(OverlappedDDP):
     ) -> None:
         """See `Replica` and `make_buckets` for the other arguments.
 
-        find_unused_parameters: whether a backward pass may leave parameters out. It costs one more
-        small all-reduce per pass. The first bucket with a missing gradient, and all after it, wait
-        for the end of the pass. Buckets are not rebuilt.
+        find_unused_parameters: whether a backward pass may leave parameters out. This costs one
+        more small all-reduce per pass. The first bucket with a missing gradient, and all buckets
+        after it, wait for the end of the pass. Buckets are not rebuilt.
         """
         super().__init__(
             module,
@@ -120,7 +120,7 @@ class DDP(OverlappedDDP):
         unused = self._take_left_out() if self.find_unused_parameters else []
         super()._finish()
         for parameter in unused:
-            parameter.grad = None  # so that an optimizer skips it, also its weight decay
+            parameter.grad = None  # so that an optimizer skips it, including its weight decay
         if self._will_rebuild:
             self._rebuild()
         self.has_synced = True
@@ -134,7 +134,7 @@ class DDP(OverlappedDDP):
             if bucket.names[index] not in arrived:
                 self._take(bucket, index)
         self._start_full_buckets()
-        # After the buckets, which ranks that use every parameter have already started.
+        # After the buckets: ranks that use every parameter have started those already.
         is_used = with_gradient_anywhere(has_gradient, self.group)
         return [p for p, used in zip(parameters, is_used, strict=True) if not used]
 
@@ -202,7 +202,7 @@ def train(
     settings)).
 
     Every rank returns the losses over the global batch and the parameters; both equal the serial
-    ones up to rounding. None: Python's standard library is the corpus.
+    ones up to rounding. corpus: None for Python's standard library.
     """
     module = GPT(config, settings.seed, settings.dtype).to(world.device)
     model = strategy(module, world, all_reduce)

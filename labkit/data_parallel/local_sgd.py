@@ -85,8 +85,8 @@ def train(
 ) -> Trained:
     """Train on `labkit.train.train_serial`'s batches, with one average per `inner_steps` steps.
 
-    losses: of the global batch, before each step, each rank's share under its own parameters.
-    ValueError unless the number of steps is a multiple of inner_steps.
+    losses: of the global batch before each step. Each rank computes the loss of its share with its
+    own parameters. ValueError unless the number of steps is a multiple of inner_steps.
     """
     if settings.num_steps % inner_steps:
         raise ValueError(

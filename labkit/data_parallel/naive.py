@@ -48,9 +48,9 @@ class NaiveDDP(Replica):
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
 
         Wire: one all-reduce per trained parameter, of its size.
-        Raises RuntimeError when a trained parameter has no gradient, and when one was added or
-        unfrozen since the module was wrapped, and TypeError when it has a sparse one, before
-        anything is sent. TypeError for a compressor, which needs buckets.
+        Before anything is sent: RuntimeError for a trained parameter without a gradient, and for
+        one that was added or unfrozen since the module was wrapped; TypeError for a sparse
+        gradient, and for a compressor, which needs buckets.
         """
         require_as_wrapped(self.module, self._as_wrapped, may_be_frozen=True, may_be_converted=True)
         for name, gradient in gradients_of(self).items():

@@ -43,18 +43,18 @@ class OverlappedDDP(BucketedDDP):
 
     Every backward pass must use every trained parameter, and reduces all gradients; DDP (ddp.py)
     lifts both rules. Without zero_grad the next pass adds to the mean and averages the result: the
-    sum of both means, as in torch. After an exception in a backward pass gradients may be no means:
-    call zero_grad. The next pass is right if all ranks had the exception.
+    sum of both means, as in torch. After an exception in a backward pass some gradients may not be
+    averaged: call zero_grad. The next pass is right if all ranks had the exception.
     """
 
     def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
         """The arguments are BucketedDDP's."""
         super().__init__(module, *args, **options)
-        self._may_leave_out = False  # parameters, frozen ones among them
-        self._pass = _NO_PASS  # the autograd engine's number of the backward pass under way
+        self._may_leave_out = False  # whether parameters may be frozen later or left out of a loss
+        self._pass = _NO_PASS  # the autograd engine's ID of the current backward pass
         self._place_of = places_of(self.buckets)
         self._arrived: list[str] = []
-        self._num_missing: list[int] = []  # gradients, by bucket
+        self._num_missing: list[int] = []  # the gradients that have not arrived, by bucket
         self._in_flight: list[Handle] = []
         self._num_started = 0
         average_in_backward(self, module, self._on_gradient)
@@ -70,7 +70,7 @@ class OverlappedDDP(BucketedDDP):
         bucket, index = self._place_of[parameter]
         if parameter.grad is None:
             raise RuntimeError(
-                f"another hook has taken away the gradient of {bucket.names[index]} before it was "
+                f"another hook has removed the gradient of {bucket.names[index]} before it was "
                 "averaged; use gradients after backward() has returned"
             )
         self._take(bucket, index)
@@ -130,7 +130,7 @@ class OverlappedDDP(BucketedDDP):
 
 
 def places_of(buckets: Sequence[Bucket]) -> dict[Tensor, tuple[Bucket, int]]:
-    """Return the bucket of each parameter, and its number in the bucket."""
+    """Return each parameter's bucket, and its index in the bucket."""
     return {
         parameter: (bucket, index)
         for bucket in buckets

@@ -70,7 +70,7 @@ class Synchronous:
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """Step with every gradient, whatever the age of the parameters that it belongs to."""
+    """Step with every gradient, however old the parameters it was computed with."""
 
 
 Mode = Synchronous | Asynchronous
@@ -88,7 +88,7 @@ class Arrival:
     at_s: float
     """Seconds since the server was made."""
     loss: float
-    """Loss of the worker's share of its batch, under the parameters that it had."""
+    """Loss of the worker's share of its batch, with the parameters that the worker had."""
     staleness: int
     """Steps that the server had made since it sent those parameters."""
     is_used: bool
@@ -121,7 +121,7 @@ class Server:
     def serve(self, group: Group, worker: int) -> None:
         """Send parameters to one worker and receive its gradients, until training is over.
 
-        An error here ends the threads that wait for a step, too.
+        An error here also ends the threads that wait for a step.
         """
         try:
             flat = torch.empty_like(self.current()[1])
@@ -151,7 +151,7 @@ class Server:
             return self.version, flattened(self.module.parameters())
 
     def arrive(self, worker: int, version: int, loss: float, gradient: Tensor) -> None:
-        """Add a gradient, (numel,); return when its worker may have new parameters."""
+        """Add a gradient, (numel,); return when its worker may continue."""
         with self._stepped:
             is_old = version < self.version
             is_late = self.is_over or (is_old and not isinstance(self.mode, Asynchronous))
@@ -167,7 +167,7 @@ class Server:
             if is_late:
                 return
             self._waiting.append(gradient.clone())
-            if len(self._waiting) == self._needs:
+            if len(self._waiting) == self._gradients_per_step:
                 self._step()
             else:
                 self._stepped.wait_for(lambda: self.version > version or self._failure)
@@ -175,8 +175,7 @@ class Server:
                     raise RuntimeError("another thread of the server has failed") from self._failure
 
     @property
-    def _needs(self) -> int:
-        """Gradients per step."""
+    def _gradients_per_step(self) -> int:
         if isinstance(self.mode, Asynchronous):
             return 1
         return self.mode.num_gradients(self.num_workers)
@@ -256,7 +255,7 @@ def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
 
 
 def _serve(world: Group, server: Server) -> Served:
-    """Start a thread for each worker, and wait until every worker has the end of training."""
+    """Start a thread for each worker, and wait until training has ended for every worker."""
     began_s = time.perf_counter()
     threads = ThreadPoolExecutor(server.num_workers)
     try:
@@ -277,7 +276,7 @@ def _work(
     context: int,
     delay_s: float,
 ) -> None:
-    """Train as a worker: compute gradients of its share of each batch, at fetched parameters."""
+    """Train as a worker: fetch parameters, and send the gradient of this worker's share."""
     batches, num_workers = settings.batches(corpus, context), world.size - 1
     flat = flattened(module.parameters())
     header = torch.empty(1, dtype=torch.int64, device=world.device)

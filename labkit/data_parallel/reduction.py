@@ -1,12 +1,12 @@
-"""Reductions: gradients are summed over the ranks, started now and waited for later.
+"""Reductions: sums over the ranks, started now and waited for later.
 
     handle = reduction.start(x, group)      x is being summed over the ranks, in place
     ...                                     backward goes on
     handle.wait()                           x holds the sum
 
-A wrapper's `all_reduce` is a function (x, group) that returns the sum, or a Reduction. These are
-compression.py, which sends less; background.py, a thread for functions that block; and
-symmetric_buckets.py, buckets in shared memory.
+A wrapper's `all_reduce` is a function (x, group) that returns the sum, or a Reduction. There are
+Reductions in compression.py, which sends less; in background.py, a thread for functions that block;
+and in symmetric_buckets.py, buckets in shared memory.
 
 `flattened` copies all parameters into one tensor, to be sent as one message; `put` copies it back.
 """
@@ -70,23 +70,23 @@ def reduction_of(all_reduce: AllReduce) -> Reduction:
         return all_reduce
     if isinstance(all_reduce, type):
         raise TypeError(
-            f"all_reduce={all_reduce.__name__} is a class; give one that is made, such as "
-            "TopK(0.01), OneBit() or PowerSGD(2)"
+            f"all_reduce={all_reduce.__name__} is a class; give an instance, such as TopK(0.01), "
+            "OneBit() or PowerSGD(2)"
         )
-    return _ByFunction(all_reduce)
+    return _FunctionReduction(all_reduce)
 
 
-class _ByFunction(Reduction):
+class _FunctionReduction(Reduction):
     def __init__(self, all_reduce: AllReduce) -> None:
         self._all_reduce = all_reduce
         self._takes_out = "out" in inspect.signature(all_reduce).parameters
 
     def start(self, x: Tensor, group: Group) -> Handle:
         options = {"out": x} if self._takes_out else {}
-        return _ResultInto(x, self._all_reduce(x, group, **options))
+        return _ResultHandle(x, self._all_reduce(x, group, **options))
 
 
-class _ResultInto(NamedTuple):
+class _ResultHandle(NamedTuple):
     """A handle whose `wait` copies a function's result into `x`."""
 
     x: Tensor
@@ -101,7 +101,7 @@ class _ResultInto(NamedTuple):
         if total.shape != x.shape or total.dtype != x.dtype:
             raise ValueError(
                 f"all_reduce returned {tuple(total.shape)} of {total.dtype} for gradients "
-                f"{tuple(x.shape)} of {x.dtype}; it must return the sum, of that form"
+                f"{tuple(x.shape)} of {x.dtype}; it must return the sum, of that shape and dtype"
             )
         if total.data_ptr() != x.data_ptr():
             x.copy_(total)

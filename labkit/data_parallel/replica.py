@@ -1,10 +1,10 @@
-"""Replica, a module that is equal on all ranks; its checks, and hooks that keep no owner alive.
+"""Replica, a module that is equal on all ranks; its checks, and its hooks.
 
 `require_plain` and `require_equal_layouts` check a module before it is wrapped.
 `require_as_wrapped` checks that its parameters have not changed since. `average_in_backward` sets
 hooks:
 
-    parameter, module --weak reference--> a method of the owner     the owner may be freed first
+    parameter --hook--> weak reference to a method of the owner     the owner may be freed first
     wrapped module --> hooks --> its wrapper                        the wrapper lives as long
 
 The garbage collector does not see references that a parameter's hooks hold. Strong ones would keep
@@ -33,13 +33,13 @@ _SHARDED = "_is_sharded_by_labkit"
 
 
 def require_plain(module: object) -> None:
-    """Raise TypeError unless this is a module that can be wrapped."""
+    """Raise TypeError unless `module` is a module that is neither wrapped nor sharded."""
     if not isinstance(module, nn.Module) or getattr(module, "is_wrapper", False):
         raise TypeError(f"module={module!r:.80}: give a module that is not wrapped yet")
     if any(is_sharded(parameter) for parameter in module.parameters()):
         raise TypeError(
             "the parameters of this module are shards, or have been sharded: they differ by rank, "
-            "and another wrapper would overwrite them by rank 0's. Wrap the module only once"
+            "and another wrapper would overwrite them with rank 0's. Wrap the module only once"
         )
 
 
@@ -50,7 +50,7 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def mark_sharded(parameters: Iterable[Tensor]) -> None:
-    """Mark parameters that differ by rank, and must not be made equal."""
+    """Mark parameters as shards, which differ by rank and must not be made equal."""
     for parameter in parameters:
         parameter.__dict__[_SHARDED] = True
 
@@ -66,17 +66,19 @@ def require_equal_layouts(module: nn.Module, group: Group) -> None:
     Broadcasting into other shapes would fill them with garbage, without an error.
     """
     named: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
-    layout = [(name, tuple(x.shape), _order(x), str(x.dtype), x.requires_grad) for name, x in named]
+    layout = [
+        (name, tuple(x.shape), _memory_order(x), str(x.dtype), x.requires_grad) for name, x in named
+    ]
     mine = torch.tensor([zlib.crc32(repr(layout).encode())], device=group.device)
     if not torch.equal(group.broadcast(mine, root=0), mine):
         raise ValueError(
             f"rank {group.rank} has {sum(x.numel() for _, x in named)} numbers in {len(named)} "
-            "tensors, and their names, shapes, strides, dtypes or what is frozen differ from "
-            "rank 0; build the module from one config on every rank"
+            "tensors. Their names, shapes, strides, dtypes or requires_grad differ from rank 0's; "
+            "build the module from one config on every rank"
         )
 
 
-def _order(x: Tensor) -> list[int]:
+def _memory_order(x: Tensor) -> list[int]:
     """Return the strides of dims longer than 1: buckets hold elements in the order of memory."""
     return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
@@ -151,14 +153,14 @@ _NUM_WRAPPED: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
 
 class Replica(nn.Module):
-    """One rank's copy of a module, equal on all ranks from the start: the base of all strategies.
+    """One rank's copy of a module, equal on all ranks from the start: the wrappers' base class.
 
     `module` keeps its names: save `model.module.state_dict()`. If the module is wrapped again, by
     any strategy, only the newest wrapper reduces. Freeze parameters before you wrap.
     All ranks must make the same number of training passes, or some wait for ever. If one rank has
     fewer batches, stop all ranks when its batches are used up (torch has Join for that).
-    TypeError for anything but a module, and for a wrapped one, before anything is sent; ValueError
-    on a rank whose module differs from rank 0's in more than its values.
+    Before anything is sent: TypeError for anything but a module, and for a wrapped module.
+    ValueError on a rank whose module differs from rank 0's in more than its values.
     """
 
     is_wrapper = True
@@ -209,7 +211,7 @@ class Replica(nn.Module):
         return named_shards(self.module)
 
     def label_of(self, what: str) -> str:
-        """Return a message's label, which differs between modules that are wrapped side by side."""
+        """Return a message's label: `what`, with this wrapper's number unless it is the first."""
         return what if self.number == 1 else f"module {self.number}, {what}"
 
     def _broadcast_buffers(self) -> None:
@@ -293,7 +295,7 @@ def unhook(module: nn.Module) -> None:
 
 
 def is_averaged_in_backward(parameter: Tensor) -> bool:
-    """Return whether a wrapper averages it in backward."""
+    """Return whether a wrapper averages the parameter's gradient in backward."""
     return id(parameter) in _AVERAGED_BY
 
 

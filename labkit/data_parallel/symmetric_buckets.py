@@ -30,10 +30,9 @@ class SymmetricBuckets(Reduction):
     """
 
     def __init__(self, group: Group | None = None) -> None:
-        """group: None for torch.distributed's default one. ValueError for one on GPUs.
+        """group: None for torch.distributed's default one. ValueError for a group on GPUs.
 
-        Nothing is sent or mapped before a wrapper asks for its buckets: then OSError if /dev/shm
-        has no room for them.
+        Memory is mapped when a wrapper calls `hold`, with OSError if /dev/shm has no room for it.
         """
         self._group = chosen(group)
         require_on_host(self._group)
@@ -41,8 +40,10 @@ class SymmetricBuckets(Reduction):
         self._held: set[int] = set()
 
     def hold(self, buckets: list[Bucket]) -> list[Bucket]:
-        """Return the buckets, moved to the shared memory. They replace earlier buckets of the same
-        parameters. ValueError for the buckets of another module."""
+        """Return the buckets, moved to the shared memory. ValueError for another module's buckets.
+
+        They replace earlier buckets of the same parameters.
+        """
         parameters = [p for bucket in buckets for p in bucket.parameters]
         members = {id(p) for p in parameters}
         if self._memory is None:
@@ -70,14 +71,14 @@ class SymmetricBuckets(Reduction):
             )
         if self._memory is None:
             raise ValueError(
-                "this SymmetricBuckets holds no buckets: it goes under DDP or BucketedDDP. For any "
-                "other tensor there is shared_memory_all_reduce"
+                "this SymmetricBuckets holds no buckets; give it to DDP or BucketedDDP as "
+                "all_reduce. For other tensors call shared_memory_all_reduce"
             )
         return Done(self._memory.all_reduce(x))
 
 
 def _moved(bucket: Bucket, flat: Tensor) -> Bucket:
-    """Return the same bucket in other memory, `flat`, with the gradients that lie in it."""
+    """Return the bucket copied into `flat`. Gradients that are views of it move along."""
     members = dict(zip(bucket.names, bucket.parameters, strict=True))
     new = bucket_in(flat.copy_(bucket.flat), bucket.number, members)
     for parameter, old, view in zip(bucket.parameters, bucket.views, new.views, strict=True):

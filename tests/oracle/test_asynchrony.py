@@ -98,7 +98,7 @@ def test_synchronous_steps_wait_for_a_straggler():
     assert [each.worker for each in waits.arrivals].count(2) == 10
 
 
-def test_asynchronous_steps_go_on_without_a_straggler(tmp_path):
+def test_asynchronous_steps_do_not_wait_for_a_straggler(tmp_path):
     goes_on = with_a_straggler(Asynchronous(), 4, tmp_path / "steps")
     used = [each for each in goes_on.arrivals if each.is_used]
     of_straggler = [each.staleness for each in used if each.worker == 2]
@@ -106,7 +106,7 @@ def test_asynchronous_steps_go_on_without_a_straggler(tmp_path):
     assert min(of_straggler) >= 4, "the steps of the others meanwhile"
 
 
-def test_with_the_first_two_of_three_the_straggler_works_in_vain(tmp_path):
+def test_with_the_first_two_of_three_the_stragglers_gradients_are_dropped(tmp_path):
     served = with_a_straggler(Synchronous(first=2), 1, tmp_path / "steps")
     assert len(served.staleness) == 20 and set(served.staleness) == {0}
     late = [arrival for arrival in served.arrivals if not arrival.is_used]
@@ -114,7 +114,7 @@ def test_with_the_first_two_of_three_the_straggler_works_in_vain(tmp_path):
     assert {arrival.worker for arrival in served.arrivals if arrival.is_used} == {1, 3}
 
 
-def test_no_steps_are_over_at_once():
+def test_training_for_no_steps_ends_at_once():
     served = run(serve, 3, args=(Synchronous(), None, replace(SETTINGS, num_steps=0))).values[0]
     assert served.arrivals == []
 
@@ -154,7 +154,7 @@ def test_the_servers_link_carries_every_gradient_and_every_parameter():
         (2, "async", None, "mode='async': give Synchronous"),
     ],
 )
-def test_what_cannot_be_served_is_refused(world_size, mode, delay, words):
+def test_wrong_arguments_of_the_server_are_refused(world_size, mode, delay, words):
     with pytest.raises(RankError, match=words):
         run(serve, world_size, args=(mode, delay))
 

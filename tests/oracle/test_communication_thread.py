@@ -34,7 +34,7 @@ def count_what_stays(world):
     return len(os.listdir("/dev/fd")) - open_before, threading.active_count() - threads_before
 
 
-def test_wrapping_one_model_after_the_other_opens_nothing_more():
+def test_wrapping_more_models_opens_no_more_threads_or_sockets():
     assert run(count_what_stays, 2).values == [(0, 0)] * 2
 
 
@@ -64,7 +64,7 @@ def step(world):
     loss.backward()  # backward
 
 
-def test_what_travels_on_the_thread_belongs_to_the_readers_line():
+def test_messages_of_the_thread_are_attributed_to_the_callers_line():
     lines = Path(__file__).read_text().splitlines()
     line_of = {line.split("  # ")[-1]: number for number, line in enumerate(lines, 1)}
     for timeline in run(step, 2).timeline:

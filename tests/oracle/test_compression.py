@@ -55,24 +55,24 @@ def compressed(request):
     return run(applied_owed_and_true, WORLD_SIZE, args=(request.param,)).values
 
 
-def test_what_was_applied_and_what_is_owed_are_together_all_gradients(compressed):
+def test_applied_updates_and_residuals_add_up_to_all_gradients(compressed):
     assert len(compressed[0]) > 1, "several buckets"
     for applied, owed, true in compressed[0]:
         torch.testing.assert_close(applied + owed, true, rtol=1e-12, atol=1e-12)
 
 
-def test_something_is_left_out(compressed):
+def test_compression_leaves_out_part_of_the_gradients(compressed):
     assert any((owed.abs() > 1e-3).any() for _, owed, _ in compressed[0])
 
 
-def test_what_is_applied_is_the_same_bits_on_every_rank(compressed):
+def test_applied_updates_are_the_same_bits_on_every_rank(compressed):
     for of_rank in compressed[1:]:
         for (applied, _, _), (first, _, _) in zip(of_rank, compressed[0], strict=True):
             assert torch.equal(applied, first)
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_without_feedback_what_is_left_out_is_lost(name):
+def test_without_error_feedback_the_part_left_out_is_lost(name):
     values = run(applied_owed_and_true, 2, args=(name, False)).values
     assert all(not owed.any() for _, owed, _ in values[0])
     distance = max((applied - true).abs().max() for applied, _, true in values[0])
@@ -88,14 +88,14 @@ def exchanged(world: Group, compressor: object, numel: int) -> int:
 
 @pytest.mark.parametrize("numel", [8, 1000, 1003])
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_signs_cost_a_bit_per_entry(world_size, numel):
+def test_one_bit_sends_a_bit_per_entry(world_size, numel):
     gathered = run(exchanged, world_size, args=(OneBit(), numel)).traffic[0]
     sent = (world_size - 1) * (math.ceil(numel / 8) + 4)
     assert gathered.by_operation["all_gather"].sent_bytes == sent
 
 
 @pytest.mark.parametrize(("ratio", "k"), [(0.01, 11), (1e-9, 1), (1.0, 1003)])
-def test_top_k_costs_a_place_and_a_value_per_entry(ratio, k):
+def test_top_k_sends_an_index_and_a_value_per_entry(ratio, k):
     gathered = run(exchanged, 3, args=(TopK(ratio), 1003)).traffic[0]
     assert gathered.by_operation["all_gather"].sent_bytes == 2 * k * (8 + 4)
 
@@ -126,7 +126,7 @@ def test_a_gradient_of_low_rank_survives_power_sgd_whole():
     torch.testing.assert_close(run(one_step, 2).values[0], expected, rtol=1e-4, atol=1e-3)
 
 
-def test_power_sgd_comes_to_the_largest_singular_vectors_step_by_step():
+def test_power_sgd_converges_to_the_largest_singular_vectors():
     def ten_steps(world):
         (bucket,) = make_buckets({"w": nn.Parameter(torch.zeros(8, 6))})
         exchange = PowerSGD(1, error_feedback=False).of(bucket)
@@ -142,7 +142,7 @@ def test_power_sgd_comes_to_the_largest_singular_vectors_step_by_step():
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_an_overflow_on_one_rank_is_over_after_its_step(name):
+def test_an_overflow_on_one_rank_does_not_affect_later_steps(name):
     def overflows_once(world):
         model = DDP(module(), world, MAKERS[name](), bucket_bytes=400)
         finite = []
@@ -157,7 +157,7 @@ def test_an_overflow_on_one_rank_is_over_after_its_step(name):
         assert finite == [True, False, True, True]
 
 
-def test_each_parameter_has_a_size_of_its_own_beside_its_signs():
+def test_signs_are_scaled_by_each_parameters_own_magnitude():
     def one_step(world):
         net = nn.Sequential(nn.Linear(50, 1, bias=False), nn.Linear(1, 1, bias=False))
         net[0].weight.data.fill_(1.0)
@@ -169,7 +169,7 @@ def test_each_parameter_has_a_size_of_its_own_beside_its_signs():
     assert run(one_step, 2).values[0] == pytest.approx((1e-3, 50.0))
 
 
-def test_bits_come_back_as_they_went():
+def test_packed_bits_unpack_to_the_same_bits():
     for numel in (0, 1, 7, 8, 9, 64, 1001):
         bits = torch.rand(numel) < 0.5
         assert torch.equal(unpacked(packed(bits), numel), bits)
@@ -183,7 +183,7 @@ def test_bits_come_back_as_they_went():
         (lambda: PowerSGD(0), "rank=0"),
     ],
 )
-def test_numbers_that_compress_nothing_are_refused(make, words):
+def test_ratios_and_ranks_out_of_range_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -199,7 +199,7 @@ class NumbersRead(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_compressing_reads_no_number_back(name):
+def test_compression_never_makes_the_host_wait_for_the_gpu(name):
     def numbers_read(world):
         (bucket,) = make_buckets(dict(module().named_parameters()))
         exchange = MAKERS[name]().of(bucket)
@@ -211,7 +211,7 @@ def test_compressing_reads_no_number_back(name):
     assert run(numbers_read, 2).values == [0, 0]
 
 
-def test_power_sgd_forgets_a_bucket_that_is_gone():
+def test_power_sgd_frees_the_state_of_a_freed_bucket():
     def buckets_remembered(world):
         compressor = PowerSGD(1)
         for _ in range(3):
@@ -219,7 +219,7 @@ def test_power_sgd_forgets_a_bucket_that_is_gone():
             model(torch.ones(1, 8)).sum().backward()
             del model
             gc.collect()
-        return len(compressor._right)
+        return len(compressor._last_qs)
 
     assert run(buckets_remembered, 1).values == [0]
 

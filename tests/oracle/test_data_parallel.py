@@ -302,14 +302,14 @@ def reduced_by(world: Group, name: str) -> dict:
         "one of the reader's",
     ],
 )
-def test_any_all_reduce_can_take_the_place_of_the_librarys(name):
+def test_any_all_reduce_can_replace_the_librarys(name):
     module = Module(seed=0)
     serial_once(module)
     for found in run(reduced_by, 3, args=(name,)).values:
         torch.testing.assert_close(found["first.weight"], module.first.weight.grad)
 
 
-def test_a_sum_of_another_form_is_refused():
+def test_a_sum_of_another_shape_or_dtype_is_refused():
     def reduces_wrongly(world):
         model = DDP(Module(), world, lambda x, group: group.all_reduce(x.reshape(1, -1)))
         backward(model, world, batch())
@@ -361,7 +361,7 @@ def forwards_and_then_backward(world: Group, rung: str, order: str) -> float:
 
 
 @pytest.mark.parametrize("rung", ["overlapped", "torch"])
-def test_a_later_forward_pass_changes_nothing_about_the_backward_of_an_earlier_one(rung):
+def test_a_later_forward_pass_does_not_change_an_earlier_ones_backward(rung):
     args = (rung, "a later one without sync")
     assert run(forwards_and_then_backward, 2, args=args).values == [1.5, 1.5]
     args = (rung, "a later one without gradients")
@@ -406,7 +406,7 @@ def left_out(world: Group, rung: str, find: bool) -> dict:
 
 
 @pytest.mark.parametrize("rung", THAT_OVERLAP)
-def test_parameters_may_be_left_out_where_that_is_asked_for(rung):
+def test_find_unused_parameters_lets_losses_leave_parameters_out(rung):
     everyone = run(left_out, 3, args=(rung, True)).values
     for found in everyone:
         assert found["right.weight"] is None, "left out everywhere: the optimizer skips it"
@@ -422,7 +422,7 @@ def test_parameters_may_be_left_out_where_that_is_asked_for(rung):
     torch.testing.assert_close(everyone[0]["first.weight"], module.first.weight.grad)
 
 
-def test_a_parameter_that_is_left_out_unasked_is_named_on_its_rank_and_the_model_stays_usable():
+def test_without_find_unused_parameters_the_error_names_the_parameter_and_the_model_stays_usable():
     with pytest.raises(RankError, match="rank 1: .* left out left.bias, left.weight") as caught:
         run(left_out_and_then_not, 2, args=([1],))
     assert caught.value.rank == 1
@@ -476,7 +476,7 @@ def test_accumulation_costs_one_all_reduce_per_bucket_and_optimizer_step():
     assert result.traffic[0].by_operation["all_reduce"].count == 3 * 2
 
 
-def test_buffers_follow_rank_0_in_training_and_need_nobody_in_evaluation():
+def test_buffers_follow_rank_0_in_training_and_are_not_sent_in_evaluation():
     def counts(world):
         model = DDP(Module(), world)
         model.module.num_calls.fill_(float(10 * world.rank))
@@ -523,7 +523,7 @@ def test_a_rank_outside_of_the_group_gets_an_error_and_does_not_join_the_world()
         run(outsider, 3)
 
 
-def test_reentrant_checkpoints_are_refused_with_their_cure():
+def test_reentrant_checkpoints_are_refused_and_the_error_says_what_to_do():
     def reenters(world):
         model = DDP(Module(), world)
         forward = model.module.forward

@@ -18,7 +18,7 @@ def layer():
     return nn.Linear(2, 1)
 
 
-def test_a_wrapper_takes_a_module_an_all_reduce_and_bytes():
+def test_wrong_arguments_of_a_wrapper_are_refused():
     assert_refused(
         *(
             (lambda w, wrap=wrap: wrap(None, w), TypeError, "module=None: give a module")
@@ -26,7 +26,11 @@ def test_a_wrapper_takes_a_module_an_all_reduce_and_bytes():
         ),
         *((lambda w, wrap=wrap: wrap(layer(), w, "ring"), TypeError, "'ring'") for wrap in RUNGS),
         *(
-            (lambda w, wrap=wrap: wrap(layer(), w, TopK), TypeError, "TopK is a class; give one")
+            (
+                lambda w, wrap=wrap: wrap(layer(), w, TopK),
+                TypeError,
+                "TopK is a class; give an instance",
+            )
             for wrap in RUNGS
         ),
         *(
@@ -56,7 +60,7 @@ def test_parameters_in_another_memory_format_on_one_rank_are_found():
 
 
 @pytest.mark.parametrize("wrap", RUNGS)
-def test_a_sparse_gradient_is_refused_with_its_cure(wrap):
+def test_a_sparse_gradient_is_refused_and_the_error_says_what_to_do(wrap):
     def passes(world):
         model = wrap(nn.Embedding(4, 2, sparse=True), world)
         model(torch.tensor([1])).sum().backward()

@@ -88,7 +88,7 @@ def alone():
     return run(partial(trained, wrap=BucketedDDP), 1, timeout=600).values[0]
 
 
-def test_losses_are_those_of_one_process_whose_buckets_stay(overlapped, alone):
+def test_losses_with_rebuilt_buckets_are_those_of_one_process(overlapped, alone):
     for losses in overlapped.values:
         assert losses == pytest.approx(alone, rel=1e-12)
 
@@ -133,7 +133,7 @@ def names_of(world, **options):
     return before, after, views
 
 
-def test_rank_0s_order_counts_and_gradients_stay_in_their_buckets():
+def test_all_ranks_take_rank_0s_order_and_gradients_stay_in_their_buckets():
     for before, after, are_views in run(names_of, 3).values:
         assert before == ["c", "b", "a"]
         assert after == ["b", "c", "a"]
@@ -141,7 +141,7 @@ def test_rank_0s_order_counts_and_gradients_stay_in_their_buckets():
 
 
 @pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"all_reduce": TopK(0.5)}])
-def test_buckets_stay_where_parameters_may_be_left_out_and_with_a_compressor(options):
+def test_buckets_are_not_rebuilt_with_find_unused_parameters_or_a_compressor(options):
     result = run(partial(names_of, **options), 2)
     for before, after, _ in result.values:
         assert before == after
@@ -161,7 +161,7 @@ def test_a_gradient_that_is_kept_moves_into_its_new_bucket():
         assert bucket.parameters[0].grad.data_ptr() == bucket.flat.data_ptr()
 
 
-def test_where_nothing_changes_no_memory_is_taken():
+def test_buckets_that_would_not_change_are_not_allocated_again():
     parameters = {name: nn.Parameter(torch.ones(1000)) for name in "abc"}
     buckets = make_buckets(parameters, 4000)
     with Meter() as meter:
@@ -173,7 +173,7 @@ def in_symmetric_buckets(world):
     return trained(world, partial(DDP, all_reduce=SymmetricBuckets(world)))
 
 
-def test_buckets_in_shared_memory_are_cut_again_in_there(alone):
+def test_buckets_in_shared_memory_are_rebuilt_in_shared_memory(alone):
     for losses in run(in_symmetric_buckets, 3).values:
         assert losses == pytest.approx(alone, rel=1e-12)
 
@@ -185,7 +185,7 @@ def compressed(world, make, in_background):
 
 
 @pytest.mark.parametrize("make", [lambda: TopK(0.1), lambda: PowerSGD(1)])
-def test_a_compressor_in_the_background_comes_to_the_same(make):
+def test_a_compressor_in_the_background_gives_the_same_parameters(make):
     blocking = run(compressed, 3, args=(make, False)).values
     assert run(compressed, 3, args=(make, True)).values == blocking
 

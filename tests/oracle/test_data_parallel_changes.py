@@ -17,7 +17,9 @@ def passed(model):
 
 
 @pytest.mark.parametrize("rung", [NaiveDDP, BucketedDDP, DDP], ids=lambda rung: rung.__name__)
-def test_equal_modules_that_are_used_in_another_order_on_a_rank_are_no_sum_of_each_other(rung):
+def test_gradients_of_two_equal_modules_are_never_added_if_one_rank_uses_them_in_another_order(
+    rung,
+):
     def program(world):
         models = [rung(nn.Linear(3, 1), world) for _ in range(2)]
         for model in models if world.rank else models[::-1]:
@@ -39,7 +41,7 @@ def test_a_parameter_that_was_added_differs_by_rank_and_is_named(rung):
 
 
 @pytest.mark.parametrize("rung", [BucketedDDP, OverlappedDDP, DDP], ids=lambda rung: rung.__name__)
-def test_buckets_wait_for_no_parameter_that_was_frozen_later(rung):
+def test_a_parameter_that_is_frozen_after_wrapping_is_named(rung):
     def program(world):
         model = rung(nn.Linear(3, 3), world)
         passed(model)
@@ -50,7 +52,7 @@ def test_buckets_wait_for_no_parameter_that_was_frozen_later(rung):
         run(program, 2, timeout=600)
 
 
-def test_a_parameter_that_was_frozen_later_counts_as_unused_where_that_is_allowed():
+def test_a_parameter_that_is_frozen_after_wrapping_counts_as_unused_with_find_unused_parameters():
     def program(world):
         model = DDP(nn.Linear(3, 3), world, find_unused_parameters=True)
         model.module.bias.requires_grad_(False)
@@ -61,13 +63,13 @@ def test_a_parameter_that_was_frozen_later_counts_as_unused_where_that_is_allowe
     assert values[0] == values[1] == (None, [[2.0] * 3] * 3)
 
 
-def test_a_hook_that_takes_gradients_away_before_they_are_averaged_is_an_error():
+def test_a_hook_that_removes_gradients_before_they_are_averaged_is_an_error():
     def program(world):
         module = nn.Linear(3, 3)
         module.weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
         passed(DDP(module, world))
 
-    with pytest.raises(RankError, match="has taken away the gradient of weight"):
+    with pytest.raises(RankError, match="has removed the gradient of weight"):
         run(program, 2, timeout=600)
 
 

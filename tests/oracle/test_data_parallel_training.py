@@ -129,12 +129,12 @@ def train_wrongly(world: Group, mistake: type[NaiveDDP], settings: TrainConfig) 
 
 
 @pytest.mark.parametrize("mistake", [Summed, NotReduced, EqualWeights])
-def test_a_wrong_average_leaves_the_oracle_at_once(serial, tolerance, mistake):
+def test_a_wrong_average_differs_from_the_oracle_at_the_first_steps(serial, tolerance, mistake):
     wrong = run(train_wrongly, 3, args=(mistake, SETTINGS["sgd"])).values[0]
     assert distance(wrong, serial["sgd"]) > 100 * tolerance[torch.float32]
 
 
-def test_adamw_hides_a_sum_in_the_place_of_the_mean(serial):
+def test_adamw_hides_a_sum_instead_of_the_mean(serial):
     # Its step is the gradient over the gradient's own size: 3 times both is the same step. This is
     # why the mistakes above are tried with SGD.
     wrong = run(train_wrongly, 3, args=(Summed, SETTINGS["adamw"])).values[0]
@@ -148,7 +148,7 @@ def test_ranks_without_a_share_take_part(tolerance):
         assert distance(trained, expected) < tolerance[torch.float32]
 
 
-def test_another_all_reduce_takes_the_place_of_the_librarys(serial, tolerance):
+def test_another_all_reduce_can_replace_the_librarys(serial, tolerance):
     result = run(train, 3, args=(CONFIG, SETTINGS["sgd"], None, ring_all_reduce))
     assert distance(result.values[0], serial["sgd"]) < tolerance[torch.float32]
     assert result.traffic[0].by_operation["all_reduce"].count == 1  # sums the losses, at the end

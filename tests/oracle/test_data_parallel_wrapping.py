@@ -25,7 +25,7 @@ def one_number() -> nn.Linear:
 
 
 @pytest.mark.parametrize(("wrap", "expected"), [(NaiveDDP, [1.5, 1.5]), (LocalSGD, [1.0, 2.0])])
-def test_the_newest_wrapper_counts_whatever_strategy_it_is(wrap, expected):
+def test_only_the_newest_wrapper_averages_whatever_its_strategy(wrap, expected):
     def wraps_again(world):
         module = one_number()
         DDP(module, world)
@@ -92,7 +92,7 @@ def test_a_module_and_its_buckets_are_freed_with_their_last_reference(wrap):
     assert run(is_freed, 2).values == [True, True]
 
 
-def test_a_module_whose_wrapper_nobody_holds_is_averaged_all_the_same():
+def test_a_module_is_averaged_even_if_no_variable_refers_to_its_wrapper():
     def forgets_the_wrapper(world):
         module = one_number()
         value = DDP(module, world)(torch.full((1, 1), 1.0 + world.rank)).sum()

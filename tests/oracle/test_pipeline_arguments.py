@@ -215,11 +215,11 @@ def fails_once(world):
         made.step(X, X)
 
 
-def test_a_pipeline_whose_step_failed_takes_no_other():
+def test_a_pipeline_refuses_steps_after_a_failed_one():
     run(fails_once, 1)
 
 
-def test_losses_that_are_means_over_rows_or_random_are_taken():
+def test_losses_that_are_means_over_rows_or_random_are_accepted():
     def steps(world):
         generator = torch.Generator().manual_seed(0)
         x, classes = torch.randn(5, 3, generator=generator), torch.tensor([0, 1, 2, 2, 0])

@@ -109,7 +109,7 @@ def verdict_of_the_model(rows):
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
-def test_the_model_and_gloo_agree(num_ranks):
+def test_the_model_of_blocking_messages_agrees_with_gloo(num_ranks):
     rng = random.Random(num_ranks)
     by_verdict = {True: [], False: []}
     while min(map(len, by_verdict.values())) < 2:

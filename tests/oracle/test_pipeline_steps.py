@@ -180,7 +180,7 @@ def padded(world: Group):
     return expected.item(), (first, second)[world.rank].weight.grad, found
 
 
-def test_a_microbatch_counts_by_the_targets_that_its_loss_is_a_mean_over():
+def test_a_microbatch_is_weighted_by_the_targets_that_its_loss_averages():
     for rank, (loss, gradient, found) in enumerate(run(padded, 2).values):
         for value, grad in found:
             assert value == (pytest.approx(loss) if rank else None)
@@ -228,7 +228,7 @@ def accumulate(world: Group):
     return gradients(stages), counts
 
 
-def test_weights_wait_for_w_and_gradients_of_two_steps_add_up_as_in_torch():
+def test_weight_gradients_arrive_with_w_and_those_of_two_steps_add_up():
     _, expected = serial(2)
     found = run(accumulate, 2).values
     for grads, _ in found:

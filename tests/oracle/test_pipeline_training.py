@@ -97,7 +97,7 @@ def test_losses_and_parameters_follow_the_serial_run(serial, tolerance, num_rank
             assert trained.largest_difference(serial[name]) <= limit * 10, row  # a sum of steps
 
 
-def test_so_they_do_with_rotary_positions(tolerance):
+def test_losses_and_parameters_follow_the_serial_run_with_rotary_positions(tolerance):
     config, settings = replace(CONFIG, rotary=True), SETTINGS["sgd in float64"]
     expected = train_serial(config, settings)
     for trained in run(train, 2, (config, settings, one_f_one_b, 4)).values:
@@ -112,7 +112,7 @@ def state_of(world: Group) -> tuple[dict[str, torch.Tensor], int, list[int]]:
     return gather_full_state(model, world), own, blocks
 
 
-def test_a_state_is_gathered_from_a_cut_of_ones_own_and_no_rank_holds_it_all():
+def test_a_state_is_gathered_from_any_layers_and_no_rank_holds_all_of_it():
     whole = GPT(CONFIG)
     values = run(state_of, 3).values
     for state, own, _ in values:

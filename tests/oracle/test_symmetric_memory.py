@@ -64,7 +64,7 @@ def with_delays(world):
     return faults_of(world, [(499 + number, torch.float32) for number in range(8)], 256)
 
 
-def test_nothing_is_read_before_it_is_there_nor_overwritten_before_it_is_read():
+def test_values_are_read_after_they_are_written_and_before_they_are_overwritten():
     assert run(with_delays, 3, timeout=600).values == [[]] * 3
 
 
@@ -140,7 +140,7 @@ def in_too_little(world):
         (one_wants_more, "rank 1 .* 128 bytes, .*rank 0 .* 64"),
     ],
 )
-def test_ranks_that_do_not_mean_the_same_memory_get_an_error(fault, said):
+def test_ranks_that_give_different_memory_get_an_error(fault, said):
     with pytest.raises((RankError, Mismatch), match=said):
         run(fault, 2, timeout=600)
 
@@ -151,6 +151,6 @@ def wrapped_twice(world):
     DDP(torch.nn.Linear(2, 2), world, buckets)
 
 
-def test_one_holds_the_buckets_of_one_module():
+def test_symmetric_buckets_hold_the_buckets_of_one_module():
     with pytest.raises(RankError, match="holds the buckets of another module"):
         run(wrapped_twice, 2)

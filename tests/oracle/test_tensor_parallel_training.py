@@ -90,13 +90,15 @@ def test_losses_and_all_gradients_follow_the_serial_ones(world_size, sequence_pa
     [(RING, False), (SHARED_MEMORY, True)],
     ids=["replicated, ring", "sequence, shared memory"],
 )
-def test_so_they_do_with_copies_of_kv_heads_on_every_backend(backend, sequence_parallel):
+def test_losses_follow_the_serial_run_with_copies_of_kv_heads_on_every_backend(
+    backend, sequence_parallel
+):
     for found in run(side_by_side, 4, (SHARED_KV, sequence_parallel, backend)).values:
         assert max(found) < 1e-12
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
-def test_so_they_do_with_rotary_positions(sequence_parallel):
+def test_losses_and_parameters_follow_the_serial_run_with_rotary_positions(sequence_parallel):
     config = replace(SHARED_KV, rotary=True)
     for found in run(side_by_side, 2, (config, sequence_parallel, None)).values:
         assert max(found) < 1e-12

@@ -157,7 +157,7 @@ def trained_plainly(world: Group):
     return [world.all_gather(unit.shard.data)[: unit.numel] for unit in units]
 
 
-def test_so_they_do_with_each_option():
+def test_parameters_equal_those_of_one_process_with_each_option():
     cases = [{"debug": True}, {"backend": SHARED_MEMORY}, {"backend": LIBRARY}, {"units": ()}]
 
     def all_of_them(world):
@@ -218,7 +218,7 @@ class Odd(nn.Module):
         return (h**2).sum(1) + single(x.float()).double().sum(1)
 
 
-def test_odd_modules_equal_one_process():
+def test_unusual_modules_equal_one_process():
     x = torch.randn(NUM_SEQUENCES, 5, dtype=torch.float64)
 
     def trains(world):
@@ -368,7 +368,7 @@ LEAVES_OUT = (
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
-def test_what_no_rank_uses_has_no_gradient_and_the_others_count_as_zeros(num_ranks):
+def test_unused_parameters_have_no_gradient_and_count_as_zeros_if_another_rank_uses_them(num_ranks):
     model = LeavesOut()
     has_gradient = steps_that_leave_out(model, passes_of(range(num_ranks)), num_ranks)
     assert has_gradient[0]["scaled"] and not has_gradient[1]["scaled"]
@@ -406,7 +406,7 @@ def test_whole_numbers_are_not_cast_and_buffers_are_rank_0s(debug):
     assert run(computes, 2).values == [(2.0, [1001, 1003, 1005])] * 2
 
 
-def test_a_layer_may_talk_on_the_groups_that_shard_while_the_next_one_is_gathered():
+def test_a_layer_may_communicate_on_the_sharding_groups_while_the_next_one_is_gathered():
     def talks(world):
         host, across = world.split(world.rank // 2), world.split(world.rank % 2)
 
@@ -450,7 +450,7 @@ class Recomputed(nn.Module):
             return checkpoint(self.inside, x, use_reentrant=False)
 
 
-def test_recomputed_layers_are_gathered_again_and_give_the_same():
+def test_recomputed_layers_are_gathered_again_and_give_the_same_gradients():
     def recomputes(world):
         def wrap(module, group):
             for block in module.blocks:
@@ -575,7 +575,7 @@ def measures(world):
     return {kind: usage.peak_of(kind) for kind in usage.bytes_of}
 
 
-def test_all_states_are_an_nth_to_the_byte_and_what_is_gathered_is_two_units():
+def test_states_take_exactly_one_nth_and_at_most_two_units_are_gathered():
     numel, unit = 8 * 64**2, 4 * 64**2
     for n in (1, 4):
         states = calc.model_state_bytes(numel, "fp32", zero=3, dp=n)
@@ -588,7 +588,7 @@ def test_all_states_are_an_nth_to_the_byte_and_what_is_gathered_is_two_units():
             assert found["buffers"] == 3 * unit
 
 
-def test_recomputed_as_a_whole_it_holds_no_more_units():
+def test_a_model_that_is_recomputed_as_a_whole_holds_no_more_units():
     def around(world):
         module = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
         forward = module.forward
@@ -624,7 +624,7 @@ def test_shards_are_float32_where_bfloat16_computes():
     torch.testing.assert_close(found.norm(), size, rtol=0.02, atol=0)
 
 
-def test_means_are_divided_in_the_dtype_of_the_shards_and_nothing_is_held_but_these():
+def test_sums_are_divided_in_the_dtype_of_the_shards_and_only_the_shards_are_held():
     def computes(world):
         with Meter() as meter:
             module = nn.Linear(30, 50, bias=False)
@@ -707,7 +707,7 @@ def test_an_evaluation_an_error_and_a_pass_without_backward_leave_nothing_gather
     torch.testing.assert_close(found, whole)
 
 
-def test_units_without_reshard_go_without_a_backward_and_what_was_gathered_in_vain_goes_with_it():
+def test_units_without_reshard_and_prefetched_units_are_released_if_backward_does_not_reach_them():
     def survives(world):
         frozen = nn.Linear(3, 3).requires_grad_(False)
         module = nn.Sequential(frozen, nn.Linear(3, 3), nn.Linear(3, 3))
@@ -726,7 +726,7 @@ def test_units_without_reshard_go_without_a_backward_and_what_was_gathered_in_va
     assert run(survives, 2).values == [[0, 0]] * 2
 
 
-def test_of_a_backward_pass_that_failed_nothing_counts():
+def test_a_failed_backward_pass_leaves_no_gradients():
     def fails_once(world):
         class Sum(nn.Module):
             def __init__(self):
@@ -787,7 +787,7 @@ def drops_the_model(world):
     return [shard() is None for shard in shards], len(module[0]._forward_hooks)
 
 
-def test_shards_go_with_their_model_also_when_the_module_within_is_kept():
+def test_shards_are_freed_with_their_model_even_if_the_wrapped_module_is_kept():
     assert run(drops_the_model, 2).values == [([True] * 6, 0)] * 2
 
 

@@ -161,7 +161,7 @@ def train_in_part(model, rank=0, num_ranks=1):
     return values_of(model)
 
 
-def test_what_is_frozen_by_name_stays_and_may_be_unfrozen():
+def test_parameters_frozen_by_name_do_not_change_and_can_be_unfrozen():
     def trains(world):
         module = Model()
         model = FullyShardedModule(module, world)

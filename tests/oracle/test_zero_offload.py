@@ -73,7 +73,7 @@ class RunningSum(torch.optim.Optimizer):
             p.sub_(self.state[p]["sum"], alpha=self.param_groups[0]["lr"])
 
 
-def test_an_optimizer_that_makes_new_states_finds_them_again(tmp_path):
+def test_an_optimizer_that_replaces_its_state_tensors_finds_the_new_ones(tmp_path):
     w = nn.Parameter(torch.zeros(3))
     each = on_disk(RunningSum, tmp_path)([w], lr=1.0)
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_an_optimizer_that_makes_new_states_finds_them_again(tmp_path):
     assert w.tolist() == [-1.0 - 2.0 - 3.0] * 3
 
 
-def test_states_that_were_read_stay_as_they_were(tmp_path):
+def test_states_that_were_read_do_not_change_with_later_steps(tmp_path):
     w = nn.Parameter(torch.zeros(3))
     each = on_disk(torch.optim.SGD, tmp_path)([w], lr=1.0, momentum=1.0)
     w.grad = torch.ones(3)

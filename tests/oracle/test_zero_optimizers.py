@@ -196,7 +196,7 @@ def several(world, cases):
     return [trained(world, name, **case) for name, case in cases]
 
 
-def test_microbatches_add_up_whatever_the_wire():
+def test_microbatches_add_up_on_every_backend():
     cases = [
         ("AdamW", {"num_steps": 2, "num_microbatches": 3, "backend": backend, "rung": rung})
         for backend in (RING, SHARED_MEMORY, LIBRARY)
@@ -209,7 +209,7 @@ def test_microbatches_add_up_whatever_the_wire():
 
 
 @pytest.mark.parametrize("rung", ["zero1", "zero2"])
-def test_a_parameter_that_no_rank_uses_is_left_alone_and_one_that_some_use_is_not(rung):
+def test_a_parameter_that_no_rank_uses_does_not_change_and_one_that_some_ranks_use_does(rung):
     def some_use(world):
         options = {"rung": rung, "find_unused_parameters": True}
         everywhere = trained(world, "AdamW", how={"use_spare": False}, **options)
@@ -238,7 +238,7 @@ def test_a_parameter_that_one_microbatch_of_several_uses_counts():
 
 
 @pytest.mark.parametrize("rung", ["zero1", "zero2, one bucket"])
-def test_a_parameter_that_is_left_out_unasked_is_named(rung):
+def test_without_find_unused_parameters_a_missing_gradient_is_an_error_with_its_name(rung):
     def leaves_out(world):
         model = Module()
         each = LADDER[rung](model.named_parameters(), torch.optim.SGD, world, lr=1e-3)
@@ -273,7 +273,7 @@ def test_more_ranks_than_numbers_leave_some_ranks_without_states():
     assert [numels for _, numels in found] == [[3, 2], [3, 2], [3, 2], [0, 0]], "torch counts steps"
 
 
-def test_a_parameter_without_numbers_is_no_obstacle():
+def test_an_empty_parameter_is_allowed():
     def trains(world):
         w, empty = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(0, 4))
         for make in (Zero1Optimizer, Zero2Optimizer):
@@ -285,13 +285,13 @@ def test_a_parameter_without_numbers_is_no_obstacle():
     assert run(trains, 2).values == [[0.0] * 3] * 2
 
 
-def test_whole_parameters_go_largest_first_so_that_no_rank_gets_more_than_it_must():
+def test_whole_parameters_are_dealt_largest_first_to_the_rank_with_the_least():
     layout = by_parameters([1, 1, 1, 3], num_ranks=2)
     assert (layout.offsets, layout.numel) == ((3, 4, 5, 0), 2 * 3)
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2"])
-def test_traffic_is_that_of_the_paper_also_with_several_microbatches(strategy):
+def test_traffic_is_the_papers_with_one_microbatch_and_with_several(strategy):
     numel, k, num_steps = 1001, 3, 2
 
     def steps(world):
@@ -323,7 +323,7 @@ def sent_in(timeline, name):
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_what_is_sharded_is_an_nth_to_the_byte(level):
+def test_sharded_states_take_exactly_one_nth(level):
     width, num_layers = 60, 8
     numel, bucket = num_layers * width**2, 4 * width**2
 
@@ -350,7 +350,7 @@ def test_what_is_sharded_is_an_nth_to_the_byte(level):
             assert 0 <= beyond <= (1 if level == 1 else 3) * bucket
 
 
-def test_a_step_needs_a_segment_of_room_and_no_copy_of_everything():
+def test_a_step_needs_memory_for_one_shard_only():
     numel = 10_000
 
     def steps(world):
@@ -392,7 +392,7 @@ def loaded(data):
 
 
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "lab's AdamW", "LARS"])
-def test_a_run_goes_on_from_its_state_whole_or_sharded_on_any_number_of_ranks(name):
+def test_a_run_continues_from_a_whole_or_sharded_state_on_any_number_of_ranks(name):
     saved = run(saves_and_goes_on, 3, (name, None, None)).values
     model, _, whole = saved[0]
     assert [each[2] is None for each in saved] == [False, True, True]
@@ -416,7 +416,7 @@ def test_parts_are_merged_in_any_order_and_only_if_all_are_there():
         merged(parts[:2])
 
 
-def test_settings_are_saved_as_they_are_now_and_go_on_where_they_were():
+def test_present_settings_are_saved_and_loaded():
     def goes_on(world):
         w, v = (nn.Parameter(torch.ones(3)) for _ in range(2))
         first = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
@@ -464,7 +464,7 @@ def test_parameters_are_numbered_over_all_groups_and_frozen_ones_count():
     assert run(numbers, 2).values == [([0, 2], [[0, 1], [2]]), None]
 
 
-def test_the_whole_state_is_that_of_torchs_own_optimizer_and_can_be_taken_over_by_it():
+def test_the_whole_state_is_that_of_torchs_own_optimizer_which_can_load_it():
     _, _, whole = run(saves_and_goes_on, 3, ("AdamW", None, None)).values[0]
     model = Module()
     own = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -479,7 +479,7 @@ def test_the_whole_state_is_that_of_torchs_own_optimizer_and_can_be_taken_over_b
     own.step()
 
 
-def test_a_part_of_another_rank_or_of_another_number_of_ranks_is_refused_with_the_cure():
+def test_a_part_of_another_rank_or_number_of_ranks_is_refused_and_the_error_says_what_to_do():
     def loads_the_others(world):
         w = nn.Parameter(torch.zeros(5))
         each = Zero1Optimizer([w], torch.optim.Adam, world)
@@ -548,7 +548,7 @@ def means_near_the_end_of_float16(world):
     return torch.cat([*found, *(p.grad for p in model.parameters() if p.grad is not None)])
 
 
-def test_a_mean_that_float16_can_hold_does_not_overflow_on_its_way():
+def test_a_mean_that_float16_can_hold_does_not_overflow_while_it_is_summed():
     for found in run(means_near_the_end_of_float16, 2).values:
         assert len(found) >= 6 and torch.equal(found, torch.full_like(found, 40_000.0))
 
@@ -564,7 +564,7 @@ def clips_in_little_room(world):
     return meter.usage.peak_of("other")
 
 
-def test_clipping_takes_no_room_besides_the_gradients():
+def test_clipping_takes_no_memory_besides_the_gradients():
     assert max(run(clips_in_little_room, 1).values) < 200
 
 
@@ -588,7 +588,7 @@ def test_gradients_are_clipped_by_their_norm_over_all_ranks():
             torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-7)
 
 
-def test_the_norm_is_right_of_complex_gradients_and_of_those_whose_squares_float16_has_not():
+def test_the_norm_is_right_for_complex_gradients_and_for_squares_that_overflow_float16():
     def norms(world):
         half = torch.full((2,), 300.0, dtype=torch.float16)
         both = (half, torch.tensor([3.0 + 4.0j, 3.0 + 4.0j]))
@@ -599,7 +599,7 @@ def test_the_norm_is_right_of_complex_gradients_and_of_those_whose_squares_float
         assert of_complex == pytest.approx(10)
 
 
-def test_all_ranks_skip_a_step_where_one_of_them_overflows():
+def test_all_ranks_skip_a_step_if_one_of_them_overflows():
     def overflows(world):
         w = nn.Parameter(torch.ones(5))
         each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
@@ -617,7 +617,7 @@ def test_all_ranks_skip_a_step_where_one_of_them_overflows():
         assert torch.equal(w, torch.zeros(5))
 
 
-def test_gradients_that_are_small_stay_as_they_are_where_they_are_clipped():
+def test_clipping_does_not_change_small_gradients():
     def clips(world):
         w = nn.Parameter(torch.zeros(5))
         each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
@@ -629,7 +629,7 @@ def test_gradients_that_are_small_stay_as_they_are_where_they_are_clipped():
     assert all(torch.equal(w, torch.full((5,), -2.0)) for w in run(clips, 2).values)
 
 
-def test_a_gradient_that_is_set_or_changed_by_hand_counts():
+def test_a_gradient_that_the_program_sets_or_changes_is_used():
     def sets(world):
         w = nn.Parameter(torch.zeros(5))
         each = Zero1Optimizer([w], torch.optim.SGD, world, lr=1.0)
@@ -644,7 +644,7 @@ def test_a_gradient_that_is_set_or_changed_by_hand_counts():
 
 
 @pytest.mark.parametrize("rung", ["zero1", "zero2"])
-def test_a_pass_after_one_that_failed_is_right_once_gradients_are_forgotten(rung):
+def test_a_pass_after_a_failed_one_is_right_after_zero_grad(rung):
     def fails_once(world):
         model = Module()
         each = LADDER[rung](model.parameters(), torch.optim.SGD, world, lr=1e-3)
@@ -665,7 +665,7 @@ def test_a_pass_after_one_that_failed_is_right_once_gradients_are_forgotten(rung
         assert_equals(found, values(model))
 
 
-def test_masters_are_made_of_rank_0s_weights_and_again_where_a_state_has_none():
+def test_masters_are_copied_from_rank_0s_weights_and_again_if_a_state_has_none():
     def loads(world):
         w = nn.Parameter(torch.full((5,), 2.0 + world.rank, dtype=torch.bfloat16))
         settings = {"master_dtype": torch.float32, "lr": 0.5, "momentum": 0.0}
@@ -741,7 +741,7 @@ def test_zero2_holds_two_buckets_at_a_time_and_schedulers_find_the_usual_setting
     assert all(0 < peak <= 2 * 4 * width**2 for peak in run(measures, 2).values)
 
 
-def test_schedulers_and_groups_change_the_settings_of_the_optimizer_within():
+def test_schedulers_and_groups_change_the_settings_of_the_inner_optimizer():
     def schedules(world):
         a, b = (nn.Parameter(torch.ones(3)) for _ in range(2))
         groups = [{"params": [a]}, {"params": [b], "lr": 0.5}]

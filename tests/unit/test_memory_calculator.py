@@ -195,7 +195,7 @@ def test_more_tokens_than_learned_positions_are_said_in_the_place_of_bars():
     assert shown.setup == TrainingSetup(model="llama2-7b", sequence=131072)
 
 
-def test_a_start_of_ones_own_gets_its_stops():
+def test_an_initial_value_between_the_stops_becomes_a_stop():
     config = calc.ModelConfig(layers=6, hidden=512, heads=8, vocab=1000, context=700)
     recipe = calc.Recipe(name="mine", parameter_bytes=2, gradient_bytes=2, moment_bytes=(4, 4))
     own = TrainingSetup(model=config, recipe=recipe, dp=6, zero=2, microbatch=3, sequence=500)
@@ -230,6 +230,6 @@ def test_without_a_browser_it_is_a_text():
         ("mixtral-8x7b", "80 GB", ValueError, "experts"),
     ],
 )
-def test_what_cannot_be_a_start_is_refused(start, device, error, said):
+def test_an_impossible_initial_value_is_refused(start, device, error, said):
     with pytest.raises(error, match=said):
         memory_calculator(start, device)

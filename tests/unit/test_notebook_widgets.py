@@ -279,7 +279,7 @@ def test_the_ends_of_every_slider_work(name):
         assert is_png(shown._picture)
 
 
-def test_a_start_of_ones_own_gets_a_stop_on_each_slider():
+def test_an_initial_value_between_the_stops_becomes_a_stop_on_each_slider():
     own = RingCost(124_439_808, 4, 5, 3, 1.25e9, 30e-6)
     shown = calculator(own)
     assert shown.cost == own

@@ -33,7 +33,7 @@ def test_an_expensive_head_gets_a_stage_of_its_own():
     assert stage_costs(costs, balance(costs, 3)) == [9, 8, 9]
 
 
-def test_of_cuts_that_are_as_good_the_most_even_is_taken():
+def test_the_most_even_of_equally_good_cuts_is_chosen():
     # 34 layers, the last worth two: the slowest has 5 in any cut, and no stage need have but 1.
     costs = [0, *[1] * 32, 2.1]
     loads = stage_costs(costs, balance(costs, 8))
@@ -52,7 +52,7 @@ def test_an_even_cut_differs_by_one_layer_at_most():
         ([1, 2], 0, "num_stages=0"),
     ],
 )
-def test_what_cannot_be_cut_is_named(costs, num_stages, reason):
+def test_an_impossible_number_of_stages_is_named(costs, num_stages, reason):
     with pytest.raises((TypeError, ValueError), match=reason):
         balance(costs, num_stages)
 

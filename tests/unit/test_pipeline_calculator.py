@@ -34,7 +34,7 @@ def test_times_and_memory_are_those_of_the_closed_forms(schedule):
         ]
 
 
-def test_virtual_stages_cut_the_layers_of_a_rank_and_not_its_work():
+def test_virtual_stages_do_not_change_the_work_of_a_rank():
     given = PipelineAnswer(PipelineSetup("interleaved", ranks=4, microbatches=8, virtual=4))
     closed = calc.bubble_fraction(4, 8, "interleaved", virtual=4)
     assert given.timing.bubble() == pytest.approx(closed.value)
@@ -44,7 +44,7 @@ def test_virtual_stages_cut_the_layers_of_a_rank_and_not_its_work():
     assert given.held_bytes == [most * 1e9 / 4 for most in held]
 
 
-def test_a_v_has_two_stages_on_each_rank_whatever_the_knob_says():
+def test_zero_bubble_v_has_two_stages_per_rank_whatever_the_knob_says():
     given = PipelineAnswer(PipelineSetup("ZB-V", ranks=4, microbatches=8, virtual=4))
     closed = calc.bubble_fraction(4, 8, "zb_v")
     assert given.timing.bubble() == pytest.approx(closed.value)
@@ -66,7 +66,7 @@ def test_costs_are_in_forwards_of_a_rank():
     ("backward", "halves"),
     [(0, (0, 0)), (1, (0.5, 0.5)), (2, (1, 1)), (2.5, (1.5, 1)), (3, (2, 1))],
 )
-def test_what_is_recomputed_comes_before_the_input_gradient(backward, halves):
+def test_recomputation_comes_before_the_input_gradient(backward, halves):
     rows = PipelineAnswer(PipelineSetup("ZB-H1", backward=backward)).timing.rows
     for kind, cost in zip("IW", halves):
         lasts = {span.end - span.start for row in rows for span in row if span.op.kind == kind}
@@ -194,7 +194,7 @@ def test_both_ends_of_all_knobs_are_shown(schedule, end):
 
 
 @pytest.mark.usefixtures("sketches")
-def test_a_combination_that_cannot_be_is_said_and_the_next_one_is_shown():
+def test_an_impossible_combination_is_explained_and_the_next_one_is_shown():
     widget = pipeline_calculator("interleaved")
     widget._knobs["microbatches"].value = 9
     assert "9 is no multiple of 4" in widget._says.value
@@ -204,7 +204,7 @@ def test_a_combination_that_cannot_be_is_said_and_the_next_one_is_shown():
 
 
 @pytest.mark.usefixtures("sketches")
-def test_a_start_of_ones_own_gets_its_stops():
+def test_an_initial_value_between_the_stops_becomes_a_stop():
     widget = pipeline_calculator("GPipe", ranks=12, microbatches=40, send=0.15)
     assert widget.answer.asked == PipelineSetup("GPipe", 12, 40, send=0.15)
     stops = [stop for _, stop in widget._knobs["send"].options]
@@ -231,7 +231,7 @@ def test_without_a_browser_it_is_a_text_and_a_picture():
         ({"ranks": 64}, ValueError, "64 ranks .* 32 ranks"),
     ],
 )
-def test_what_cannot_be_a_start_is_refused(start, error, said):
+def test_an_impossible_initial_value_is_refused(start, error, said):
     with pytest.raises(error, match=said):
         pipeline_calculator(**start)
 

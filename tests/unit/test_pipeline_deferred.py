@@ -41,7 +41,7 @@ def test_both_halves_together_are_the_whole_backward(shape, bias):
         assert torch.allclose(mine.grad, theirs.grad, rtol=1e-13, atol=1e-15)
 
 
-def test_only_the_weights_of_linear_layers_wait():
+def test_only_the_weights_of_linear_layers_are_deferred():
     module = model()
     deferred = split(module, torch.randn(4, 5, dtype=torch.float64))
     waiting = {name for name, p in module.named_parameters() if p.grad is None}
@@ -62,7 +62,7 @@ def test_a_second_w_adds_nothing_and_two_microbatches_add_up():
         assert torch.allclose(p.grad, 2 * grad)
 
 
-def test_a_weight_that_was_computed_gets_its_gradient_at_once():
+def test_a_computed_weight_gets_its_gradient_in_i():
     weight = torch.randn(3, 5, requires_grad=True)
     deferred = DeferredWeights()
     with deferred:
@@ -117,7 +117,7 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
 
-def test_whoever_follows_saved_tensors_leaves_the_weights_theirs():
+def test_hooks_on_saved_tensors_do_not_change_weight_gradients():
     x = torch.randn(4, 5, dtype=torch.float64)
     expected = model()
     expected(x).square().sum().backward()
@@ -159,7 +159,7 @@ def test_a_gradient_taken_within_the_forward_pass_counts_once():
 
 
 @pytest.mark.parametrize("shapes", [((5,), (3, 5)), ((2, 5), (5,))])
-def test_vectors_are_left_to_torch(shapes):
+def test_products_with_vectors_are_not_deferred(shapes):
     x, weight = (torch.randn(shape, requires_grad=True) for shape in shapes)
     deferred = DeferredWeights()
     with deferred:

@@ -9,7 +9,7 @@ from labkit.pipeline import Costs, Span, gpipe, in_time, interleaved, one_f_one_
 EQUAL = Costs(forward=1, input_gradient=0.5, weight_gradient=0.5)
 
 
-def test_a_grid_is_that_of_the_textbooks():
+def test_gpipes_grid_is_the_textbooks():
     assert in_time(simulate(plan(gpipe, 3, 2), EQUAL)).splitlines() == [
         "rank 0  F0 F1 .  .  .  .  B0 B1",
         "rank 1  .  F0 F1 .  .  B0 B1 .",
@@ -17,7 +17,7 @@ def test_a_grid_is_that_of_the_textbooks():
     ]
 
 
-def test_what_takes_two_units_has_two_columns_of_whatever_unit():
+def test_an_operation_of_two_units_has_two_columns_in_any_unit():
     grid = ["rank 0  F0 F1 .  .  B0 B0 .  B1 B1", "rank 1  .  F0 B0 B0 F1 B1 B1 .  ."]
     assert in_time(simulate(plan(one_f_one_b, 2, 2))).splitlines() == grid
     half = Costs(forward=0.5, input_gradient=0.5, weight_gradient=0.5)
@@ -40,7 +40,7 @@ def test_ranks_with_two_digits_stay_in_line_and_long_grids_end_in_dots():
     assert "..." not in in_time(simulate(plan(gpipe, 2, 2)), most=9)
 
 
-def test_times_between_columns_are_refused_with_a_way_out():
+def test_times_between_columns_are_refused_and_the_error_says_what_to_do():
     with pytest.raises(ValueError, match="B0, at 2.5, .*unit=1"):
         in_time(simulate(plan(gpipe, 1, 1), Costs(weight_gradient=0.5)))
     with pytest.raises(ValueError, match="F0"):

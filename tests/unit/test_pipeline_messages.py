@@ -44,7 +44,7 @@ def test_messages_stay_within_a_rank_where_its_stages_are_neighbours():
 
 @pytest.mark.parametrize("num_ranks", range(1, 6))
 @pytest.mark.parametrize("num_microbatches", [1, 2, 3, 5, 8])
-def test_the_plain_order_ends_but_for_a_steady_state(num_ranks, num_microbatches):
+def test_the_plain_order_deadlocks_only_in_a_steady_state(num_ranks, num_microbatches):
     for row in (naive, gpipe, one_f_one_b):
         schedule = plan(row, num_ranks, num_microbatches)
         rows = actions(schedule)
@@ -68,7 +68,7 @@ def test_a_deadlock_names_the_cycle_and_marks_its_actions():
     assert "F0   B0 [>B0]" in str(e.value)
 
 
-def test_receiving_first_or_posting_together_ends_it():
+def test_receiving_first_or_posting_together_avoids_the_deadlock():
     rows = actions(TWO)
     first, second = rows
     turned = (*second[:3], second[4], second[3], *second[5:])
@@ -103,7 +103,7 @@ def broken():
 
 
 @pytest.mark.parametrize(("rule", "rank", "row"), list(broken()))
-def test_rows_that_do_not_carry_out_the_schedule(rule, rank, row):
+def test_rows_that_do_not_perform_the_schedule_are_refused(rule, rank, row):
     with pytest.raises(MessageError, match=f"rank {rank}") as error:
         require_actions(TWO, with_row(actions(TWO), rank, row))
     assert error.value.rule == rule
@@ -119,7 +119,7 @@ def test_messages_keep_their_order():
     assert error.value.rule == "pair"
 
 
-def test_a_rank_that_has_ended_is_waited_for_in_vain():
+def test_waiting_for_a_rank_that_has_finished_is_an_error():
     rows = actions(plan(gpipe, 2, 1))
     with pytest.raises(MessageError, match="rank 0 waits at <B0 for rank 1") as error:
         require_end((rows[0], rows[1][:-1]))
@@ -127,6 +127,6 @@ def test_a_rank_that_has_ended_is_waited_for_in_vain():
 
 
 @pytest.mark.parametrize("peer", [0, -1, 2])
-def test_a_message_to_nobody_is_refused(peer):
+def test_a_message_to_an_unknown_rank_is_refused(peer):
     with pytest.raises(ValueError, match="0 to 1"):
         require_end(((Send((F, 0, 0), peer),), ()))

@@ -66,13 +66,13 @@ def test_the_microbatches_in_flight_are_those_of_the_closed_form(row, name, choi
 
 @pytest.mark.parametrize("row", [zero_bubble_h1, zero_bubble_h2, zero_bubble_v])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 6])
-def test_zero_bubble_is_a_step_with_fewer_microbatches_than_its_formula_needs_too(row, m):
+def test_zero_bubble_schedules_are_valid_with_few_microbatches(row, m):
     validate(plan(row, 4, m))
     if row is zero_bubble_v:
         assert in_flight(plan(row, 4, m)) == calc.in_flight_microbatches(4, m, "zb_v")
 
 
-def test_a_v_goes_down_the_ranks_and_up_again():
+def test_zero_bubble_v_goes_down_the_ranks_and_up_again():
     schedule = plan(zero_bubble_v, 2, 3)
     assert text(schedule) == (
         "F0@0 F1@0 F2@0 F0@3 I0@3 W0@3 F1@3 I1@3 W1@3 I0@0 W0@0 F2@3 I2@3 W2@3 I1@0 W1@0 I2@0 W2@0"
@@ -83,7 +83,7 @@ def test_a_v_goes_down_the_ranks_and_up_again():
 
 
 @pytest.mark.parametrize("costs", [(1, 1, 1), (1, 1.2, 0.8), (1, 1, 0.5), (1.5, 1, 1), (1, 2, 1)])
-def test_a_v_waits_for_less_than_two_thirds_of_what_h1_does(costs):
+def test_zero_bubble_v_is_idle_for_less_than_two_thirds_of_h1s_time(costs):
     halves = dict(zip(("forward", "input_gradient", "weight_gradient"), costs, strict=True))
     wholes = {name: 2 * cost for name, cost in halves.items()}
     for p, m in ((2, 8), (4, 16), (8, 32)):
@@ -93,7 +93,7 @@ def test_a_v_waits_for_less_than_two_thirds_of_what_h1_does(costs):
         assert idle_v < 2 / 3 * idle_h1
 
 
-def test_weights_that_wait_hold_what_their_share_says():
+def test_deferred_weight_gradients_hold_their_share_of_the_activations():
     schedule = plan(zero_bubble_h1, 4, 8)
     assert peak_memory(schedule) == [4, 4, 4, 4]
     # The first rank's W come at once; the last holds three of its own, of which a half is left.
@@ -115,7 +115,7 @@ def max_held(row: tuple[Op, ...], sizes: list[int]) -> float:
     return max(held)
 
 
-def test_an_interleaved_schedule_refuses_microbatches_that_do_not_go_round():
+def test_an_interleaved_schedule_refuses_numbers_of_microbatches_that_ranks_do_not_divide():
     with pytest.raises(ValueError, match=r"num_microbatches=6 .* num_ranks=4.* try 4 or 8"):
         plan(interleaved, 4, 6)
 

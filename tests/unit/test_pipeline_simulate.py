@@ -28,7 +28,7 @@ def test_a_pipeline_goes_at_the_pace_of_its_slowest_stage():
     assert timing.makespan == 1 + 20 * (3 + 3 + 1) + (1 + 1)
 
 
-def test_a_message_delays_the_next_stage_and_not_the_own_weights():
+def test_a_message_delays_the_next_stage_but_not_the_senders_w():
     plain = simulate(plan(zero_bubble_h1, 2, 4))
     delayed = simulate(plan(zero_bubble_h1, 2, 4), Costs(send=0.5))
     assert delayed.rows[1][0].start == plain.rows[1][0].start + 0.5
@@ -95,7 +95,7 @@ def longest(schedule, f, b, send) -> float:
         (Costs(forward=np.ones((3, 3))), "forward=.*: give a number"),
     ],
 )
-def test_costs_that_cannot_be_are_named(costs, reason):
+def test_impossible_costs_are_named(costs, reason):
     with pytest.raises((ValueError, TypeError), match=reason):
         simulate(plan(gpipe, 3, 2), costs)
 
@@ -120,7 +120,7 @@ def test_a_scalar_of_an_array_library_is_a_number():
         assert simulate(schedule, Costs(forward=two)) == simulate(schedule, Costs(forward=2))
 
 
-def test_another_convention_is_refused():
+def test_an_unknown_convention_of_the_bubble_is_refused():
     with pytest.raises(ValueError, match="relative_to='busy'"):
         simulate(plan(gpipe, 3, 2)).bubble("busy")
 
@@ -129,7 +129,7 @@ def spans_of(schedule) -> list:
     return [list(row) for row in simulate(schedule).rows]
 
 
-def test_what_is_measured_begins_at_zero():
+def test_measured_times_start_at_zero():
     schedule = plan(one_f_one_b, 3, 4)
     later = [[Span(op, a + 5, b + 5) for op, a, b in row] for row in spans_of(schedule)]
     assert measured(schedule, later).rows == simulate(schedule).rows
@@ -143,7 +143,7 @@ def test_what_is_measured_begins_at_zero():
         (lambda rows: rows[::-1], "rank 0 measured 8 operations that are not, in order, the 8"),
     ],
 )
-def test_spans_of_something_else_are_no_measurement(change, reason):
+def test_spans_of_another_schedule_are_refused(change, reason):
     schedule = plan(one_f_one_b, 3, 4)
     with pytest.raises(ValueError, match=reason):
         measured(schedule, change(spans_of(schedule)))

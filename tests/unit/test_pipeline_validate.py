@@ -234,7 +234,7 @@ class Called:
         (without_yield, "row=without_yield: .* returned None; yield Op"),
     ],
 )
-def test_what_plans_no_schedule_is_named(row, reason):
+def test_rows_that_give_no_schedule_are_named(row, reason):
     with pytest.raises((TypeError, ValueError), match=reason):
         plan(row, 2, 2)
 
@@ -245,13 +245,13 @@ def test_a_callable_object_plans_under_the_name_of_its_class():
     assert plan(partial(Called()), 2, 2).name == "Called"
 
 
-def test_nothing_written_is_no_schedule():
+def test_an_empty_text_is_no_schedule():
     with pytest.raises(ValueError, match="no lines"):
         parse("  ")
     with pytest.raises(TypeError, match="give text with a line per rank"):
         parse(["F0 B0", None])
 
 
-def test_what_is_no_step_is_not_simulated_either():
+def test_an_invalid_schedule_is_not_simulated():
     with pytest.raises(ScheduleError):
         simulate(parse("F0\nF0 B0"))
