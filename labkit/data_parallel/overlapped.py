@@ -50,7 +50,7 @@ class OverlappedDDP(BucketedDDP):
     def __init__(self, module: nn.Module, *args: Any, **options: Any) -> None:
         """The arguments are BucketedDDP's."""
         super().__init__(module, *args, **options)
-        self._may_leave_out = False  # whether parameters may be frozen later or left out of a loss
+        self._may_leave_out = False  # True if parameters may be frozen later or left out of a loss
         self._pass = _NO_PASS  # the autograd engine's ID of the current backward pass
         self._place_of = places_of(self.buckets)
         self._arrived: list[str] = []

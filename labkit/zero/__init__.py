@@ -1,9 +1,9 @@
 """ZeRO: data parallelism without its redundancy.
 
 Start here: plain_zero1.py and plain_zero3.py, the ideas in the fewest lines. ZeRO-2's idea is in
-solutions/zero2_gradients.py. Then each class shards one thing more:
+solutions/zero2_gradients.py. Then each class shards one more thing:
 
-    Zero1Optimizer       optimizer states     zero1.py, on states.py (shards) and flat.py
+    Zero1Optimizer       optimizer states     zero1.py, which uses states.py (shards) and flat.py
     Zero2Optimizer       and gradients        zero2.py
     FullyShardedModule   and parameters       zero3.py, passes.py, unit.py
 
@@ -11,7 +11,7 @@ One step of ZeRO-3 takes five files:
 
     zero3.py       the module: its hooks, its units, what the optimizer gets; hybrid sharding
     passes.py      when a unit is gathered, released and reduced
-    unit.py        how this is done: a unit, its flat parameters, this rank's shards by name
+    unit.py        how a unit is gathered, released and reduced; this rank's shards by name
     flat.py        where each parameter lies in a flat tensor
     data_parallel/background.py     a thread for gathers and reductions while units compute
 
@@ -21,7 +21,7 @@ Beside these, for a second reading:
     state_dict.py         optimizer states, sharded or whole
     states_on_disk.py     optimizer states on the CPU or on disk
 
-collectives/backend.py has the collectives: by the library, a ring, or shared memory.
+collectives/backend.py has the collectives: the library's, a ring's, or those in shared memory.
 """
 
 from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend

@@ -10,9 +10,9 @@ them has a fragment of it, a flat row. This suits element-wise optimizers, such 
 ZeRO-3 always cuts in this way.
 
 By parameters: each parameter lies on one rank. An optimizer needs this if it uses the norm of a
-parameter (LARS, LAMB) or its rows and columns (Adafactor, Muon). ZeRO-1 cuts so for these. The
-largest parameter comes first, each goes to the rank that has the least so far, and all shards are
-as long as the longest.
+parameter (LARS, LAMB) or its rows and columns (Adafactor, Muon). ZeRO-1 then cuts in this way.
+Parameters are placed in descending order of size, each on the rank that has the least so far. All
+shards are padded to the length of the longest.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fragment(NamedTuple):
     within: slice
     """The parameter's elements that lie here, in the order of memory."""
     place: slice
-    """Place of these elements in the shard."""
+    """The place of these elements in the shard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Flat:
 
     parameters: tuple[Tensor, ...]
     forms: tuple[Tensor, ...]
-    """Their shapes and strides, on the device "meta". A released parameter of zero3 has none."""
+    """The parameters' shapes and strides, on the device "meta": zero3 releases the parameters."""
     layout: Layout
     weights: Tensor
     """(n*k,)"""
@@ -91,8 +91,8 @@ class Flat:
 
     def fragments(self, rank: int) -> list[Fragment]:
         """Return the fragments in a rank's shard, in order."""
-        share = self.layout.numel // self.num_ranks
-        begin, end = rank * share, (rank + 1) * share
+        shard_numel = self.layout.numel // self.num_ranks
+        begin, end = rank * shard_numel, (rank + 1) * shard_numel
         found = []
         for index, form in enumerate(self.forms):
             offset = self.layout.offsets[index]
@@ -134,7 +134,7 @@ class Flat:
 
 
 def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> Flat:
-    """Move the parameters into one flat tensor. Memory: old and new, until the old are freed."""
+    """Move the parameters into one flat tensor. Memory: both, until the old tensors are freed."""
     first = parameters[0]
     weights = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
     forms = tuple(torch.empty_like(parameter, device="meta") for parameter in parameters)
@@ -148,8 +148,8 @@ def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> F
 def is_divided_before(dtype: torch.dtype) -> bool:
     """Return whether gradients are divided by the number of ranks before the sum over the ranks.
 
-    Float16 ends at 65,504: the sum may overflow even if the mean does not. For other dtypes only
-    the shard of the sum is divided, an n-th of the work.
+    The largest float16 is 65,504: the sum may overflow even if the mean does not. For other dtypes
+    only the shard of the sum is divided, which is an n-th of the work.
     """
     return dtype == torch.float16
 

@@ -1,10 +1,10 @@
 """Zero1Optimizer as torch sees it, and the optimizer within it.
 
 Groups is a torch.optim.Optimizer that has only parameter groups. (It has its own `add_param_group`:
-torch's loads the compiler, which takes over a second in every fresh process.)
+torch's loads the compiler, which takes over a second in every new process.)
 
-Inner holds an optimizer of torch or of the lab, which steps on this rank's fragments. Fragments of
-parameters suit element-wise optimizers; others need, or may need, whole parameters.
+Inner holds an optimizer of torch or of the lab, which steps on this rank's fragments. Fragments are
+enough for element-wise optimizers. Others need, or may need, whole parameters.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Groups(torch.optim.Optimizer):
         """
         if hasattr(self, "shards"):
             raise RuntimeError(
-                "its parameters have been cut into shards; make a new optimizer with all groups"
+                "the parameters are sharded already, so no group can be added; make a new "
+                "optimizer with all groups"
             )
         given = param_group["params"]
         given = [given] if isinstance(given, Tensor) else list(given)
@@ -95,8 +96,8 @@ class Groups(torch.optim.Optimizer):
         if now != self._trainable_names:
             names = ", ".join(sorted(now ^ self._trainable_names))
             raise RuntimeError(
-                f"{names}: frozen or unfrozen after the optimizer was made, which has sharded its "
-                "parameters by then; freeze or unfreeze first, then make the optimizer"
+                f"{names}: frozen or unfrozen after the optimizer was made, which sharded the "
+                "parameters then; freeze or unfreeze first, then make the optimizer"
             )
 
     @property
@@ -126,7 +127,7 @@ class Groups(torch.optim.Optimizer):
 
 
 class Inner:
-    """An optimizer over fragments, in groups; each step uses the settings of `Groups`."""
+    """An optimizer of this rank's fragments, in groups. Each step uses the settings of `Groups`."""
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class Inner:
 
     @states.setter
     def states(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Set the states, one dict per fragment, without copies. Without fragments: nothing."""
+        """Set the states, one dict per fragment, without copies."""
         if self._optimizer is not None:
             load_states(self._optimizer, states)
 
@@ -219,7 +220,7 @@ _REFUSED = {
 
 
 def takes_fragments(optimizer_class: Any) -> bool:
-    """Return whether the class is known to be element-wise. A subclass of one may not be.
+    """Return whether the class is known to be element-wise; a subclass is not.
 
     TypeError for anything but a class or function, and for an optimizer that cannot be sharded.
     """

@@ -36,31 +36,32 @@ class Passes:
     def __init__(self, units: Sequence[Unit], resharded: Collection[Unit]) -> None:
         """units: the first is the root unit. resharded: those that are released after forward."""
         self._units, self._resharded = units, resharded
-        self._order: list[Unit] = []
+        self._previous_calls: list[Unit] = []
         """The units in the order in which the previous forward pass called them."""
-        self._called: list[Unit] = []
+        self._calls: list[Unit] = []
         """The units that this forward pass has called so far, in order."""
-        self._backward = -1
+        self._backward_id = -1
         """The autograd engine's ID of the backward pass; -1: none runs."""
-        self._reduced: Unit | None = None
+        self._reducing: Unit | None = None
         """The unit whose gradients are being reduced."""
 
     def before_forward(self, unit: Unit, _: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Gather `unit`. Return its inputs, marked so that their gradients end its backward."""
+        """Gather `unit`. Return its inputs, marked: when their gradients are complete, its backward
+        has ended."""
         if _is_within_backward():
             unit.gather()
             return args, kwargs
         if unit is self._units[0]:
             self._begin()
-        self._called.append(unit)
+        self._calls.append(unit)
         unit.gather()
-        place = len(self._called)
-        if self._order[:place] == self._called and place < len(self._order):
-            self._order[place].start_gather()
+        place = len(self._calls)
+        if self._previous_calls[:place] == self._calls and place < len(self._previous_calls):
+            self._previous_calls[place].start_gather()
         if unit is self._units[0] or not torch.is_grad_enabled():
             return args, kwargs  # the root unit is used until the end of backward
         unit.num_passes += 1
-        return _marked(partial(self._end_of, unit), (args, kwargs))
+        return _marked(partial(self._end_call, unit), (args, kwargs))
 
     def after_forward(self, unit: Unit, _: nn.Module, args: Any, outputs: Any) -> None:
         """Release `unit`, and hook `_before_backward` to the gradients of its outputs."""
@@ -83,39 +84,39 @@ class Passes:
 
     def arrived(self, unit: Unit, flat: FlatParameter, index: int, parameter: Tensor) -> None:
         """Move a parameter's complete gradient into the unit's flat gradients."""
-        if self._backward != torch._C._current_graph_task_id():
+        if self._backward_id != torch._C._current_graph_task_id():
             raise RuntimeError(f"{unit.name}: {_ANOTHER_PASS}")
         flat.take(index, parameter)
 
     def _begin(self) -> None:
         """Begin a forward pass. Drop all that a pass without a complete backward has left."""
-        self._backward = -1
+        self._backward_id = -1
         for unit in self._units:
             unit.num_passes = 0
             unit.drop()
             for flat in unit.flats:
                 flat.follow_frozen()
-        self._order, self._called = self._called or self._order, []
+        self._previous_calls, self._calls = self._calls or self._previous_calls, []
 
     def _before_backward(self, unit: Unit, _: Tensor) -> None:
         current = torch._C._current_graph_task_id()
-        if self._backward not in (-1, current):
+        if self._backward_id not in (-1, current):
             raise RuntimeError(f"{unit.name}: {_ANOTHER_PASS}")
-        if self._backward == -1:
-            self._backward = current
+        if self._backward_id == -1:
+            self._backward_id = current
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         unit.in_backward = unit.is_reached = True
         unit.gather()
-        place = _last(self._called, unit)
+        place = _last_call(self._calls, unit)
         if place > 0:
-            self._called[place - 1].start_gather()
+            self._calls[place - 1].start_gather()
 
-    def _end_of(self, unit: Unit) -> None:
-        """Note that one call of `unit` has returned all its gradients."""
+    def _end_call(self, unit: Unit) -> None:
+        """End the backward pass of one call of `unit`; after that of its last call, finish it."""
         unit.num_passes -= 1
         if unit.num_passes > 0:
             unit.in_backward = False
-            unit.release()  # its gradients are complete after the last of its calls
+            unit.release()  # another call still adds to its gradients: no reduction yet
         else:
             self._finish(unit)
 
@@ -123,10 +124,10 @@ class Passes:
         """Release `unit` after its backward, and start to reduce its gradients."""
         unit.in_backward = False
         unit.release()
-        if self._reduced is not None:
-            self._reduced.finish_reduce()  # at most one unit's gradients are reduced at a time
+        if self._reducing is not None:
+            self._reducing.finish_reduce()  # at most one unit's gradients are reduced at a time
         unit.start_reduce()
-        self._reduced = unit
+        self._reducing = unit
 
     def _end_backward(self) -> None:
         for unit in reversed(self._units):
@@ -135,13 +136,13 @@ class Passes:
                 self._finish(unit)
             else:
                 unit.release()  # it was gathered ahead, and backward did not reach it
-        if self._reduced is not None:
-            self._reduced.finish_reduce()
-        self._reduced, self._backward = None, -1
+        if self._reducing is not None:
+            self._reducing.finish_reduce()
+        self._reducing, self._backward_id = None, -1
 
 
 class _Mark(torch.autograd.Function):
-    """Return the tensors; in backward, call `then` when all of their gradients are complete."""
+    """Return the tensors, and in backward call `then` when all of their gradients are complete."""
 
     @staticmethod
     def forward(ctx: Any, then: Callable[[], None], *tensors: Tensor) -> Any:
@@ -169,6 +170,6 @@ def _is_within_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def _last(units: Sequence[Unit], unit: Unit) -> int:
+def _last_call(units: Sequence[Unit], unit: Unit) -> int:
     """Return the index of the last call of `unit`, or -1."""
     return next((n for n in reversed(range(len(units))) if units[n] is unit), -1)

@@ -27,8 +27,8 @@ def is_sharded(state: Mapping[str, Any]) -> bool:
     """Return whether `state` is one rank's part. TypeError for anything but a state."""
     if not isinstance(state, Mapping) or not {"state", "param_groups"} <= state.keys():
         raise TypeError(
-            f"{state!r:.60}: give what state_dict() or full_state_dict() returned, here or from "
-            "torch's own optimizer"
+            f"{state!r:.60}: give the result of state_dict() or full_state_dict() of a sharded "
+            "optimizer, or of state_dict() of torch's own"
         )
     return "rank" in state
 
@@ -44,11 +44,11 @@ def merged(shards: Sequence[Mapping[str, Any]]) -> State:
     if len(sizes) != 1 or sorted(shard["rank"] for shard in shards) != list(range(*sizes)):
         raise ValueError(
             f"parts of ranks {sorted(shard['rank'] for shard in shards)} of {sorted(sizes)}: give "
-            "one of every rank of a run"
+            "one part of every rank of one run"
         )
     for rank, shard in by_rank.items():
         if not _is_same(shard["param_groups"], by_rank[0]["param_groups"]):
-            raise ValueError(f"rank {rank} has other settings than rank 0: {_ONE_MOMENT}")
+            raise ValueError(f"settings of rank {rank} differ from rank 0's: {_ONE_MOMENT}")
     fragments: dict[int, list[Mapping[str, Any]]] = {}
     for rank in sorted(by_rank):
         for number, fragment in by_rank[rank]["state"].items():
@@ -94,7 +94,7 @@ def part_of(whole: Mapping[str, Any], number: int, fragment: Mapping[str, Any]) 
             and tuple(value.shape) == fragment["shape"]
             and value.numel() > 0
         ):
-            # All states of a one-number parameter are one number. Only `step` is not per element.
+            # A parameter without dims has states without dims, per element except `step`.
             is_scalar = not fragment["shape"] and name == "step"
             value = (
                 value if is_scalar else _row(value, fragment)[fragment["start"] : fragment["stop"]]
@@ -121,7 +121,7 @@ def gathered(state: State, group: Group, root: int) -> list[State] | None:
 
 
 def _loaded(data: Tensor) -> State:
-    file = io.BytesIO(ctypes.string_at(data.data_ptr(), len(data)))  # numpy may not be there
+    file = io.BytesIO(ctypes.string_at(data.data_ptr(), len(data)))  # numpy may not be installed
     state: State = torch.load(file, weights_only=True)
     return state
 

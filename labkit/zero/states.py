@@ -7,7 +7,7 @@ The rank's optimizer updates these fragments, or float32 master copies of them:
     rank 1's             | w0 w1 w1 |               a shard with two fragments
     masters                f0 f1 f1                 only if asked for
 
-Memory: the master copies. All else is a view.
+Memory: the master copies. Everything else is a view.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_SETTINGS = ("params", "param_names")
 
 
 class Masters(NamedTuple):
-    """dtype and device of master weights. None: those of the weights."""
+    """The dtype and device of master weights. None: the weights' own."""
 
     dtype: torch.dtype | None = None
     device: torch.device | str | None = None
@@ -57,7 +57,7 @@ class Shard:
         group: Group,
         masters: Masters,
     ) -> None:
-        """names, numbers: of the parameters, used in errors and state dicts."""
+        """names, numbers: the parameters', for errors and state dicts."""
         self.flat, self.names, self.numbers, self.group = flat, tuple(names), tuple(numbers), group
         self.fragments: list[Fragment] = flat.fragments(group.rank)
         self._weights = own_part(flat.weights, group)
@@ -208,12 +208,12 @@ class ShardedStates(Groups):
         return None if parts is None else merged(parts)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a whole state, the same on every rank, or this rank's part of as many ranks.
+        """Load a whole state, the same on every rank, or this rank's part of a state.
 
         Every rank calls it. ValueError for a part of another rank or number of ranks, and for a
-        state of another model. If it does not fit on one rank, all ranks raise an error and none
-        loads anything. Load the model's parameters before: masters that the state lacks are copied
-        from them. Wire: one number in an all-reduce.
+        state of another model. If a state does not fit on one rank, all ranks raise an error and
+        none loads anything. Load the model's parameters first: masters that the state lacks are
+        copied from them. Wire: one number in an all-reduce.
         """
         try:
             states = self._fitting(state_dict)
@@ -222,15 +222,15 @@ class ShardedStates(Groups):
             raise
         if not self._agree(fits=True):
             raise ValueError(
-                "this state fits here and not on another rank, whose error says why; nothing "
-                "is loaded"
+                "this state fits on this rank but not on another, whose error says why; no rank "
+                "has loaded anything"
             )
         self.load_fragments(states)
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({key: loaded[key] for key in loaded if key not in _NOT_SETTINGS})
 
     def _agree(self, *, fits: bool) -> bool:
-        """Return whether a state fits on every rank: loaded on a few, the ranks would diverge."""
+        """Return whether a state fits on every rank. If only some loaded it, they would diverge."""
         flag = torch.tensor([float(fits)], device=self.group.device)
         with self.group.label("whether a state fits"):
             return bool(self.group.all_reduce(flag, "min").item())
@@ -318,9 +318,9 @@ class ShardedStates(Groups):
         }
         if (rank, size) != (self.group.rank, self.group.size) or places != mine:
             raise ValueError(
-                f"this is the part of rank {rank} of {size}, and here is rank {self.group.rank} of "
-                f"{self.group.size}, or another model: read the parts of all {size} ranks, and "
-                "load merged(parts)"
+                f"this is the part of rank {rank} of {size}, but this is rank {self.group.rank} of "
+                f"{self.group.size}, or its model has another layout: read the parts of all {size} "
+                "ranks, and load merged(parts)"
             )
 
     def _require_equal_layouts(self) -> None:

@@ -52,7 +52,7 @@ class OnDisk:
 
 
 class MappedFile:
-    """Tensors in one file. They are in memory only while a result of `read` exists."""
+    """Tensors in one file. They are in memory only while results of `read` are in use."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         """Write the tensors to the file. OSError if the disk is full."""
@@ -108,7 +108,9 @@ class OffloadedOptimizer:
                 'GPU; step on the host: Zero1Optimizer(..., masters_on="cpu")'
             )
         self._optimizers = [
-            _OneParameter(optimizer_class([p], **defaults), Path(self._folder.name) / str(number))
+            _OneParameterOptimizer(
+                optimizer_class([p], **defaults), Path(self._folder.name) / str(number)
+            )
             for number, p in enumerate(parameters)
         ]
         self.num_bytes_moved = 0
@@ -144,7 +146,7 @@ class OffloadedOptimizer:
         return [x for x in numbers if isinstance(x, Tensor)]
 
 
-class _OneParameter:
+class _OneParameterOptimizer:
     """The optimizer of one parameter, with its states in a file."""
 
     def __init__(self, optimizer: Any, path: Path) -> None:

@@ -1,6 +1,6 @@
 """A unit of ZeRO-3: the parameters of one module, gathered, used and released together.
 
-    released    shard (k,)                                   an n-th, in the parameters' dtype
+    released    shard (k,)                                   1/n of them, in the parameters' dtype
     gathered    full  (n*k,) in compute_dtype                the module's parameters are views of it
     backward    gradients (n*k,) --reduce-scatter--> (k,)    means, added to the shard's gradient
 
@@ -61,17 +61,17 @@ class Unit:
     """The parameters of one module, gathered before it computes and released after."""
 
     def __init__(
-        self, name: str, parameters: Mapping[str, nn.Parameter], how: ShardingOptions
+        self, name: str, parameters: Mapping[str, nn.Parameter], options: ShardingOptions
     ) -> None:
-        self.name, self._how = name, how
-        self.flats = [FlatParameter(each, how) for each in _by_kind(parameters)]
+        self.name, self._options = name, options
+        self.flats = [FlatParameter(each, options) for each in _by_kind(parameters)]
         self.is_gathered = False
         self.in_backward = False
         """True from the first gradient of its outputs to the last gradient of its inputs."""
         self.num_passes = 0
         """The number of calls in forward whose backward has not ended."""
         self.is_reached = False
-        """True if backward has reached this unit since its gradients were last reduced."""
+        """True if backward has reached this unit, and its gradients are not reduced yet."""
         self._gathering: OnThread[None] | None = None
         self._reducing: list[Callable[[], None]] = []
 
@@ -95,7 +95,7 @@ class Unit:
                 with group.label(f"weights of {self.name}"):
                     flat.gather(group)
 
-        self._gathering = self._how.thread.start(gather)
+        self._gathering = self._options.thread.start(gather)
 
     def gather(self) -> None:
         """Gather the parameters, and return when they are there."""
@@ -127,8 +127,8 @@ class Unit:
         for flat in self.flats:
             if flat.is_trainable:
                 gradients, arrived = flat.take_gradients()
-                reduce = partial(_reduce, gradients, self.name, self._how.backend)
-                handle = self._how.thread.start(reduce)
+                reduce = partial(_reduce, gradients, self.name, self._options.backend)
+                handle = self._options.thread.start(reduce)
                 self._reducing.append(partial(flat.add_gradient, handle, arrived))
 
     def finish_reduce(self) -> None:
@@ -146,7 +146,7 @@ class Unit:
 
 
 def _reduce(gradients: Tensor, name: str, backend: CollectiveBackend, group: Group) -> Tensor:
-    # A copy of this rank's shard: the rest is freed here, before the thread gathers the next unit.
+    # A copy of this rank's shard, so that the whole gradients are freed before the next gather.
     with group.label(f"gradients of {name}"):
         own: Tensor = backend.reduce_scatter(gradients, group, in_place=True).wait()
         return own.clone()
@@ -155,26 +155,26 @@ def _reduce(gradients: Tensor, name: str, backend: CollectiveBackend, group: Gro
 class FlatParameter:
     """Parameters in one flat tensor: this rank's shard of it, and all of it while it is used."""
 
-    def __init__(self, named: Mapping[str, nn.Parameter], how: ShardingOptions) -> None:
+    def __init__(self, named: Mapping[str, nn.Parameter], options: ShardingOptions) -> None:
         """Keep this rank's shard of the parameters, and release them."""
-        self.names, self.parameters, self._how = tuple(named), tuple(named.values()), how
-        layout = by_elements([p.numel() for p in self.parameters], how.group.size)
-        self._flat = flattened(self.parameters, layout, how.group.size)
+        self.names, self.parameters, self._options = tuple(named), tuple(named.values()), options
+        layout = by_elements([p.numel() for p in self.parameters], options.group.size)
+        self._flat = flattened(self.parameters, layout, options.group.size)
         weights = self._flat.weights
-        self.shard = own_part(weights, how.group).clone()
+        self.shard = own_part(weights, options.group).clone()
         """(k,)"""
-        places = {f.number: f.place for f in self._flat.fragments(how.group.rank)}
+        places = {f.number: f.place for f in self._flat.fragments(options.group.rank)}
         self._places = [places.get(number, slice(0)) for number in range(len(named))]
         is_trainable = self.parameters[0].requires_grad
         self.shards = [nn.Parameter(self.shard[place], is_trainable) for place in self._places]
         """This rank's part of each parameter, a view of `shard`; it may be empty."""
         self.has_hooks = is_trainable
-        """True if zero3 puts hooks on the parameters, which collect their gradients."""
+        """True if the parameters have hooks that collect their gradients (zero3.py)."""
         self._trainable = [is_trainable] * len(self.parameters)
         mark_sharded([*self.shards, *self.parameters])
         mark_replaced(self.parameters)
-        is_cast = how.compute_dtype is not None and weights.is_floating_point()
-        self.full = weights.to(how.compute_dtype) if is_cast else weights
+        is_cast = options.compute_dtype is not None and weights.is_floating_point()
+        self.full = weights.to(options.compute_dtype) if is_cast else weights
         """(n*k,)"""
         self._views = self._flat.views(self.full)
         self._empty = self.full.new_empty(0)
@@ -191,7 +191,7 @@ class FlatParameter:
         """Fill `full` from every rank's shard."""
         self.full.untyped_storage().resize_(self.full.numel() * self.full.element_size())
         own = own_part(self.full, group).copy_(self.shard)
-        self._how.backend.all_gather(own, group, out=self.full).wait()
+        self._options.backend.all_gather(own, group, out=self.full).wait()
 
     def show(self) -> None:
         """Make the module's parameters views of `full`."""
@@ -201,7 +201,7 @@ class FlatParameter:
 
     def release(self) -> None:
         """Free `full`. After that a parameter is empty, or with `poison` full of nan."""
-        if self._how.poison and self.full.is_floating_point():
+        if self._options.poison and self.full.is_floating_point():
             self.full.fill_(torch.nan)
             return
         for parameter in self.parameters:
@@ -217,7 +217,7 @@ class FlatParameter:
         if self.gradients is None:
             self._allocate_gradients()
         if is_divided_before(gradient.dtype):
-            gradient = gradient / self._how.num_ranks
+            gradient = gradient / self._options.num_ranks
         torch.add(gradient, 0.0, out=self._gradient_views[index])  # -0.0 + 0.0 is 0.0
         self._arrived.add(index)
 
@@ -254,11 +254,11 @@ class FlatParameter:
         total = reduced.wait()
         mean = total.to(self.shard.dtype)
         if not is_divided_before(total.dtype):
-            mean = mean / self._how.num_ranks
+            mean = mean / self._options.num_ranks
         for index, (shard, place) in enumerate(zip(self.shards, self._places, strict=True)):
             if not shard.numel() or not shard.requires_grad:
                 continue
-            if index not in arrived and _is_none(total[place]):
+            if index not in arrived and _is_missing(total[place]):
                 continue
             if shard.grad is None:
                 shard.grad = mean[place].as_subclass(PartOfGradient)
@@ -291,7 +291,7 @@ class FlatParameter:
 
     def named_shards(self) -> Iterator[NamedShard]:
         """Yield this rank's part of each parameter. ValueError for one that is not contiguous."""
-        starts = {f.number: f.within.start for f in self._flat.fragments(self._how.group.rank)}
+        starts = {f.number: f.within.start for f in self._flat.fragments(self._options.group.rank)}
         for number, (name, shard, form) in enumerate(
             zip(self.names, self.shards, self._flat.forms, strict=True)
         ):
@@ -302,10 +302,10 @@ class FlatParameter:
 
     def whole(self) -> dict[str, Tensor]:
         """Return all parameters by name, in the dtype of the shards; copies."""
-        group = self._how.group
+        group = self._options.group
         flat = torch.empty_like(self.full, dtype=self.shard.dtype)
         own = own_part(flat, group).copy_(self.shard)
-        self._how.backend.all_gather(own, group, out=flat).wait()
+        self._options.backend.all_gather(own, group, out=flat).wait()
         return {n: v.clone() for n, v in zip(self.names, self._flat.views(flat), strict=True)}
 
     def require_shapes(self, whole: Mapping[str, Tensor]) -> None:
@@ -322,11 +322,11 @@ class FlatParameter:
         flat = torch.zeros_like(self.full, dtype=self.shard.dtype)
         for name, view in zip(self.names, self._flat.views(flat), strict=True):
             view.copy_(whole[name].detach())
-        self.shard.copy_(own_part(flat, self._how.group))
+        self.shard.copy_(own_part(flat, self._options.group))
 
 
-def _is_none(total: Tensor) -> bool:
-    """Return whether no rank has a gradient here: all numbers are -0.0."""
+def _is_missing(total: Tensor) -> bool:
+    """Return whether no rank has a gradient here: all numbers are NONE, -0.0."""
     numbers = torch.view_as_real(total) if total.is_complex() else total
     return bool((torch.signbit(numbers) & (numbers == 0)).all())
 

@@ -38,9 +38,9 @@ class Zero1Optimizer(ShardedStates):
         loss(model, share).backward()
         optimizer.step()
 
-    It is a torch.optim.Optimizer, so schedulers take it. Do not wrap the model in DDP: `step()`
-    averages the gradients. A model wrapped before is a TypeError, one wrapped after doubles the
-    traffic. Load the model's parameters before: master weights are copies.
+    It is a torch.optim.Optimizer, so schedulers accept it. Do not wrap the model in DDP: `step()`
+    averages the gradients. A model that is wrapped already raises TypeError; wrapping it afterwards
+    doubles the traffic. Load the model's parameters first: master weights are copied from them.
 
     A step uses the gradients up: `.grad` is None after it, and after `reduce_gradients` it holds
     partial sums. Gradients of several backward passes are summed in the dtype of the parameters,
@@ -84,8 +84,8 @@ class Zero1Optimizer(ShardedStates):
     def reduce_gradients(self) -> list[Tensor]:
         """Return the averaged gradients of this rank's fragments. `step` uses them.
 
-        To clip gradients or to look for inf every rank calls it before `step`, which calls it
-        otherwise. RuntimeError, before anything is sent: a parameter without gradient, unless
+        To clip gradients or to look for inf, call it on every rank before `step`; otherwise `step`
+        calls it. RuntimeError, before anything is sent, for a parameter without a gradient, unless
         find_unused_parameters is True.
         """
         if self._reduced is None:
@@ -114,10 +114,10 @@ class Zero1Optimizer(ShardedStates):
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale all gradients down to a norm of at most `max_norm` over all parameters.
 
-        Returns the norm before clipping, (), the same on every rank. torch's clip_grad_norm_ is an
-        error: before `reduce_gradients` the gradients are no means. Wire: one number in an
-        all-reduce. TypeError, ValueError for a max_norm that is no number above 0; errors of
-        `reduce_gradients`.
+        Returns the norm before clipping, (), the same on every rank. torch's clip_grad_norm_ raises
+        an error, because before `reduce_gradients` the gradients are not averaged. Wire: one number
+        in an all-reduce. TypeError, ValueError for a max_norm that is not a number above 0; errors
+        of `reduce_gradients`.
         """
         max_norm = check_max_norm(max_norm)
         return clip([(each, 1) for each in self.reduce_gradients()], max_norm, self.group)
@@ -149,7 +149,7 @@ class Zero1Optimizer(ShardedStates):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, the averaged ones too."""
+        """Drop all gradients, including the averaged ones."""
         self._forget_gradients()
         for shard in self.shards:
             shard.set_gradients(None, ())
@@ -255,7 +255,7 @@ class FlatGradients:
             self._move(index, parameter)
 
     def fill(self, missing: set[int]) -> None:
-        """Write zeros for missing gradients: those of other ranks are added to them."""
+        """Write zeros for missing gradients: other ranks' gradients are added to them."""
         for index in missing:
             self._views[index].zero_()
 

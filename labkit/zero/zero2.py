@@ -106,8 +106,8 @@ class Zero2Optimizer(Zero1Optimizer):
         current = torch._C._current_graph_task_id()
         if self._pass not in (-1, current):
             raise RuntimeError(
-                "a backward pass inside another one, or after one that failed: call "
-                "checkpoint(..., use_reentrant=False), and zero_grad() after an exception"
+                "a backward pass inside another one, or after a failed one: call "
+                "checkpoint(..., use_reentrant=False), and call zero_grad() after an exception"
             )
         if self._pass == -1:
             self._begin_pass(current)
@@ -177,8 +177,8 @@ class Zero2Optimizer(Zero1Optimizer):
 class GradientBucket:
     """One bucket's gradients in a backward pass, and this rank's shard of their sum over passes.
 
-    .grad  -->  bucket (n*k,)  -- reduce-scatter -->  shard (k,), added to for every microbatch
-    freed       freed when it is reduced              kept until the step
+    .grad  -->  bucket (n*k,)  -- reduce-scatter -->  shard (k,), a sum over the microbatches
+    freed       freed once reduced                    kept until the step
     """
 
     def __init__(self, shard: Shard) -> None:

@@ -1,4 +1,4 @@
-"""ZeRO-3, or fully sharded data parallelism: parameters, too, are whole only while they are used.
+"""ZeRO-3, or fully sharded data parallelism: parameters are whole only while they are used.
 
     forward    gather 0 | compute 0, gather 1 | compute 1, gather 2 | ...      released after use
     backward   gather 2 | compute 2, gather 1 | compute 1, gather 0 | ...      released after use
@@ -6,10 +6,10 @@
 
 It adds two things to plain_zero3.py: hooks, so that any module can be wrapped, and overlap. While a
 unit computes, the next unit is gathered and the gradients of the last one are reduced. So a rank
-holds an n-th of all states, two gathered units, and the gradients of two units.
+holds 1/n of all states, and at most two gathered units and the gradients of two units.
 
-Parameters outside all layers (embeddings, the last norm, the head) belong to the root unit, which
-is gathered during the whole forward pass and the whole backward pass.
+Parameters outside all layers (embeddings, the last norm, the head) belong to the root unit. It is
+gathered during the whole forward pass and the whole backward pass, besides the two units above.
 
 This file has the module and chooses its units. The gather itself is in unit.py, and passes.py says
 when it starts.
@@ -20,8 +20,8 @@ updates them. The parameters of `module` itself are empty except while their uni
 Wire: per microbatch two all-gathers and a reduce-scatter of all parameters: 3 (n-1)/n of their
 bytes. A unit with `reshard_after_forward=False` stays gathered, and saves one all-gather.
 
-Hybrid sharding: shards within a group of fast links, replicas across slow links. (torch: HSDP,
-HYBRID_SHARD.)
+Hybrid sharding: shards within a group of fast links, replicas across slow links. (torch says HSDP
+or HYBRID_SHARD.)
 
               host 0: ranks 0 1 2 3     host 1: ranks 4 5 6 7
     shards    s0 s1 s2 s3               s0 s1 s2 s3               gathered and reduced in the host
@@ -117,13 +117,13 @@ class FullyShardedModule(nn.Module):
         keep their dtype, so bfloat16 with float32 shards is mixed precision. units: the modules to
         gather one by one; None: the members of every outermost ModuleList and Sequential.
         reshard_after_forward: whether units are released after forward, and gathered again for
-        backward; or the units that are, where `module` itself stands for the root unit. (Backward
-        needs the last layer and the root unit at once: releasing them saves little.)
+        backward; or a list of the units to release, in which `module` itself is the root unit.
+        (Backward needs the last layer and the root unit first: releasing them saves little.)
         replicas: ranks that hold the same shards, for hybrid sharding. debug: fill released
         parameters with nan instead of freeing them.
 
-        TypeError for no module, ValueError for units that are not within it, and on a rank whose
-        module differs from rank 0's in more than its values.
+        TypeError for anything but a module. ValueError for units that are not inside it, and on a
+        rank whose module differs from rank 0's in more than its values.
         """
         super().__init__()
         require_plain(module)
@@ -142,9 +142,9 @@ class FullyShardedModule(nn.Module):
         backend, num_ranks = chosen_backend(backend, self.group), self.group.size
         if replicas is not None:
             backend, num_ranks = across(thread.own(replicas), backend), num_ranks * replicas.size
-        how = ShardingOptions(self.group, thread, backend, num_ranks, compute_dtype, debug)
+        options = ShardingOptions(self.group, thread, backend, num_ranks, compute_dtype, debug)
         by_unit = parameters_by_unit(module, modules)
-        self._units = [Unit(name, parameters, how) for name, parameters in by_unit.items()]
+        self._units = [Unit(name, parameters, options) for name, parameters in by_unit.items()]
         self._passes = Passes(self._units, [u for u in self._units if u.name in resharded])
         self._hook(modules.values())
 
@@ -186,10 +186,9 @@ class FullyShardedModule(nn.Module):
     def clip_gradients(self, max_norm: float) -> Tensor:
         """Scale the gradients of all shards down to a norm of at most `max_norm` over all ranks.
 
-        Returns the norm before clipping, (). torch's clip_grad_norm_ is an error: it sees only this
-        rank's shards, so every rank would scale by another factor. Wire: one number in an
-        all-reduce.
-        TypeError, ValueError for a max_norm that is no number above 0.
+        Returns the norm before clipping, (). torch's clip_grad_norm_ raises an error: it sees only
+        this rank's shards, so every rank would scale by another factor. Wire: one number in an
+        all-reduce. TypeError, ValueError for a max_norm that is not a number above 0.
         """
         gradients = [(p.grad, 1) for p in self.parameters() if p.grad is not None]
         return clip(gradients, max_norm, self.group)
@@ -213,15 +212,15 @@ class FullyShardedModule(nn.Module):
         return found
 
     def load_full_parameters(self, parameters: Mapping[str, Tensor]) -> None:
-        """Load full parameters, the inverse of `full_parameters`; nothing is sent.
+        """Load full parameters: the inverse of `full_parameters`. Nothing is sent.
 
-        ValueError for names or shapes of another model; then nothing is loaded.
+        ValueError for names or shapes of another model, before anything is loaded.
         """
         known = {name for flat in self._flats for name in flat.names}
         if known != parameters.keys():
             raise ValueError(
-                f"{', '.join(sorted(known ^ parameters.keys()))}: only here, or only in the "
-                "module; give what full_parameters() of the same model returned"
+                f"{', '.join(sorted(known ^ parameters.keys()))}: only in these parameters, or "
+                "only in the module; give what full_parameters() of the same model returned"
             )
         for flat in self._flats:
             flat.require_shapes(parameters)
@@ -289,7 +288,7 @@ def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict
     units = list(usual_modules(module) if chosen is None else chosen)
     for unit in units:
         if not isinstance(unit, nn.Module) or not names.get(unit):
-            raise ValueError(f"{unit!r:.60} is no module within the one to be sharded")
+            raise ValueError(f"{unit!r:.60} is not a module inside the module to be sharded")
         if isinstance(unit, _LISTS):
             raise ValueError(
                 f"{names[unit]} is a list, which is never called, so nothing would gather it; give "
@@ -323,7 +322,7 @@ def parameters_by_unit(
 ) -> dict[str, dict[str, nn.Parameter]]:
     """Return the parameters by unit and name. The first unit is the root unit.
 
-    A parameter that units share belongs to the root unit, which stays gathered for all of them.
+    A parameter that several units share belongs to the root unit, which stays gathered for all.
     """
     owners: dict[nn.Parameter, set[str]] = {}
     names: dict[nn.Parameter, str] = {}
@@ -347,7 +346,7 @@ def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
 
 
 def require_replicas(replicas: Group, group: Group) -> None:
-    """Raise ValueError unless `replicas` hold one shard, and share only this rank with `group`.
+    """Raise ValueError unless `replicas` all hold the same shard, one in each group of shards.
 
     Wire: two numbers in an all-gather.
     """
@@ -356,9 +355,10 @@ def require_replicas(replicas: Group, group: Group) -> None:
         replicas.all_gather(mine).view(-1, 2), mine.expand(replicas.size, 2)
     ):
         raise ValueError(
-            f"replicas={list(replicas.ranks)} of shards over {list(group.ranks)}: they have the "
-            "same number in groups of the same size, and only this rank is in both; for hosts of 4 "
-            "ranks world.split(rank // 4) shards, and world.split(rank % 4) replicates"
+            f"replicas={list(replicas.ranks)} do not hold one shard of group={list(group.ranks)}: "
+            "give ranks with the same rank in groups of the same size, of which only this rank is "
+            "in both. For hosts of 4 ranks: group=world.split(rank // 4), "
+            "replicas=world.split(rank % 4)"
         )
 
 
@@ -386,8 +386,8 @@ def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> No
     is_torchs = kind is getattr(torch.optim, kind.__name__, None)
     if is_torchs and not takes_fragments(kind) and any(map(is_sharded, parameters)):
         raise TypeError(
-            f"torch.optim.{kind.__name__} looks at whole parameters, and each rank has parts of "
-            "them; choose one that is element-wise, such as torch.optim.AdamW"
+            f"torch.optim.{kind.__name__} looks at whole parameters, but each rank has parts of "
+            "them; choose an element-wise optimizer, such as torch.optim.AdamW"
         )
 
 

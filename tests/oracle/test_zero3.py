@@ -865,7 +865,7 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
     ("misuse", "message"),
     [
         ("no module", "give a module that is not wrapped yet"),
-        ("a stranger", "is no module within the one to be sharded"),
+        ("a stranger", "is not a module inside the module to be sharded"),
         ("nested", "holds blocks.0.mlp, another unit"),
         ("a list", "blocks is a list, which is never called"),
         (
@@ -879,7 +879,7 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
         ("wrapped in DDP", "are shards, or have been sharded"),
         ("sharded optimizer", "is a shard of FullyShardedModule"),
         ("replicas", "only this rank is in both"),
-        ("crossed replicas", "they have the same number in groups of the same size"),
+        ("crossed replicas", "give ranks with the same rank in groups of the same size"),
         ("backend", "backend='ring': give LIBRARY, RING or SHARED_MEMORY"),
         ("dtype", "compute_dtype='bf16': give a dtype such as torch.float32"),
         ("state_dict", "a sharded module has no state_dict"),
@@ -887,7 +887,7 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
         ("frozen later", "frozen or unfrozen after the module was sharded"),
         ("unfrozen later", "frozen or unfrozen after the module was sharded"),
         ("other shapes loaded", r"weight has shape \(1, 1\) here, and \(2, 2\)"),
-        ("other names loaded", "bias, weights: only here, or only in the module"),
+        ("other names loaded", "bias, weights: only in these parameters, or only in the module"),
         ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
         ("scaler, fused", "torch.amp.GradScaler looks for inf on each rank alone"),
         ("clipping of torch", "clip_grad_norm_ computes .* Call model.clip_gradients"),

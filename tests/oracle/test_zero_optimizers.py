@@ -412,7 +412,7 @@ def test_parts_are_merged_in_any_order_and_only_if_all_are_there():
     assert found["state"].keys() == whole["state"].keys()
     for number, state in whole["state"].items():
         assert torch.equal(found["state"][number]["momentum_buffer"], state["momentum_buffer"])
-    with pytest.raises(ValueError, match=r"ranks \[0, 1\] of \[3\]: give one of every rank"):
+    with pytest.raises(ValueError, match=r"ranks \[0, 1\] of \[3\]: give one part of every rank"):
         merged(parts[:2])
 
 
@@ -506,8 +506,8 @@ def loads_what_fits_one_rank_only(world):
 
 def test_a_state_that_does_not_fit_on_one_rank_is_loaded_on_none():
     (said_here, lr_here), (said_there, lr_there) = run(loads_what_fits_one_rank_only, 2).values
-    assert "fits here and not on another rank" in said_here
-    assert "this is the part of rank 0 of 2, and here is rank 1" in said_there
+    assert "fits on this rank but not on another" in said_here
+    assert "this is the part of rank 0 of 2, but this is rank 1" in said_there
     assert (lr_here, lr_there) == (0.1, 0.1)
 
 
@@ -527,9 +527,9 @@ def test_parts_of_several_runs_are_not_merged():
     assert merged(early)["state"][0]["exp_avg"].shape == (5,)
     for parts, said in (
         ([early[0], late[1]], "parts of parameter 0 are of several steps"),
-        ([early[0], faster[1]], "rank 1 has other settings than rank 0"),
+        ([early[0], faster[1]], "settings of rank 1 differ from rank 0's"),
         ([early[0], early[1], late[0]], r"parts of ranks \[0, 0, 1\] of \[2\]"),
-        ([early[0]], r"parts of ranks \[0\] of \[2\]: give one of every rank"),
+        ([early[0]], r"parts of ranks \[0\] of \[2\]: give one part of every rank"),
     ):
         with pytest.raises(ValueError, match=said):
             merged(parts)
@@ -802,7 +802,7 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("twice", "is given twice, or is in two groups"),
         ("twice in a group", "is given twice, or is in two groups"),
         ("frozen", "every parameter is frozen"),
-        ("late group", "its parameters have been cut into shards"),
+        ("late group", "the parameters are sharded already"),
         ("other shapes", "rank 1 has 1 trained parameters, and their number, shapes"),
         ("other strides", "shapes, strides or dtypes differ from rank 0"),
         ("groups of the lab", "AdamW of the lab has one set of settings"),
