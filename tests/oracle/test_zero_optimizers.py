@@ -486,7 +486,7 @@ def test_a_part_of_another_rank_or_number_of_ranks_is_refused_and_the_error_says
         mine = each.state_dict()
         each.load_state_dict({**mine, "rank": 1 - world.rank})
 
-    with pytest.raises(RankError, match=r"part of rank \d of 2, and here .* load merged\(parts\)"):
+    with pytest.raises(RankError, match=r"part of rank \d of 2, but this .* load merged\(parts\)"):
         run(loads_the_others, 2)
 
 
@@ -815,16 +815,16 @@ def test_masters_keep_updates_that_16_bits_would_lose():
         ("frozen later, by bucket", "parameter 0: frozen or unfrozen after the optimizer was made"),
         ("another model", r"groups of \[2\] parameters: it belongs to another model"),
         ("state of another model", r"exp_avg of parameter 0 has shape \(2,\), .* \(3,\)"),
-        ("part of another model", "or another model: read the parts of all 2 ranks"),
+        ("part of another model", "or its model has another layout: read the parts of all 2 ranks"),
         ("by hand", "a gradient was set by hand"),
         ("no backward", "no backward pass since the last step"),
-        ("failed backward", "one that failed: call .* zero_grad.. after an exception"),
+        ("failed backward", "a failed one: call .* zero_grad.. after an exception"),
         ("whole by bucket", "looks at whole parameters, and buckets are cut by elements"),
         ("clipping of torch", r"clip_grad_norm_ computes .* optimizer.clip_gradients"),
         ("sparse", "the gradient of parameter 0 is sparse"),
         ("sparse, by bucket", "the gradient of parameter 0 is sparse"),
         ("master dtype", "master_dtype='float32': give a dtype"),
-        ("no state", "give what state_dict.. or full_state_dict.. returned"),
+        ("no state", "give the result of state_dict.. or full_state_dict.."),
     ],
 )
 def test_wrong_calls_are_refused_with_their_reason(misuse, message):
