@@ -8,7 +8,7 @@ Then schedules are data:
 
     op.py           Op(kind, stage, microbatch), Schedule, plan; schedules as text and from text
     schedules.py    naive, gpipe, one_f_one_b, interleaved; zero bubble: H1, H2 and V
-    validation.py   is a schedule a training step, and can it be performed?
+    validation.py   check that a schedule is a training step, and find an order to perform it in
     simulation.py   when each operation runs: makespan, idle time, bubble; microbatches in flight
 
     executor.py     Pipeline: a schedule performed by real stages on real ranks; tied weights;
@@ -18,7 +18,7 @@ Then schedules are data:
     emulated.py     operations that sleep for a given time: schedules measured on few cores
     pipedream.py    updates without a flush, with weight stashing
 
-    messages.py     a schedule as receive, compute, send: does it deadlock if sends block?
+    messages.py     a schedule as receive, compute, send; deadlocks that occur if sends block
 
     schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
     simulate(schedule).bubble()         # 0.2727..., 3/11

@@ -1,20 +1,20 @@
-"""Split a backward: I, the input's gradient, runs now; W, the weights' gradients, run later.
+"""Split a backward: I, the input's gradient, is computed now; W, the weights' gradients, later.
 
     y = x W^T      I: dx = dy W          the stage before waits for it
                    W: dW = dy^T x        no rank waits for it; x and dy are kept until then
 
 Most of a stage's work is in linear layers, and each half of their backward costs as much as their
-forward. So while a stage computes, F.linear is replaced by a Function whose backward does the first
-half and puts the second into a list. All else is cheap and stays in I: norms, embeddings,
-activations, attention without its projections. (nn.MultiheadAttention stays in I, too, since its
-projections are not calls of F.linear that a mode sees. The result is right, but little is left for
-W.) The layers of labkit.tensor_parallel have Functions of their own, which defer the same half to
-the DeferredWeights in their argument `later`. They communicate in I.
+forward. So while a stage computes, F.linear is replaced by a Function whose backward computes the
+first half and puts the second into a list. Everything else is cheap and stays in I: norms,
+embeddings, activations, attention without its projections. (nn.MultiheadAttention stays in I, too:
+a mode cannot see its projections, which are not calls of F.linear. The result is right, but little
+is left for W.) The layers of labkit.tensor_parallel have Functions of their own, which defer the
+same half to the DeferredWeights in their argument `later`. They communicate in I.
 
-A split backward keeps x and dy of every linear layer until W, and frees all else in I. In a block
-of a transformer this is less than before I, in a plain chain of linear layers more. For activation
-checkpointing inside a stage use labkit.recompute: torch's own recomputes outside the mode, and
-raises an error because other tensors were saved.
+A split backward keeps x and dy of every linear layer until W, and frees everything else in I. This
+takes less memory than before I in a block of a transformer, and more in a plain chain of linear
+layers. For activation checkpointing inside a stage use labkit.recompute: torch's own recomputes
+outside the mode, and raises an error because other tensors were saved.
 Paper: Qi et al., arXiv:2401.10241; the list is their WeightGradStore.
 """
 
@@ -63,7 +63,7 @@ class DeferredWeights(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.linear and torch.is_grad_enabled():
-            x, weight, bias = _of_linear(*args, **kwargs)
+            x, weight, bias = _arguments_of_linear(*args, **kwargs)
             is_matrix = weight.dim() == 2 and x.dim() >= 2
             if is_matrix and _is_parameter(weight) and (bias is None or _is_parameter(bias)):
                 return _Linear.apply(x, weight, bias, self)
@@ -87,7 +87,7 @@ class DeferredWeights(TorchFunctionMode):
         """Perform W: add this microbatch's deferred gradients to the weights' `.grad`."""
         while self.products:
             product = self.products.pop()
-            grad_weight, grad_bias = _of_weights(product)
+            grad_weight, grad_bias = _weight_gradients(product)
             _add_to_grad(product.weight, grad_weight)
             if product.bias is not None and grad_bias is not None:
                 _add_to_grad(product.bias, grad_bias)
@@ -112,12 +112,12 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = (grad_y @ ctx.weight.to(grad_y.dtype)).to(x.dtype)
         if not ctx.deferred.is_deferring:
-            return grad_x, *_of_weights(product), None
+            return grad_x, *_weight_gradients(product), None
         ctx.deferred.products.append(product)
         return grad_x, None, None, None
 
 
-def _of_weights(product: _Product) -> tuple[Tensor, Tensor | None]:
+def _weight_gradients(product: _Product) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the weight, dy^T x, and of the bias, the sum of dy."""
     x, weight, bias, grad_y = product
     rows_y, rows_x = grad_y.flatten(0, -2), x.flatten(0, -2).to(grad_y.dtype)
@@ -125,7 +125,7 @@ def _of_weights(product: _Product) -> tuple[Tensor, Tensor | None]:
     return grad_weight, None if bias is None else rows_y.sum(0).to(bias.dtype)
 
 
-def _of_linear(
+def _arguments_of_linear(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,

@@ -1,9 +1,9 @@
 """A pipeline on emulated devices: each operation takes a given time, by sleeping.
 
-This measures a schedule on few cores. Four stages that compute do not run at once on two cores, and
-what is then measured is the machine. Here each operation computes as always and then sleeps until
-its cost has passed. A sleeping rank needs no core, so the ranks do run at once, as on four devices.
-All else is real: the messages, the order, the waiting.
+This measures a schedule on few cores. Four stages cannot compute at once on two cores: such a
+measurement is of the machine, not of the schedule. Here each operation computes as always and then
+sleeps until its cost has passed. A sleeping rank needs no core, so the ranks do run at once, as on
+four devices. Everything else is real: the messages, the order, the waiting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from labkit.pipeline.simulation import Costs
 class EmulatedPipeline(Pipeline):
     """A Pipeline whose operations take at least `costs`, in seconds; sends take their own time.
 
-    An operation whose own computing takes longer is not shortened: choose costs well above it.
+    Choose costs well above the time of the computation itself, which is not shortened.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class EmulatedPipeline(Pipeline):
         self._seconds = {kind: costs.of(kind, self.schedule.num_stages) for kind in Kind}
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
-        of_step = (inputs, targets, self.group.device)
-        work = _EmulatedWork(self.schedule, self.stages, self.loss, *of_step)
+        batch = (inputs, targets, self.group.device)
+        work = _EmulatedWork(self.schedule, self.stages, self.loss, *batch)
         work.seconds = self._seconds
         return work
 
@@ -52,10 +52,9 @@ class _EmulatedWork(Work):
     seconds: dict[Kind, list[float]]
 
     def perform(self, op: Op, taken: Tensor | None) -> Tensor | None:
-        began = time.perf_counter()
+        end_s = time.perf_counter() + self.seconds[op.kind][op.stage]
         made = super().perform(op, taken)
-        ends = began + self.seconds[op.kind][op.stage]
-        time.sleep(max(0.0, ends - time.perf_counter()))
+        time.sleep(max(0.0, end_s - time.perf_counter()))
         return made
 
 

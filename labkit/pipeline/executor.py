@@ -7,14 +7,14 @@
     W   add the weights' gradients to `.grad`            keeps nothing
     B   I, then W. In a stage whose backward is never split this is torch's own backward.
 
-`Pipeline.step` performs any schedule; plain.py has 1F1B alone. So the schedule that runs is the one
-that is validated, simulated and drawn. This also adds several stages per rank, split backwards,
-outputs of any shape, weighted losses, a tied weight, and an order of messages that is safe on nccl
+It adds to plain.py: any schedule instead of 1F1B alone, so that the schedule that runs is the one
+that is validated, simulated and drawn; several stages per rank, split backwards, outputs of any
+shape, weighted losses, a tied weight, and an order of messages that is safe on nccl
 (stage_messages.py).
 
-Layout: a rank holds its stages whole. The batch is cut into m microbatches along dim 0, which may
-differ in size by one row. Gradients are those of the mean loss over the batch: over its rows, or by
-the weights of a WeightedLoss. (A batch norm normalizes over a microbatch, not over the batch.)
+Layout: a rank holds its stages whole. The batch is cut along dim 0 into m microbatches, which may
+differ in size by one row. Gradients are those of the batch's mean loss: the mean over its rows, or
+weighted by a WeightedLoss. (A batch norm normalizes over a microbatch, not over the batch.)
 Wire: see stage_messages.py.
 
 Tied weights: the token embedding of the first stage is also the head's weight on the last. Each of
@@ -80,8 +80,8 @@ class Pipeline:
     it the two copies drift apart.
     Every rank makes its Pipeline at the same point. The sizes and dtypes of the stages' outputs may
     change only with the sizes of the inputs.
-    ScheduleError: no training step. ValueError: other stages or another number of ranks than the
-    schedule's, or different schedules on some ranks.
+    ScheduleError for a schedule that is no training step. ValueError for other stages or another
+    number of ranks than the schedule's, and for schedules that differ between ranks.
     """
 
     def __init__(
@@ -100,24 +100,24 @@ class Pipeline:
         self.stages, self.loss, self.tied = dict(stages), loss, tied
         self._means = None if isinstance(loss, WeightedLoss) else checks.MeanOfMeans(loss)
         self._stage_messages = StageMessages(schedule, self.group)
-        self._is_whole = True  # False during a step, and after one that has failed
+        self._is_usable = True  # False during a step, and after one that has failed
 
     def step(self, inputs: Tensor, targets: Tensor) -> Step:
         """Run forward and backward of one batch, and add gradients to the parameters' `.grad`.
 
         Every rank passes the whole batch, inputs (rows, ...) and targets (rows, ...): tokens are
         small. The first stage uses the inputs, the last the targets.
-        ValueError: fewer rows than microbatches, unequal numbers of rows, or a loss over rows if
-        the microbatches have different shares of IGNORED targets.
+        ValueError for fewer rows than microbatches, for unequal numbers of rows, and for a loss
+        over rows if the microbatches have different shares of IGNORED targets.
         """
         rank, num_stages = self.group.rank, self.schedule.num_stages
-        if not self._is_whole:
+        if not self._is_usable:
             raise RuntimeError(
-                "the step before this one has failed, and its messages may still arrive; make "
-                "a new Pipeline in a new run"
+                "an earlier step has failed, and its messages may still arrive; make a new "
+                "Pipeline in a new run"
             )
         work = self._work(inputs, targets)
-        self._is_whole, before = False, set_aside(self.tied)
+        self._is_usable, before = False, set_aside(self.tied)
         self._stage_messages.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
         spans: list[Span] = []
         in_flight = 0
@@ -139,7 +139,7 @@ class Pipeline:
             for stage in self.stages.values():
                 for parameter in stage.parameters():
                     as_part(parameter)
-        self._is_whole = True
+        self._is_usable = True
         return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
@@ -282,7 +282,7 @@ class Work:
             (deferred.backward if deferred else torch.autograd.backward)(end, grad)
         self.held[op.stage, op.microbatch] = _Held(None, None, deferred)
         if op.stage == 0:
-            return None  # no stage has computed the input of the first
+            return None  # no stage before the first one needs a gradient
         return torch.zeros_like(x) if x.grad is None else x.grad
 
     def _backward_of_weights(self, op: Op, _: Tensor | None) -> None:
@@ -295,14 +295,16 @@ class _Held(NamedTuple):
     """The tensors that a stage keeps of a microbatch between its operations."""
 
     x: Tensor | None
-    # The graph's end instead of the output: this rank does not need the output once it is sent.
+    # The graph's end instead of the output, whose memory is not needed once it is sent.
     end: GradientEdge | None
     deferred: DeferredWeights | None
 
 
 def set_aside(weight: Tensor | None) -> Tensor | None:
-    """Remove and return a tied weight's gradient before a step. Earlier steps have summed it over
-    the two ranks already; this step sums only what it adds."""
+    """Remove and return a tied weight's gradient before a step.
+
+    Earlier steps have already summed it over the two ranks. A step sums only what it adds.
+    """
     if weight is None:
         return None
     before, weight.grad = weight.grad, None

@@ -3,15 +3,15 @@
     layer 0       1 ... L           L + 1
     embedding     blocks 0 .. L-1   norm and head
 
-Every stage takes one tensor and gives one: the first tokens_BT -> x_BTD, those between x_BTD ->
-x_BTD, the last x_BTD -> logits_BTV. The head's weight is the embedding's: where the first and the
-last stage are on two ranks, each has a copy, and their gradients are added up (executor.py).
+Every stage takes and returns one tensor: the first tokens_BT -> x_BTD, those between x_BTD ->
+x_BTD, the last x_BTD -> logits_BTV. The head's weight is the embedding's. If the first and the last
+stage are on two ranks, each has a copy, and the copies' gradients are summed (executor.py).
 
-Layout: each parameter on one rank, whole; the tied one on one or two.
+Layout: each parameter is whole and on one rank; the tied weight is on one or two.
 
-`balance` chooses the layers of each stage. A pipeline goes at the pace of its slowest stage, and
-layers are not alike: a head over a large vocabulary costs as much as several blocks, an embedding
-almost nothing.
+`balance` chooses the layers of each stage. A pipeline is as fast as its slowest stage, and layers
+differ in cost: a head over a large vocabulary costs as much as several blocks, an embedding almost
+nothing.
 
     costs 1 4 4 4 4 9, 3 stages     even  [1 4] [4 4] [4 9]   13      best  [1 4 4] [4 4] [9]   9
 
@@ -60,7 +60,7 @@ class Layered(Protocol):
 
 
 class GPTStage(nn.Module):
-    """Some neighbouring layers of a GPT: its own modules, under their names there."""
+    """Some neighbouring layers of a GPT: the GPT's own modules, under their names in it."""
 
     def __init__(self, whole: Layered, layers: range) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class GPTStage(nn.Module):
 
     @property
     def tied(self) -> Tensor | None:
-        """The weight that embedding and head share, where this stage has one of them."""
+        """The weight that embedding and head share, if this stage has one of them; else None."""
         weight: Tensor | None = None
         if self.embedding is not None:
             weight = self.embedding.token.weight
@@ -95,13 +95,13 @@ class GPTStage(nn.Module):
 
 
 class PipelineGPT(nn.Module):
-    """The stages of a GPT that one rank holds, filled as those of GPT(config, seed, dtype).
+    """The stages of a GPT that one rank holds, initialized like those of GPT(config, seed, dtype).
 
-    stages: stage -> GPTStage. tied: the weight that embedding and head share, where this rank has
-    one of them. layers: by stage, its layers, neighbours and each once; None: `balance` by FLOPs.
-    cut: makes of the whole model another form of it, of which stage_class takes the layers; see
-    labkit.combined.gpt_3d.
-    ValueError: more stages than layers; layers that are not all of the model's, in order.
+    stages: stage -> GPTStage. tied: the weight that embedding and head share, if this rank has one
+    of them. layers: the neighbouring layers of each stage; None: `balance` by FLOPs. cut: changes
+    the whole model before stage_class takes layers from it; see labkit.combined.gpt_3d.
+    ValueError for more stages than layers, and for layers that are not all of the model's, in
+    order.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PipelineGPT(nn.Module):
             layers = balance(layer_costs(config), schedule.num_stages)
         _require_layers(layers, config, schedule)
         self.layers = list(layers)
-        whole = cut(GPT(config, seed, dtype))  # for a moment: the lab's models are small
+        whole = cut(GPT(config, seed, dtype))  # whole only here: the lab's models are small
         self._modules_of = nn.ModuleDict(
             {str(each): stage_class(whole, self.layers[each]) for each in schedule.stages_of(rank)}
         )
@@ -131,12 +131,12 @@ class PipelineGPT(nn.Module):
 
     @property
     def stages(self) -> dict[int, GPTStage]:
-        """stage -> module, those of this rank."""
+        """stage -> module, for the stages of this rank."""
         return {int(stage): module for stage, module in self._modules_of.items()}  # type: ignore[misc]
 
     def holder_of(self, name: str) -> int:
-        """Return the rank that holds a parameter of GPT, by its name there; of the tied one the
-        first."""
+        """Return the rank that holds a parameter, by its name in GPT; for the tied weight, the
+        first stage's."""
         kind, _, rest = name.partition(".")
         block = int(rest.split(".")[0]) if kind == "blocks" else 0
         layer = {"embedding": 0, "blocks": 1 + block}.get(kind, self.config.num_layers + 1)
@@ -144,7 +144,7 @@ class PipelineGPT(nn.Module):
         return self.schedule.rank_of[stage]
 
     def gpt_parameters(self) -> dict[str, nn.Parameter]:
-        """This rank's parameters by their names in GPT; the tied one is the embedding's."""
+        """Return this rank's parameters by name in GPT; the tied weight is the embedding's."""
         found = {}
         for stage in self.stages.values():
             for name, parameter in stage.named_parameters():
@@ -204,7 +204,7 @@ def train(
 
     row: a schedule, such as gpipe or partial(interleaved, virtual=2). layers: by stage, as for
     PipelineGPT. Every rank returns the losses and the whole parameters; both equal the serial ones
-    up to rounding. None: Python's standard library is the corpus.
+    up to rounding. corpus: None for Python's standard library.
     """
     schedule = plan(row, group.size, num_microbatches)
     model = PipelineGPT(config, schedule, group.rank, settings.seed, settings.dtype, layers)
@@ -250,10 +250,10 @@ token_loss = WeightedLoss(_mean_over_tokens, num_counted)
 
 
 def layer_costs(config: GPTConfig) -> list[float]:
-    """Return the FLOPs of a forward per token: of the embedding, each block, norm and head.
+    """Return each layer's FLOPs of a forward per token: the embedding, the blocks, norm and head.
 
     A product with a weight of n numbers takes 2 n. Attention's two products with T keys of D
-    features take 4 T D, of which the mask leaves a half. To look a row up takes none.
+    features take 4 T D, of which the mask leaves half. The lookup of an embedding takes none.
     """
     D, F, T = config.hidden, config.ffn_hidden, config.context
     kv_hidden = config.kv_heads * config.head_dim
@@ -264,10 +264,10 @@ def layer_costs(config: GPTConfig) -> list[float]:
 def balance(costs: Sequence[float], num_stages: int) -> list[range]:
     """Return the layers of each stage so that the slowest stage is as fast as possible.
 
-    costs: of each layer, with embedding and head, in any unit. Of cuts that are as good it is the
-    one whose stages are most alike: the least sum of squares. Time: 2 num_stages * layers**2.
+    costs: of each layer, with embedding and head, in any unit. Among equally fast cuts it returns
+    the one with the least sum of squares. Time: 2 num_stages * layers**2.
     balance([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
-    ValueError, TypeError: more stages than layers, or no whole number of them.
+    ValueError, TypeError for more stages than layers, and for a num_stages that is not whole.
     """
     costs = plain(costs)
     _require_stages(num_stages, len(costs))
@@ -283,19 +283,20 @@ def balance(costs: Sequence[float], num_stages: int) -> list[range]:
 def _best_cut(
     costs: Sequence[float], num_stages: int, add: Callable[[float, float], float]
 ) -> tuple[float, list[range]]:
-    """Return the cut into stages whose costs, combined by `add`, come to least."""
+    """Return the least total of the stages' costs, combined by `add`, and the cut that has it."""
     num_layers = len(costs)
-    upto = [0.0, *accumulate(float(cost) for cost in costs)]
-    # best[n]: of the first n layers on k stages. starts[k - 1][n]: where the last of them begins.
+    cost_before = [0.0, *accumulate(float(cost) for cost in costs)]
+    # best[n]: the least total of the first n layers on k stages. starts[k - 1][n]: the first layer
+    # of the last of these stages.
     best = [0.0] + [inf] * num_layers
     starts: list[list[int]] = []
     for k in range(1, num_stages + 1):
         before, best, start = best, [inf] * (num_layers + 1), [k - 1] * (num_layers + 1)
         for n in range(k, num_layers + 1):
             for i in range(k - 1, n):
-                together = add(before[i], upto[n] - upto[i])
-                if together < best[n]:
-                    best[n], start[n] = together, i
+                total = add(before[i], cost_before[n] - cost_before[i])
+                if total < best[n]:
+                    best[n], start[n] = total, i
         starts.append(start)
     ends = [num_layers]
     for start in reversed(starts):
@@ -304,9 +305,9 @@ def _best_cut(
 
 
 def even(num_layers: int, num_stages: int) -> list[range]:
-    """Return the layers of each stage by number alone. First stages hold one more if need be.
+    """Return equally many layers for each stage; the first stages have one more if need be.
 
-    ValueError, TypeError: more stages than layers, or no whole number of them.
+    ValueError, TypeError for more stages than layers, and for a num_stages that is not whole.
     """
     _require_stages(num_stages, num_layers)
     share, rest = divmod(num_layers, num_stages)
@@ -315,7 +316,7 @@ def even(num_layers: int, num_stages: int) -> list[range]:
 
 
 def stage_costs(costs: Sequence[float], stages: Sequence[range]) -> list[float]:
-    """Return by stage the cost of its layers together."""
+    """Return the sum of its layers' costs for each stage."""
     costs = plain(costs)
     return [sum(costs[layer] for layer in layers) for layers in stages]
 

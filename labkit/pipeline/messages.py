@@ -1,22 +1,22 @@
 """A schedule as actions: each rank receives, computes and sends, and sends may block.
 
-    1F1B, 2 ranks   rank 0   F0 >F0 F1 >F1 <B0 B0 ...         >F0  sends what F0 has yielded
+    1F1B, 2 ranks   rank 0   F0 >F0 F1 >F1 <B0 B0 ...         >F0  sends the output of F0
                     rank 1   <F0 F0 B0 >B0 <F1 F1 B1 ...      <B0  receives it
                                                               >F1+<B0  posted together
 
-A Send or a Recv stands alone where it blocks: the rank goes on when the other side has taken part.
-A Together has messages that are posted without blocking; the rank waits for all of them at its end
-(torch calls it batch_isend_irecv). Between two ranks messages keep the order of their posting.
+A Send or a Recv of its own blocks: the rank continues once the other rank has posted its side. The
+messages of a Together are posted without blocking, and the rank waits for all of them at its end
+(torch calls it batch_isend_irecv). Between two ranks, messages match in the order of posting.
 
 `actions` returns the plain order, which deadlocks for 1F1B. `require_end` checks that rows of
 actions finish, if a send ends only when it has been received:
 
-    rank 0   ... F1 >F1 <B0 ...     both are in a send, and neither comes to its receive:
-    rank 1   ... B0 >B0 <F1 ...     a deadlock; it ends if one of them receives first
+    rank 0   ... F1 >F1 <B0 ...     both block in a send, and neither reaches its receive:
+    rank 1   ... B0 >B0 <F1 ...     a deadlock, unless one of them receives first
 
-No message is kept on the way: it is complete when both sides have posted it. gloo works like that,
-and NCCL for messages beyond its small buffers. The verdict does not depend on the ranks' speed: a
-message that one rank posts never prevents what another rank could do.
+No message is buffered: it is complete when both sides have posted it. gloo works like that, and
+NCCL does for messages larger than its buffers. The verdict does not depend on the ranks' speed: a
+message that one rank posts never prevents an action of another rank.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ Row = Sequence[Action]
 
 
 class MessageError(ValueError):
-    """Rows of actions that are not the schedule's, or deadlock. Ends with the marked actions.
+    """Rows of actions that do not perform the schedule, or that deadlock.
 
-    rule: which one is broken, as the functions that raise it list them. marks: rank -> index in its
-    row, the row's length where something is missing.
+    The message ends with the rows, the wrong actions marked. rule: the broken rule, one of those
+    that the function that raises it lists. marks: rank -> index in its row, or the row's length if
+    something is missing.
     """
 
     def __init__(self, rule: str, reason: str, rows: Sequence[Row], marks: dict[int, int]) -> None:
@@ -80,10 +81,10 @@ class MessageError(ValueError):
 
 def actions(schedule: Schedule) -> tuple[tuple[Action, ...], ...]:
     """Return by rank the plain order: receive what an operation needs, compute, send at once."""
-    return tuple(tuple(_plain(schedule, rank)) for rank in range(schedule.num_ranks))
+    return tuple(tuple(_plain_order(schedule, rank)) for rank in range(schedule.num_ranks))
 
 
-def _plain(schedule: Schedule, rank: int) -> Iterator[Action]:
+def _plain_order(schedule: Schedule, rank: int) -> Iterator[Action]:
     for op in schedule.rows[rank]:
         src, dst = source(op, schedule), destination(op, schedule)
         if src is not None:
@@ -117,12 +118,12 @@ def messages_of(action: Action) -> tuple[Send | Recv, ...]:
 
 
 def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
-    """Raise MessageError if rows do not carry out the schedule, on any wire.
+    """Raise MessageError if rows do not perform the schedule, whether sends block or not.
 
-    rule "stranger": a message that is not the schedule's, or goes elsewhere; looked for first.
-    "order": another order of operations. "need": one begins before its message arrived. "early": a
-    product is sent before it is computed. "twice": a message is there again. "dropped": it is never
-    sent.
+    Rules, of which "stranger" is checked first. "stranger": a message is not one of the schedule's,
+    or has another peer. "order": operations have another order. "need": an operation precedes the
+    message that it needs. "early": a product is sent before it is computed. "twice": a message
+    occurs twice. "dropped": a message is never sent.
     """
     for rank, row in enumerate(rows):
         _require_own_messages(schedule, rank, row, rows)
@@ -131,7 +132,7 @@ def require_actions(schedule: Schedule, rows: Sequence[Row]) -> None:
 
 
 def _messages_by_rank(schedule: Schedule, rank: int) -> set[Send | Recv]:
-    """Return all that a rank sends and receives."""
+    """Return all messages that a rank sends or receives."""
     ends = [(source(op, schedule), destination(op, schedule)) for op in schedule.rows[rank]]
     return {message for pair in ends for message in pair if message is not None}
 
@@ -225,37 +226,36 @@ class _PostedMessages:
 def order_of_completion(rows: Sequence[Row]) -> Iterator[tuple[int, Action]]:
     """Yield (rank, action) as the actions end, every rank in its order.
 
-    Raises MessageError when no rank can go on. rule "deadlock": ranks wait for each other in a
-    cycle. "ended": a rank waits for one that has come to its end. "pair": the two ends of a
-    message mean different products. ValueError for a message to an unknown rank.
+    Raises MessageError when no rank can continue. Rules: "deadlock": ranks wait for each other in a
+    cycle. "ended": a rank waits for one that has finished. "pair": the two ends of a message name
+    different products. ValueError for a message to an unknown rank.
     """
     _require_ranks(rows)
     messages, position = _PostedMessages(), [0] * len(rows)
-    under_way: list[list[tuple[Link, int]] | None] = [None] * len(
-        rows
-    )  # messages of the current action
+    # By rank: the messages of its current action; None before they are posted.
+    posted_by: list[list[tuple[Link, int]] | None] = [None] * len(rows)
     ready = deque(range(len(rows)))
     while ready:
         rank = ready.popleft()
         while position[rank] < len(rows[rank]):
             action = rows[rank][position[rank]]
-            posted = under_way[rank]
+            posted = posted_by[rank]
             if posted is None:
                 posted = [messages.post(rank, message) for message in messages_of(action)]
-                under_way[rank] = posted
+                posted_by[rank] = posted
                 ready.extend({peer for link, _ in posted for peer in link} - {rank})
             _require_pairs(messages, posted, rows, position)
             if not all(messages.is_complete(*each) for each in posted):
                 break
             yield rank, action
             position[rank] += 1
-            under_way[rank] = None
+            posted_by[rank] = None
     if any(at < len(row) for at, row in zip(position, rows)):
-        raise _blocked(rows, position, messages, under_way)
+        raise _blocked(rows, position, messages, posted_by)
 
 
 def require_end(rows: Sequence[Row]) -> None:
-    """Raise MessageError if the rows do not come to their end: see order_of_completion."""
+    """Raise MessageError if the rows never finish: see order_of_completion."""
     for _ in order_of_completion(rows):
         pass
 
@@ -286,7 +286,8 @@ def _require_pairs(
             raise MessageError(
                 "pair",
                 f"message {number} from rank {src} to rank {dst} is {shown(Send(sent, dst))} for "
-                f"the one and {shown(Recv(received, src))} for the other: they keep their order",
+                f"the sender and {shown(Recv(received, src))} for the receiver: messages between "
+                "two ranks match in order, so post them in one order on both",
                 rows,
                 {rank: position[rank] for rank in link},
             )
@@ -296,11 +297,11 @@ def _blocked(
     rows: Sequence[Row],
     position: list[int],
     messages: _PostedMessages,
-    under_way: list[list[tuple[Link, int]] | None],
+    posted_by: list[list[tuple[Link, int]] | None],
 ) -> MessageError:
     """Name the ranks that wait for each other in a cycle, or for one that has ended."""
     waits: dict[int, int] = {}  # rank -> the rank that it waits for
-    for rank, posted in enumerate(under_way):
+    for rank, posted in enumerate(posted_by):
         for link, number in posted or ():
             if not messages.is_complete(link, number):
                 waits.setdefault(rank, link[0] + link[1] - rank)

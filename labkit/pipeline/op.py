@@ -4,7 +4,7 @@
     rank 1      F0 F1 F2 F3       B0    B1    B2    B3
                                                         F3: the forward of microbatch 3
 
-The same list is validated, simulated, executed on real ranks and drawn. It has no times: they
+The same list is validated, simulated, executed on real ranks and drawn. It has no times. Times
 follow from the order, from what each operation needs, and from how long it takes.
 
     F   forward of one microbatch through one stage     needs F of the stage before
@@ -15,8 +15,8 @@ follow from the order, from what each operation needs, and from how long it take
 Other stages need only F and the input's gradient, from B or I: no rank waits for a W. Zero-bubble
 schedules use this (Qi et al., arXiv:2401.10241).
 
-`text` writes a schedule as a line per rank, and `parse` reads it. If ranks hold several stages, the
-stage follows: `F0@2` is the forward of microbatch 0 on stage 2.
+`text` writes a schedule as a line per rank, and `parse` reads it. If ranks hold several stages, an
+operation ends with its stage: `F0@2` is the forward of microbatch 0 on stage 2.
 
     F0 F1 B0 F2 B1 B2
     F0 B0 F1 B1 F2 B2
@@ -63,7 +63,7 @@ class Op(NamedTuple):
 
     @property
     def product(self) -> Product:
-        """Its product: for B, as for I, the input's gradient, since other stages wait for that."""
+        """What this operation computes; for B as for I the input's gradient, which others need."""
         kind, stage, microbatch = self
         return (Kind.I, stage, microbatch) if kind is Kind.B else self
 
@@ -125,8 +125,8 @@ def plan(row: Row, num_ranks: int, num_microbatches: int, **choices: Any) -> Sch
     """Return the schedule whose ranks perform `row(r, num_ranks, num_microbatches, **choices)`.
 
     plan(one_f_one_b, 4, 8), plan(interleaved, 4, 8, virtual=2); row may be a functools.partial.
-    ValueError, TypeError: a count that is no whole number from 1, a row that yields nothing or
-    anything but operations; and the errors of the row itself.
+    ValueError, TypeError: for a count that is not a whole number above 0, and for a row that yields
+    nothing, or anything but operations. Errors of the row itself are passed on.
     """
     arguments.whole("num_ranks", num_ranks, "1 or more")
     arguments.whole("num_microbatches", num_microbatches, "1 or more")
@@ -188,7 +188,7 @@ def _is_op(op: object) -> bool:
     parts: tuple[Any, ...] = op
     kind, stage, microbatch = parts
     if type(kind) is Kind and type(stage) is int and type(microbatch) is int:
-        return True  # fast, for half a million operations; what follows is for numpy's numbers
+        return True  # fast, for half a million operations; the lines below accept numpy's numbers
     return isinstance(kind, Kind) and all(
         isinstance(each, Integral) for each in (stage, microbatch)
     )
@@ -206,7 +206,7 @@ def lines(schedule: Schedule) -> list[list[str]]:
 def cell_of(schedule: Schedule) -> Callable[[Op], str]:
     """Return the function that writes an operation: `F0`, or `F0@2` if stages are not ranks.
 
-    With it an operation looks the same in errors as in the rows.
+    Errors use it, so that an operation looks the same there as in the rows.
     """
     is_plain = all(op.stage == rank for rank, row in enumerate(schedule.rows) for op in row)
     return str if is_plain else lambda op: f"{op}@{op.stage}"
@@ -229,7 +229,9 @@ def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
         raise TypeError(f"{rows!r:.60}: give text with a line per rank, such as ['F0 B0', 'F0 B0']")
     if not rows:
         raise ValueError("no lines: write one per rank, such as 'F0 B0'")
-    parsed = tuple(tuple(_op(cell, rank) for cell in row.split()) for rank, row in enumerate(rows))
+    parsed = tuple(
+        tuple(_parsed_op(cell, rank) for cell in row.split()) for rank, row in enumerate(rows)
+    )
     ops = [op for row in parsed for op in row]
     return Schedule(
         name,
@@ -239,12 +241,12 @@ def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
     )
 
 
-def _op(cell: str, rank: int) -> Op:
+def _parsed_op(cell: str, rank: int) -> Op:
     match = _CELL.fullmatch(cell)
     if match is None:
         raise ValueError(
             f"{cell[:20]!r} on rank {rank}'s line is no operation: write F, B, I or W and the "
-            "microbatch, as in F0, and the stage after @ where a rank has several, as in F0@2"
+            "microbatch, as in F0. If a rank has several stages, add the stage, as in F0@2"
         )
     kind, microbatch, stage = match.groups()
     return Op(Kind(kind), rank if stage is None else int(stage), int(microbatch))
@@ -253,8 +255,8 @@ def _op(cell: str, rank: int) -> Op:
 def around(schedule: Schedule, marks: dict[int, int], most: int = 12) -> str:
     """Return the schedule as text, with one cell of each rank in `marks` in brackets.
 
-    marks: rank -> index in its row, or the row's length to mark its end. most: the number of cells
-    to show of a row.
+    marks: rank -> index in its row, or the row's length to mark its end. most: how many cells of a
+    row to show.
     """
     return marked(lines(schedule), marks, most)
 

@@ -1,19 +1,19 @@
-"""PipeDream: a pipeline that never drains, and pays with weights that are out of date.
+"""PipeDream: a pipeline that never drains, at the price of stale weights.
 
     rank 0   F0 F1 F2       B0 F3    B1 F4    B2 F5     each B is followed by an update of its stage
     rank 1      F0 F1    B0 F2 B1 F3 B2 F4 B3 ...
     rank 2         F0 B0 F1 B1 F2 B2 F3 B3 F4 ...       no flush: the bubble is the first fill
 
-The order is 1F1B's. A microbatch's forward sees the weights of its time; on rank r, p - r - 1
-updates happen before its backward comes. So that forward and backward use the same weights, the
-stage keeps (stashes) a version for each microbatch in flight. Different stages still see different
-versions: the gradient is that of weights which were never together.
+The order is 1F1B's. A microbatch's forward uses the newest weights. On rank r, p - r - 1 updates
+follow before its backward. So that forward and backward use the same weights, the stage keeps
+(stashes) a version for each microbatch in flight. Different stages still use different versions:
+no model ever had the weights for which a gradient is computed.
 
     microbatch i, stage s: forward and backward with version max(0, i - (p - 1 - s)); its update
     makes version i + 1
 
-Memory: beside the weights a copy for each version in flight, at most p - s: what 1F1B with a flush
-does not need. Activation checkpointing would compute again with the latest weights: leave it out.
+Memory: besides the weights a copy of each version in flight, at most p - s, which 1F1B with a flush
+does not need. Do not use activation checkpointing: it would recompute with the newest weights.
 Papers: Harlap et al., PipeDream, arXiv:1806.03377, and Narayanan et al., SOSP 2019; PipeDream-2BW
 and the flush: Narayanan et al., arXiv:2006.09503.
 """
@@ -53,11 +53,11 @@ def weight_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
 class PipeDream(Pipeline):
     """A Pipeline whose stages are updated after each microbatch's backward, with weight stashing.
 
-    make_optimizer: parameters -> the optimizer of one stage. `step` takes a stream of microbatches
-    and fills and drains once; each one's gradient is that of its own mean loss. No weight may be
-    tied between two stages: the copies would drift apart. Buffers are not stashed.
+    make_optimizer: parameters -> the optimizer of one stage. `step` takes a stream of microbatches,
+    and fills and drains once. Each microbatch's gradient is that of its own mean loss. Two stages
+    must not share a tied weight: the copies would drift apart. Buffers are not stashed.
     num_versions: stage -> the most versions of its weights that were alive at once, measured.
-    ValueError: a schedule that splits backwards, whose update would come between I and W.
+    ValueError for a schedule that splits backwards: its updates would come between I and W.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class PipeDream(Pipeline):
         self.num_versions = dict.fromkeys(stages, 0)
 
     def _work(self, inputs: Tensor, targets: Tensor) -> Work:
-        return _Stashing(self, inputs, targets)
+        return _StashingWork(self, inputs, targets)
 
 
-class _Stashing(Work):
+class _StashingWork(Work):
     def __init__(self, pipeline: PipeDream, inputs: Tensor, targets: Tensor) -> None:
         device = pipeline.group.device
         super().__init__(pipeline.schedule, pipeline.stages, pipeline.loss, inputs, targets, device)
@@ -95,7 +95,7 @@ class _Stashing(Work):
         return [1.0] * len(targets)  # each is a batch of its own
 
     def mean_loss(self) -> float | None:
-        """Over the microbatches, where the last stage is."""
+        """Return the mean of the microbatches' losses on the last stage's rank; None elsewhere."""
         losses = self.losses()
         return sum(losses) / len(losses) if losses else None
 
@@ -115,7 +115,7 @@ class _Stashing(Work):
         for name, parameter in self._stages[op.stage].named_parameters():
             parameter.grad, version[name].grad = version[name].grad, None
         self._pipeline.optimizers[op.stage].step()
-        self._latest.pop(op.stage, None)  # the next forward sees what this update has made
+        self._latest.pop(op.stage, None)  # the next forward copies the updated weights
         return made
 
 
@@ -127,9 +127,9 @@ def _copy(stage: nn.Module) -> _Version:
 
 
 def stale_weights(schedule: Schedule) -> dict[int, int]:
-    """Return stage -> updates by which its weights are stale at a microbatch's backward.
+    """Return stage -> by how many updates its weights are stale at a microbatch's backward.
 
-    The largest over the microbatches: p - 1 - s in the steady state of 1F1B.
+    This is the maximum over the microbatches: p - 1 - s in the steady state of 1F1B.
     """
     versions = weight_versions(schedule)
     behind = dict.fromkeys(schedule.rank_of, 0)

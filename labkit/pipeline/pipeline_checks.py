@@ -1,4 +1,4 @@
-"""Check a pipeline's arguments: an error has the value, the reason and what to do next."""
+"""Check a pipeline's arguments, its batches, and what its stages and its loss return."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from labkit.pipeline.op import Op, Schedule
 
 
 def same_plan(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
-    """Check that all ranks have one schedule, and both ends like tied weights, or none.
+    """Check that all ranks have one schedule, and that the tied weights are alike, or both None.
 
-    Wire: an all-gather of two numbers.
+    The tied weights are those of the ranks of the first and the last stage. Wire: an all-gather of
+    two numbers.
     """
     mine = zlib.crc32(repr((schedule.num_microbatches, schedule.rows)).encode())
     own = 0 if tied is None else zlib.crc32(repr((tuple(tied.shape), tied.dtype)).encode())

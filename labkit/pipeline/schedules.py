@@ -4,10 +4,10 @@
     naive          p - 1                    1                           2 m
     gpipe          (p - 1) / m              m                           2 m
     one_f_one_b    (p - 1) / m              p - r, on rank r            2 m
-    interleaved    (p - 1) / (v m)          (v-1)p + 2(p-r-1) + 1, each 2 m v
-                                            of a stage a v-th as deep
+    interleaved    (p - 1) / (v m)          (v-1)p + 2(p-r-1) + 1 (*)   2 m v
 
-Each function yields the operations of one rank. `plan` makes a Schedule of all ranks.
+(*) of stages with 1/v of a rank's layers. Each function yields the operations of one rank. `plan`
+makes a Schedule of all ranks.
 
 Zero-bubble schedules split every backward into two products, each about as expensive as a forward:
 the gradient of the input (I), which the rank before needs, and that of the weights (W), which no
@@ -78,8 +78,9 @@ def one_f_one_b(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op
     rank 2         F0 B0 F1 B1 F2 B2 F3 B3                 cooldown: the backwards that are left
 
     The bubble is GPipe's, but a rank frees a microbatch before it takes the next one. If messages
-    take time, the step is longer than GPipe's: in the steady state each rank waits for a message
-    there and back in every turn, with GPipe only while the pipeline fills and drains.
+    take time, the step is longer than GPipe's. In the steady state of 1F1B each rank waits for a
+    message there and back in every turn. In GPipe ranks wait for messages only while the pipeline
+    fills and drains.
     Paper: Narayanan et al., PipeDream-Flush, arXiv:2006.09503.
     """
     warmup = min(num_ranks - rank - 1, num_microbatches)
@@ -95,9 +96,9 @@ def one_f_one_b(rank: int, num_ranks: int, num_microbatches: int) -> Iterator[Op
 def interleaved(rank: int, num_ranks: int, num_microbatches: int, virtual: int = 2) -> Iterator[Op]:
     """Yield 1F1B over `virtual` stages per rank, stage s on rank s mod p: a shorter fill and drain.
 
-    p = 2, v = 2: rank 0 holds the stages 0 and 2, rank 1 holds 1 and 3. Microbatches go in rounds
-    of p: p of them through a rank's first stage, the same p through its second, then the next p.
-    So m must be a multiple of p (ValueError). With virtual=1 it is 1F1B.
+    p = 2, v = 2: rank 0 holds stages 0 and 2, rank 1 holds stages 1 and 3. Microbatches go in
+    rounds of p: p of them through a rank's first stage, the same p through its second stage, then
+    the next p. So m must be a multiple of p (ValueError). With virtual=1 this is 1F1B.
     Paper: Narayanan et al., arXiv:2104.04473, section 2.2.
     """
     p, m = num_ranks, num_microbatches
@@ -113,12 +114,12 @@ def interleaved(rank: int, num_ranks: int, num_microbatches: int, virtual: int =
     def nth(kind: Kind, n: int) -> Op:
         rounds, within = divmod(n, p * virtual)
         chunk, microbatch = divmod(within, p)
-        chunk = chunk if kind is F else virtual - 1 - chunk  # backward comes from the last stage
+        chunk = chunk if kind is F else virtual - 1 - chunk  # backward starts at the last stage
         return Op(kind, chunk * p + rank, rounds * p + microbatch)
 
     total = m * virtual
-    # p forwards on each stage but the last, and twice the distance to the last rank: once would do
-    # if messages took no time, but as they do, ranks would wait for them in every turn.
+    # p forwards on each stage but the last, and twice the distance to the last rank. Once the
+    # distance is enough if messages take no time. Otherwise ranks would wait in every turn.
     warmup = min(2 * (p - rank - 1) + (virtual - 1) * p, total)
     for n in range(warmup):
         yield nth(F, n)
@@ -155,13 +156,13 @@ def zero_bubble_h2(rank: int, num_ranks: int, num_microbatches: int) -> Iterator
     The paper counts a rank's time from its own first operation to its last. Then the bubble is 0
     for F = I = W and m >= 2p - 1. From the first rank's start to the last rank's end a step is
     still (p - 1) F longer than a rank's work, since rank r starts and ends r forwards late. The
-    next step can start as staggered, unless a barrier comes between, such as a global norm.
+    next step can start just as staggered, unless a barrier, such as a global norm, comes first.
     """
     return _split_backward(rank, num_microbatches, 2 * (num_ranks - rank - 1), lag=2 * rank)
 
 
 def _split_backward(rank: int, num_microbatches: int, warmup: int, lag: int) -> Iterator[Op]:
-    """Yield `warmup` forwards, turns of F, I and the W from `lag` turns ago, and the last Ws."""
+    """Yield `warmup` forwards, turns of F, I and the W of `lag` turns ago, and the other Ws."""
     warmup = min(warmup, num_microbatches)
     num_weights = 0
     for microbatch in range(warmup):

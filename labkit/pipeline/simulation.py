@@ -1,9 +1,9 @@
 """Simulate a schedule: when each operation runs, the bubble, the memory in use.
 
 A rank performs its row in order. An operation starts when its rank is free and the message that it
-needs has arrived. A message arrives `send` after its operation has ended, and keeps no rank busy.
-(Messages on one link do not slow each other: comm/throttle.py has links with queues.) Times are in
-any unit.
+needs has arrived. A message arrives a time `send` after the end of its operation, and keeps no rank
+busy. (Messages on one link do not slow each other: comm/throttle.py has links with queues.) Times
+are in any unit.
 
 A Timing is a schedule with its times, simulated or measured. It has the makespan, the busy time and
 the bubble. There are two conventions for the bubble, the ranks' idle time: relative to the TOTAL
@@ -49,7 +49,7 @@ class Timing:
     """A schedule with its times: in seconds if measured, in the unit of the costs if simulated.
 
     rows[rank]: a rank's operations, in order. send[s]: the cost of a message between the stages s
-    and s + 1; None: the messages' times are not known.
+    and s + 1; send is None if the times of messages are not known.
     """
 
     schedule: Schedule
@@ -79,13 +79,13 @@ class Timing:
 
     @cached_property
     def busy(self) -> list[float]:
-        """By rank, the time spent in operations."""
+        """The time that each rank spends in operations."""
         return [sum(span.end - span.start for span in row) for row in self.rows]
 
     def bubble(self, relative_to: str = "total") -> float:
         """Return the ranks' idle time divided by all their time, or by their busy time ("ideal").
 
-        Returns 0 for a schedule that takes no time. ValueError for another word.
+        Returns 0 for a schedule that takes no time. ValueError for another `relative_to`.
         """
         if relative_to not in ("total", "ideal"):
             raise ValueError(f"relative_to={relative_to!r}: say 'total' or 'ideal'")
@@ -103,14 +103,14 @@ class Timing:
 def measured(schedule: Schedule, spans_of: Sequence[Sequence[Span]]) -> Timing:
     """Return the measured `Step.spans` of all ranks as one Timing, which starts at 0.
 
-    Ranks of one machine share its clock. ValueError: spans of another number of ranks, or of other
-    operations than the schedule's.
+    Ranks of one machine share its clock. ValueError for spans of another number of ranks, or of
+    other operations than the schedule's.
     """
     require_schedule(schedule)
     if len(spans_of) != schedule.num_ranks:
         raise ValueError(
-            f"spans of {len(spans_of)} ranks for a schedule of {schedule.num_ranks}: give each "
-            "rank's"
+            f"spans of {len(spans_of)} ranks for a schedule of {schedule.num_ranks}: give the "
+            "spans of each rank"
         )
     for rank, (spans, row) in enumerate(zip(spans_of, schedule.rows)):
         _require_spans_of(row, spans, rank)
@@ -149,10 +149,10 @@ PerStage = float | Sequence[float]
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Time of each kind of operation, in any unit, for all stages or for each.
+    """The time of each kind of operation, in any unit: one number, or a sequence of one per stage.
 
-    A whole backward, B, takes input_gradient + weight_gradient. send: of one message between
-    neighbouring stages on different ranks; a sequence has one per boundary, num_stages - 1.
+    A whole backward, B, takes input_gradient + weight_gradient. send: the time of one message
+    between neighbouring stages on different ranks; a sequence has one per boundary, num_stages - 1.
     A sequence may be a numpy array or a tensor; it is kept as a tuple.
     """
 
@@ -166,7 +166,7 @@ class Costs:
             object.__setattr__(self, each.name, plain(getattr(self, each.name)))
 
     def of(self, kind: Kind, num_stages: int) -> list[float]:
-        """Return the costs of a kind of operation by stage. ValueError: a wrong number of them."""
+        """Return an operation's cost on each stage. ValueError for a wrong number of costs."""
         if kind is Kind.B:
             halves = (self.of(Kind.I, num_stages), self.of(Kind.W, num_stages))
             return [i + w for i, w in zip(*halves)]
@@ -181,22 +181,23 @@ class Costs:
 def _per_stage(name: str, cost: PerStage, count: int) -> list[float]:
     if isinstance(cost, tuple):
         if len(cost) != count:
-            raise ValueError(f"{name} has {len(cost)} numbers, and {count} are needed: one each")
+            raise ValueError(f"{name} has {len(cost)} numbers, and {count} are needed")
         return [arguments.number(name, each, "0 or more", least=0) for each in cost]
     return [arguments.number(name, cost, "0 or more", least=0)] * count
 
 
 def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
-    """Return the times of every operation and message. ScheduleError: no training step.
+    """Return the times of every operation and message.
 
-    ValueError, TypeError: costs that are negative, no numbers, or of a wrong count.
+    ScheduleError for a schedule that is no training step. ValueError, TypeError for costs that are
+    negative, no numbers, or of a wrong count.
     """
     order = executable_order(schedule)
     num_stages, rank_of = schedule.num_stages, schedule.rank_of
     duration = {kind: costs.of(kind, num_stages) for kind in Kind}
     send = costs.of_sends(num_stages)
-    free = [0.0] * schedule.num_ranks
-    arrival: dict[Product, float] = {}  # when the stage that needs it has it
+    free = [0.0] * schedule.num_ranks  # the time from which each rank is free
+    arrival: dict[Product, float] = {}  # the time at which the stage that needs it has it
     rows: list[list[Span]] = [[] for _ in schedule.rows]
     for rank, op in order:
         need = op.needs(num_stages)
@@ -214,7 +215,7 @@ def simulate(schedule: Schedule, costs: Costs = Costs()) -> Timing:
 def in_flight(schedule: Schedule) -> list[int]:
     """Return by rank the most microbatches in flight at once. On two stages one counts twice.
 
-    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. ScheduleError: no training step.
+    in_flight(plan(one_f_one_b, 4, 8)) == [4, 3, 2, 1]. ScheduleError for no training step.
     """
     return [round(peak) for peak in peak_memory(schedule)]
 
@@ -226,9 +227,9 @@ def peak_memory(
 ) -> list[float]:
     """Return by rank the peak memory of activations, in the unit of `activation`.
 
-    activation: that of one microbatch on one stage, as one number or one per stage, in a list, an
-    array or a tensor. kept_for_weights: the share that W still needs after I (inputs of linear
-    layers, but not attention's scores). ValueError for a negative number or a wrong count.
+    activation: the memory of one microbatch on one stage: one number, or a list, array or tensor of
+    one per stage. kept_for_weights: the share that W still needs after I (inputs of linear layers,
+    but not attention's scores). ValueError for a negative number or a wrong count.
     """
     validate(schedule)
     sizes = _per_stage("activation", plain(activation), schedule.num_stages)

@@ -1,21 +1,21 @@
-"""Messages between the stages of a step, in the order in which their sender makes them.
+"""Messages between the stages of a step, in one order that all ranks share.
 
     stage s --- F: y_i, rows of the microbatch ---> stage s + 1
     stage s <-- I: the gradient of y_i ------------ stage s + 1
 
-All messages of a step have one order, and each rank posts its sends and receives in it, whatever it
-needs first: the order in which they are made, if each F, I and W takes as long as any other. Every
-rank knows it, for the schedule is data. So a rank that waits for a message has posted all earlier
-ones, and so has its peer: nobody waits in a cycle, even on nccl, where each message of a rank waits
-for the one that was posted before it.
+The order is that in which messages would be sent if each F, I and W took the same time. Every rank
+can compute it, since the schedule is data. Each rank posts its sends and receives in this order,
+whichever of them it needs first. So a rank that waits for a message has posted all earlier ones,
+and so has its peer. No ranks wait in a cycle, even on nccl, where each message of a rank waits for
+the one that was posted before it.
 
-- A receive is posted one message ahead for each peer, unless a send comes first in that order: the
-  next message travels while this one is computed.
-- Nobody waits for a send: a rank that did could deadlock where the schedule does not. A send is
-  known to have arrived when its receiver answers with a message that it made later (its row says
-  so); then its buffer is let go. The rest is waited for at the end of the step.
-- Shapes: dim 0 is the microbatch's rows, which every rank knows; the other sizes and the dtype go
-  ahead of the first output over each boundary, once, in a header of 10 numbers.
+- A receive is posted one message ahead for each peer, unless a send comes first in the order. So
+  the next message travels while the current one is used.
+- No rank waits for a send during the step: it could deadlock although the schedule does not. When a
+  message arrives that the receiver computed after it had used the sent one, the buffer of the sent
+  one is released. The end of the step waits for all other sends.
+- Shapes: dim 0 is the microbatch's rows, which every rank knows. The other sizes and the dtype are
+  sent once, before the first output over each boundary, in a header of 10 numbers.
 
 Wire of a step: 2 m messages per boundary between ranks, each of one microbatch's output.
 """
@@ -49,9 +49,9 @@ class _Message(NamedTuple):
     src: int
     dst: int
     made: int
-    """The place in its sender's row."""
+    """The index, in the sender's row, of the operation that computes the product."""
     used: int
-    """The place in its receiver's row."""
+    """The index, in the receiver's row, of the operation that uses it."""
 
 
 class StageMessages:
@@ -65,9 +65,10 @@ class StageMessages:
         self._rows: Sequence[int] = ()
 
     def begin(self, rows: Sequence[int], sizes_of_input: tuple[int, ...]) -> None:
-        """Begin a step. rows: of each microbatch. sizes_of_input: its sizes except dim 0.
+        """Begin a step. rows: the number of rows of each microbatch.
 
-        Every rank passes the same. If sizes_of_input changes, headers are sent again.
+        sizes_of_input: the input's sizes except dim 0. If they change, headers are sent again.
+        Every rank passes the same values.
         """
         if sizes_of_input != self._sizes_of_input:
             self._layouts.clear()
@@ -76,17 +77,17 @@ class StageMessages:
         self._to_post = deque(self._messages)
         self._posted: dict[Product, tuple[Pending[Tensor], _Message]] = {}
         self._sent: dict[int, deque[tuple[int, Pending[None]]]] = defaultdict(deque)  # by peer
-        self._own: dict[Product, Tensor] = {}
+        self._on_this_rank: dict[Product, Tensor] = {}
         self._post_ahead()
 
     def send(self, product: Product, x: Tensor) -> None:
-        """Hand a product to the stage that waits for it; returns at once."""
+        """Send a product to the stage that waits for it, without blocking."""
         there = consumer(product, self._schedule.num_stages)
         assert there is not None
         peer = self._schedule.rank_of[there]
         x = x.detach()
         if peer == self._group.rank:
-            self._own[product] = x
+            self._on_this_rank[product] = x
             return
         while self._to_post[0].product != product:
             self._post_receive()
@@ -106,17 +107,17 @@ class StageMessages:
         _, stage, _ = product
         peer = self._schedule.rank_of[stage]
         if peer == self._group.rank:
-            return self._own.pop(product)
+            return self._on_this_rank.pop(product)
         while product not in self._posted:
             self._post_receive()
         pending, message = self._posted.pop(product)
         self._post_ahead()
         x = pending.wait()
-        self._let_go(peer, message.made)
+        self._release_sent(peer, message.made)
         return x
 
     def end(self) -> None:
-        """Wait until all that was sent has arrived."""
+        """Wait until all sent messages have arrived."""
         for sent in self._sent.values():
             while sent:
                 sent.popleft()[1].wait()
@@ -124,7 +125,7 @@ class StageMessages:
     def _post_ahead(self) -> None:
         """Post the receives that are next in the order, one for each peer."""
         if self._is_first:
-            return  # a header may come first, and nobody has made it yet
+            return  # a receive needs its header, and waiting for the header would block
         ahead = {message.src for _, message in self._posted.values()}
         while self._to_post and self._to_post[0].src not in {*ahead, self._group.rank}:
             ahead.add(self._to_post[0].src)
@@ -141,7 +142,7 @@ class StageMessages:
 
     def _layout(self, product: Product, peer: int) -> Layout:
         kind, stage, _ = product
-        boundary = stage if kind is Kind.F else stage - 1  # a gradient is shaped as the output
+        boundary = stage if kind is Kind.F else stage - 1  # a gradient has the output's shape
         if boundary not in self._layouts:
             header = torch.empty(_HEADER_NUMEL, dtype=torch.int64, device=self._group.device)
             with self._group.label(f"sizes of the outputs of stage {boundary}"):
@@ -149,8 +150,8 @@ class StageMessages:
             self._layouts[boundary] = (tuple(sizes[:num_dims]), _DTYPES[number])
         return self._layouts[boundary]
 
-    def _let_go(self, peer: int, made: int) -> None:
-        """Release messages that the peer has used, since it is past place `made` of its row."""
+    def _release_sent(self, peer: int, made: int) -> None:
+        """Release messages that the peer has used: it has reached index `made` of its row."""
         sent = self._sent[peer]
         while sent and sent[0][0] <= made:
             sent.popleft()[1].wait()
@@ -168,7 +169,7 @@ def _messages(schedule: Schedule, rank: int) -> Iterator[_Message]:
                 used[need] = place
 
     def turn(send: Span) -> tuple[float, int]:
-        """Sort messages made at the same time: a stage receives before it sends."""
+        """Sort by time; of messages sent at the same time, a stage's receives come first."""
         return send.end, send.op.stage if send.op.kind is Kind.F else -send.op.stage
 
     for product, _, _ in sorted(simulate(schedule).sends, key=turn):
@@ -188,8 +189,8 @@ def _label(product: Product) -> str:
 def _header(x: Tensor, stage: int) -> Tensor:
     if x.dtype not in _DTYPES or x.dim() > _HEADER_NUMEL - 1:
         raise TypeError(
-            f"stage {stage} puts out {x.dtype} of {x.dim()} dims: gradients need floats, of at "
-            f"most {_HEADER_NUMEL - 1} dims"
+            f"stage {stage} returned {x.dtype} of {x.dim()} dims; return floating-point numbers, "
+            f"which gradients need, of at most {_HEADER_NUMEL - 1} dims"
         )
     header = torch.zeros(_HEADER_NUMEL, dtype=torch.int64)
     header[: x.dim() + 1] = torch.tensor([_DTYPES.index(x.dtype), x.dim() - 1, *x.shape[1:]])

@@ -1,7 +1,7 @@
-"""Is this list of operations a training step? And in which order can it be performed?
+"""Check that a schedule is a training step, and find an order in which it can be performed.
 
-    Every stage is on one rank. Each stage takes each microbatch once forward (F) and once back (B,
-    or I and W). No operation precedes one that it needs, and no ranks wait in a cycle.
+In a training step every stage is on one rank. Each stage takes each microbatch once forward (F) and
+once back (B, or I and W). No operation precedes one that it needs, and no ranks wait in a cycle.
 
 A rank performs its row in order, and waits if a message has not arrived. Sends do not block, as in
 `execute`. If sends block until they are received, more orders deadlock: see messages.py.
@@ -39,17 +39,17 @@ def validate(schedule: Schedule) -> None:
 def executable_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
     """Yield (rank, operation) in an order in which all can be performed.
 
-    Raises as `validate`: for a wrong cell at once, for a deadlock when no rank can go on. Time:
+    Raises as `validate`: for a wrong cell at once, for a deadlock when no rank can continue. Time:
     linear in the number of operations.
     """
     require_schedule(schedule)
     if not schedule.rows:
         raise ValueError("schedule.rows=(): there is no rank; give one row for each")
     _require_each_once(schedule)
-    return _in_order(schedule)
+    return _performed(schedule)
 
 
-def _in_order(schedule: Schedule) -> Iterator[tuple[int, Op]]:
+def _performed(schedule: Schedule) -> Iterator[tuple[int, Op]]:
     rows, num_stages = schedule.rows, schedule.num_stages
     position = [0] * len(rows)
     done: set[Product] = set()

@@ -211,7 +211,7 @@ def fails_once(world):
     made = pipeline(world, loss=loss)
     with pytest.raises(KeyError):
         made.step(X, X)
-    with pytest.raises(RuntimeError, match="the step before this one has failed"):
+    with pytest.raises(RuntimeError, match="an earlier step has failed"):
         made.step(X, X)
 
 
