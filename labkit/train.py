@@ -108,7 +108,7 @@ def fit(
 ) -> list[Part]:
     """Return the training loop: `step` on one global batch after the other, the same on every rank.
 
-    Returns what the steps returned. None: Python's standard library is the corpus.
+    Returns what the steps returned. corpus: None for Python's standard library.
     """
     batches = settings.batches(corpus, config.context)
     return [step(batches.at(index)) for index in range(settings.num_steps)]
@@ -157,7 +157,7 @@ def train_serial(
     device: torch.device | str = "cpu",
     max_norm: float | None = None,
 ) -> Trained:
-    """Train a GPT in this process. None: Python's standard library is the corpus.
+    """Train a GPT in this process. corpus: None for Python's standard library.
 
     max_norm: see train_step.
     """

@@ -7,6 +7,8 @@
         checkpointer.save(step + 1)                    durable on every host when it returns
 
 `save(step, wait=False)` copies the state and writes while training continues: see async_save.py.
+It adds to plain.py: the tensors of any strategy by name, optimizer states, several checkpoints, and
+errors that all ranks raise together. saving.py and loading.py explain how.
 """
 
 from __future__ import annotations

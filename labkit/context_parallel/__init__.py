@@ -3,12 +3,12 @@
 Read in this order:
 
     plain.py          start here: causal ring attention in the fewest lines, forward only
-    shards.py         which tokens a rank holds, and what is refused
-    ring.py           attention over blocks of keys, which merge; keys and values go round a ring
-                      while blocks are computed
+    shards.py         which tokens a rank holds, and checks of queries, keys and values
+    ring.py           ring attention with gradients: the attention of each block is merged with that
+                      of the earlier ones, while keys and values go round the ring
     attention_cp.py   the baseline, keys and values of the whole sequence on every rank; Ulysses, an
                       all-to-all to whole sequences of some heads, and back
-    gpt_cp.py         the lab's GPT on a sequence that is cut, with any of the three
+    gpt_cp.py         the lab's GPT on a sharded sequence, with any of the three
 """
 
 from labkit.context_parallel.attention_cp import gathered_attention, ulysses_attention

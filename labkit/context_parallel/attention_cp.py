@@ -1,19 +1,19 @@
-"""Two other ways to attend to a whole sequence that is cut: Ulysses, and gathered keys and values.
+"""Two other ways to attend to a sharded sequence: Ulysses, and gathered keys and values.
 
-Ulysses changes from shards of the sequence to shards of the heads, and back. Heads do not look at
-each other. So each rank takes some heads of the whole sequence, runs any attention there is, and
-gives back to every rank the rows of its tokens:
+Ulysses changes from shards of the sequence to shards of the heads, and back. Heads are independent
+of each other. So each rank takes some heads of the whole sequence, runs any attention kernel, and
+sends every rank the outputs of its tokens:
 
     before    all heads, t tokens      q, k, v
               all-to-all               h = H/n heads, T tokens      scaled_dot_product_attention
     after     all heads, t tokens      <- all-to-all                out
 
-Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time sharded, as the placement says; inside, q_BhTK and
-k_BgTK: heads sharded. n divides G, and so H, which limits the number of ranks.
-Wire, per rank: forward, all of q, k, v but its own heads of its own tokens, then the other ranks'
-tokens of out: (n-1)/n of each, for equal shards; backward the same the other way round. A rank's
-shard is T/n tokens, so it sends less the more ranks there are; on a ring it sends (n-1)/n of T.
-Causal or not, all ranks compute as much: no placement needs to balance.
+Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time is sharded by the placement; inside, q_BhTK and
+k_BgTK: heads are sharded. n divides G, and so H, which limits the number of ranks.
+Wire, per rank: forward, all of q, k, v except its own heads of its own tokens, then the other
+ranks' tokens of out: (n-1)/n of each, for equal shards; backward the same in the other direction. A
+shard has T/n tokens, so with more ranks each sends less; on a ring each sends (n-1)/n of T.
+All ranks compute equally much, causal or not, so no placement needs to balance.
 Paper: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
 
 Gathered attention is the baseline that a ring is compared with: every rank gets the keys and values
@@ -21,9 +21,9 @@ of the whole sequence, and computes the rows of its queries.
 
 Layout: as above; inside, k_BGTK and v_BGTK are whole.
 Wire, per rank: forward, its keys and values to each other rank, n - 1 times their bytes; backward
-the gradients of all other ranks' tokens, each to its owner. No rank computes meanwhile.
+the gradients of all other ranks' tokens, each to its owner. No rank computes during these.
 Memory: whole keys and values, kept until backward, whatever the number of ranks, and a mask of
-t x T. Llama 3 was trained so: with few heads of keys, they are small beside the queries.
+t x T. Llama 3 was trained in this way: it has few heads of keys, so they are small beside queries.
 Paper: Grattafiori et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2.
 """
 
@@ -48,9 +48,9 @@ def ulysses_attention(
     *,
     num_tokens: int | None = None,
 ) -> Tensor:
-    """Return out_BHtK, as `ring_attention`, with its arguments and errors.
+    """Return out_BHtK, like `ring_attention`, with its arguments and errors.
 
-    ValueError also where the ranks do not divide the heads of keys, and so of queries.
+    ValueError also if the number of ranks does not divide the number of heads of keys.
     """
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
@@ -79,7 +79,7 @@ def _to_heads(x_BStK: Tensor, group: Group, cut: Cut) -> Tensor:
         send_splits=[num_own] * group.size,
         recv_splits=cut.lengths,
     )
-    if cut.placement is not contiguous:  # tokens came in the order of ranks
+    if cut.placement is not contiguous:  # tokens arrived in the order of ranks
         x_TBsK = x_TBsK.index_select(0, cut.places.to(x_TBsK.device))
     return x_TBsK.permute(1, 2, 0, 3)
 
@@ -98,7 +98,7 @@ def _to_sequence(x_BsTK: Tensor, group: Group, cut: Cut) -> Tensor:
 
 
 def _require_heads_for_all(num_heads: int, size: int) -> None:
-    """Check that ranks divide the heads of keys, and so those of queries."""
+    """Check that the number of ranks divides that of heads of keys, and so that of queries."""
     if num_heads % size:
         why = "are fewer than" if num_heads < size else "cannot be dealt out equally to"
         choices = ", ".join(map(str, arguments.divisors(num_heads)))
@@ -118,7 +118,7 @@ def gathered_attention(
     *,
     num_tokens: int | None = None,
 ) -> Tensor:
-    """Return out_BHtK, as `ring_attention`, with its arguments and errors."""
+    """Return out_BHtK, like `ring_attention`, with its arguments and errors."""
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
     kv_2BGtK = torch.stack([k_BGtK, v_BGtK])

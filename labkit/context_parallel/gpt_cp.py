@@ -1,19 +1,19 @@
-"""The lab's GPT on a sequence that is cut over a group, and its training there.
+"""The lab's GPT on a sequence that is sharded over a group, and its training there.
 
-    tokens_BT, the same on every rank -> its own tokens, at their places in the whole sequence
-              -> blocks, whose attention alone looks past the rank -> logits_BtV of its tokens
+    tokens_BT, the same on every rank -> its own tokens, at their positions in the whole sequence
+              -> blocks, in which only attention communicates -> logits_BtV of its tokens
 
-Norms, MLP, head and the projections of attention work token by token, so the cut changes nothing in
-them. Two things differ from `labkit.model`: positions, which must not be counted from 0 on every
-rank, and the function by which queries look at keys and values.
+Norms, MLP, head and the projections of attention work token by token, so sharding the sequence
+changes nothing in them. Two things differ from `labkit.model`: positions, which do not start at 0
+on every rank, and the attention function.
 
 Every rank has all sequences of a batch, and some tokens of each:
 
     batch B x T      rank 0: B x t      rank 1: B x t      ...      data parallelism: b x T
 
-The loss is the mean over all tokens, so a rank's part is its sum over B * T, not over its own
-number: parts add up, also where shards are unequal. Gradients are summed over the group once per
-step: data parallelism's all-reduce, on the same group.
+The loss is the mean over all tokens. A rank's part is the sum over its tokens divided by B * T, not
+by its own number of tokens. So parts add up, even if shards are unequal. Gradients are summed over
+the group once per step, by data parallelism's all-reduce on the same group.
 
 Layout: parameters replicated, under the names of GPT; activations sharded by time.
 Wire: that of the attention, once per layer, forward and backward; and the gradients.
@@ -48,15 +48,14 @@ from labkit.train import (
 )
 
 Attend = Callable[..., Tensor]
-"""ring_attention, ulysses_attention, gathered_attention, or what takes the same arguments."""
+"""ring_attention, ulysses_attention, gathered_attention, or a function of the same arguments."""
 
 
 class ContextParallelGPT(GPT):
     """A GPT of which every rank computes its own tokens: tokens_BT -> logits_BtV.
 
-    Each pass has sequences of exactly config.context tokens. The gradients of a rank are those of
-    its own loss with respect to all it holds; their sum over the ranks belongs to the sum of the
-    losses.
+    Each pass has sequences of exactly config.context tokens. The sum of the ranks' gradients is the
+    gradient of the sum of their losses.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class ContextParallelGPT(GPT):
             y_BHtK = attention(q_BHtK, k_BGtK, v_BGtK, self.group, True, **cut)
             return y_BHtK.transpose(1, 2).flatten(2)
 
-        # The same parameters: names and values stay.
+        # The parameters stay the same, and keep their names.
         self.embedding = _OwnTokens(self.embedding, config.context, self.group, placement)
         for block in self.blocks:
             assert isinstance(block, Block)
@@ -91,7 +90,7 @@ class ContextParallelGPT(GPT):
 
 
 class _OwnTokens(Embedding):
-    """tokens_BT -> x_BtD: the rank's tokens, each with the row of its place in the sequence."""
+    """tokens_BT -> x_BtD: the embedding of this rank's tokens, at their positions."""
 
     def __init__(self, whole: Embedding, context: int, group: Group, placement: Placement) -> None:
         nn.Module.__init__(self)
@@ -126,7 +125,7 @@ def train(
     settings)).
 
     Every rank returns the losses over the global batch and the parameters; both equal the serial
-    ones up to rounding. None: Python's standard library is the corpus.
+    ones up to rounding. corpus: None for Python's standard library.
     """
     module = ContextParallelGPT(
         config, world, attention, placement, settings.seed, settings.dtype

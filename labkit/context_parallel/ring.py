@@ -4,12 +4,12 @@ It adds to plain.py: a backward pass; placements that give all ranks equal work;
 that share keys; attention without a mask; scores in tiles, whatever the length of the sequence; and
 sends and receives that are posted as one, for nccl.
 
-Backward sends keys and values round once more. The gradients of kv s begin at rank s + 1, follow
-one step behind and grow at each rank; the last message brings them home, to what rank s has added
-itself.
+Backward sends keys and values round once more. The gradients of rank s's keys and values start at
+rank s + 1 and follow one step behind them. Each rank adds its part, and the last message brings the
+sum to rank s, which adds its own part.
 
-`attend` computes attention over some of the keys, and `merge` makes one result of two. With the
-output of each part goes the logarithm of its sum, and both merge exactly:
+`attend` computes attention over some of the keys, and `merge` combines two such results exactly. A
+result is an output and the logarithm of its softmax's denominator, lse:
 
     S   = Q K^T / sqrt(K)                       scores of one block, masked ones -inf
     lse = log sum_s exp(S_s)                    taken as m + log sum_s exp(S_s - m), m = max S
@@ -18,25 +18,25 @@ output of each part goes the logarithm of its sum, and both merge exactly:
     lse = log(exp(lse_a) + exp(lse_b))
     O   = exp(lse_a - lse) O_a + exp(lse_b - lse) O_b
 
-Merging is associative and commutative, so blocks may come in any order. Backward needs no softmax
-either: P = exp(S - lse) with the final lse, and the D of each row, sum over K of dO * O, stands for
-its sum over all keys of P * dP:
+Merging is associative and commutative, so blocks may come in any order. Backward needs no running
+maximum: P = exp(S - lse) with the final lse. The softmax's backward needs D, each row's sum over
+all keys of P * dP, which is equal to its sum over K of dO * O:
 
     dV = P^T dO     dP = dO V^T     dS = P (dP - D) / sqrt(K)     dQ = dS K     dK = dS^T Q
 
-`blocks` lists the blocks of scores that a rank computes: some of its queries by some of the keys in
-hand. Segments are cut into tiles of TILE_TOKENS, so that a block's scores have one size whatever
-the length of the sequence. Under a causal mask, by where keys and queries stand:
+`blocks` lists the blocks of scores that a rank computes: a tile of its queries by a tile of the
+current keys. A tile has at most TILE_TOKENS tokens, so the size of a block does not depend on the
+length of the sequence. Under a causal mask the positions decide:
 
     keys              before all queries     the same tokens     after all queries
     block             without a mask         with a mask         not computed
 
-Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time is sharded, as the placement says; G divides H, and
-H/G heads of queries share one of keys. Kept for backward: q, k, v, out, and lse_BHt.
+Layout: q_BHtK, k_BGtK, v_BGtK, out_BHtK: time is sharded by the placement. G divides H, and H/G
+heads of queries share one head of keys. Kept for backward: q, k, v, out, and lse_BHt.
 Wire, per rank, with kv = the bytes of k and v together: forward (n-1)/n of the whole sequence's kv
-in n - 1 messages; backward the same again, and (n-1)/n of the gradients' in n - 1 more. Gradients
-are float32 where k and v have 16 bits. Memory: some tensors of T/n tokens, and one tile of scores.
-Sums are taken in float32 for 16-bit inputs.
+in n - 1 messages; backward the same again, and (n-1)/n of kv's gradients in n - 1 more. Gradients
+and sums are float32 for inputs of 16 bits. Memory: some tensors of T/n tokens, and one block of
+scores.
 
 Papers: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite
 Context", arXiv:2310.01889; Milakov and Gimelshein, "Online normalizer calculation for softmax",
@@ -57,9 +57,9 @@ from labkit.comm import Group, Pending
 from labkit.comm.group import chosen
 from labkit.context_parallel.shards import Cut, Placement, Segments, checked_cut, contiguous, wide
 
-# Scores of a head: 256 KiB in float32, which stay in a core's cache from one operation to the next.
-# On 2048 tokens forward and backward take 1.5 times as long as torch's fused attention; with tiles
-# of 64 tokens it is 1.9 times, with 2048 at once 3.3 times.
+# A block's scores take 256 KiB per head in float32, and stay in a core's cache between operations.
+# On 2048 tokens forward and backward take 1.5 times as long as torch's fused attention. With tiles
+# of 64 tokens they take 1.9 times as long, with tiles of 2048 tokens 3.3 times.
 TILE_TOKENS = 256
 
 
@@ -68,11 +68,11 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return out_XtK and lse_Xt of these queries over these keys, at least one.
 
-    mask_ts: true where a query may look at a key; None: everywhere. A row that may look at none
-    has the output 0 and the log-sum-exp -inf, which changes nothing where it is merged.
+    mask_ts: true where a query attends to a key; None: everywhere. A query that attends to no key
+    has the output 0 and the log-sum-exp -inf, which change nothing in a merge.
     """
     weights_Xts = _scores(q_XtK, k_XsK, mask_ts)
-    # Without this exp overflows from scores of 89 on. Of a row of -inf, -inf - -inf would be nan.
+    # Without the maximum exp overflows from scores of 89 on. A row of -inf would become nan.
     max_Xt = _finite(weights_Xts.amax(-1))
     weights_Xts.sub_(max_Xt[..., None]).exp_()
     sum_Xt = weights_Xts.sum(-1)
@@ -82,7 +82,7 @@ def attend(
 
 
 def merge(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return out_XtK and lse_Xt over the keys of both: each part counts by its share of the sum."""
+    """Return out_XtK and lse_Xt over the keys of both, each weighted by its share of the sum."""
     (out_a, lse_a), (out_b, lse_b) = a, b
     lse_Xt = torch.logaddexp(lse_a, lse_b)
     whole_Xt = _finite(lse_Xt)
@@ -99,10 +99,10 @@ def attend_backward(
     dot_Xt: Tensor,
     mask_ts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return this block's parts of dQ, dK and dV, of their broadcast shapes.
+    """Return this block's parts of dQ, dK and dV, in broadcast shapes.
 
-    grad_XtK: dO. lse_Xt and dot_Xt: over all keys, not only these: the final log-sum-exp of each
-    row, and its D, the sum over K of dO * O.
+    grad_XtK: dO. lse_Xt: each row's final log-sum-exp, over all keys. dot_Xt: each row's D, the sum
+    over K of dO * O.
     """
     weights_Xts = _scores(q_XtK, k_XsK, mask_ts).sub_(_finite(lse_Xt)[..., None]).exp_()
     grad_v_XsK = weights_Xts.mT @ grad_XtK
@@ -136,10 +136,10 @@ class Block(NamedTuple):
     queries: Tile
     keys: Tile
     is_masked: bool
-    """Some of the keys come after some of the queries, and must not be looked at."""
+    """True if some of the keys come after some of the queries."""
 
     def mask_ts(self, device: torch.device) -> Tensor | None:
-        """True where the key is not after the query; None where nothing is masked."""
+        """Return a mask, true where the key is not after the query; None if nothing is masked."""
         if not self.is_masked:
             return None
         queries, keys = (
@@ -150,7 +150,7 @@ class Block(NamedTuple):
 
 
 def blocks(queries: Segments, keys: Segments, causal: bool) -> Iterator[Block]:
-    """Yield the blocks of these queries and keys that have anything to compute."""
+    """Yield the blocks of these queries and keys that are not masked as a whole."""
     for rows in tiles(queries):
         for columns in tiles(keys):
             first, last = rows.positions[0], rows.positions[-1]
@@ -182,11 +182,11 @@ def ring_attention(
 ) -> Tensor:
     """Return out_BHtK: this rank's queries attend to the whole sequence's keys and values.
 
-    num_tokens: of the whole sequence; None: all ranks hold as many. Under a causal mask zigzag
-    gives all ranks equal work. Backward communicates: call it on all ranks or on none, and let q, k
-    or v need a gradient on all or on none. RuntimeError if it is to be differentiated twice.
-    Errors, before anything is sent: see `checked_cut`; Disagreement where ranks differ in B, G, T,
-    K or dtype.
+    num_tokens: of the whole sequence; None if all ranks hold equally many. Under a causal mask
+    zigzag gives all ranks equal work. Backward communicates: call it on all ranks or on none, and
+    let q, k or v need a gradient on all or on none. RuntimeError for a second derivative.
+    Errors, before anything is sent: see `checked_cut`; Disagreement if ranks differ in B, G, T, K
+    or dtype.
     """
     group = chosen(group)
     cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
@@ -194,7 +194,7 @@ def ring_attention(
 
 
 class _PassedOn(NamedTuple):
-    """A tensor on its way to the right, and the one that comes from the left in its place."""
+    """A tensor that is being sent to the right, and the one that arrives from the left."""
 
     sent: Pending[None]
     arriving: Pending[Tensor]
@@ -206,15 +206,17 @@ class _PassedOn(NamedTuple):
 
 
 class _Ring(NamedTuple):
-    """The tiles that attend to each other, and the tensors that travel round."""
+    """The messages between neighbours, and the blocks that a rank computes."""
 
     group: Group
     cut: Cut
     causal: bool
 
     def around(self, x_2BGtK: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """Yield (source, tensor) of every rank, own first; the next travels while the caller
-        computes."""
+        """Yield (source, tensor) of every rank, this rank's first.
+
+        The next tensor travels while the caller computes.
+        """
         for step in range(self.group.size):
             source = (self.group.rank - step) % self.group.size
             is_last = step == self.group.size - 1
@@ -224,7 +226,7 @@ class _Ring(NamedTuple):
                 x_2BGtK = in_flight.wait()
 
     def pass_on(self, x_2BGtK: Tensor, source: int, what: str) -> _PassedOn:
-        """Begin to send what belongs to `source`, and to receive what belongs to source - 1."""
+        """Start to send the tensor of rank `source`, and to receive that of rank source - 1."""
         size, rank = self.group.size, self.group.rank
         shape = list(x_2BGtK.shape)
         shape[3] = self.cut.length((source - 1) % size)
@@ -235,7 +237,7 @@ class _Ring(NamedTuple):
     def blocks(
         self, source: int, device: torch.device
     ) -> Iterator[tuple[slice, slice, Tensor | None]]:
-        """This rank's queries, the source's keys, and the mask of each block to compute."""
+        """Yield each block to compute: this rank's queries, the source's keys, and the mask."""
         own, others = self.cut.segments(self.group.rank), self.cut.segments(source)
         for block in blocks(own, others, self.causal):
             yield block.queries.where, block.keys.where, block.mask_ts(device)
@@ -244,14 +246,14 @@ class _Ring(NamedTuple):
 class _RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q_BHtK: Tensor, k_BGtK: Tensor, v_BGtK: Tensor, ring: _Ring) -> Tensor:
-        q = _by_group(q_BHtK, k_BGtK)
+        q = _with_sharing_heads(q_BHtK, k_BGtK)
         out, lse = q.new_zeros(q.shape), q.new_full(q.shape[:-1], -torch.inf)
         for source, kv_2BGtK in ring.around(torch.stack([k_BGtK, v_BGtK])):
-            k, v = kv_2BGtK.to(q.dtype)[:, :, :, None]  # R heads of queries look at the same ones
+            k, v = kv_2BGtK.to(q.dtype)[:, :, :, None]  # one head for R heads of queries
             with ring.group.region(f"attention to rank {source}"):
                 for rows, columns, mask_ts in ring.blocks(source, q.device):
-                    of_keys = k[..., columns, :], v[..., columns, :]
-                    part = attend(q[..., rows, :], *of_keys, mask_ts)
+                    k_and_v = k[..., columns, :], v[..., columns, :]
+                    part = attend(q[..., rows, :], *k_and_v, mask_ts)
                     so_far = out[..., rows, :], lse[..., rows]
                     out[..., rows, :], lse[..., rows] = merge(so_far, part)
         out_BHtK = out.flatten(1, 2).to(q_BHtK.dtype)
@@ -263,16 +265,16 @@ class _RingAttention(torch.autograd.Function):
     @first_order_only
     def backward(ctx: Any, grad_BHtK: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q_BHtK, k_BGtK, v_BGtK, out_BHtK, lse = ctx.saved_tensors
-        q, out, grad = (_by_group(x, k_BGtK) for x in (q_BHtK, out_BHtK, grad_BHtK))
+        q, out, grad = (_with_sharing_heads(x, k_BGtK) for x in (q_BHtK, out_BHtK, grad_BHtK))
         queries = _Queries(q, grad, lse, (grad * out).sum(-1), torch.zeros_like(q))
         ring: _Ring = ctx.ring
         in_flight: _PassedOn | None = None
-        # The same messages whichever inputs need a gradient: so ranks stay in step.
+        # The messages are the same whichever inputs need a gradient, so they match on all ranks.
         for source, kv_2BGtK in ring.around(torch.stack([k_BGtK, v_BGtK])):
             with ring.group.region(f"gradients of rank {source}"):
                 grad_2BGtK = _backward_of_blocks(queries, kv_2BGtK.to(q.dtype), ring, source)
             if source == ring.group.rank:
-                own_2BGtK = grad_2BGtK  # which waits here for what the others find
+                own_2BGtK = grad_2BGtK  # the other ranks' parts are added at the end
                 continue
             if in_flight is not None:
                 grad_2BGtK += in_flight.wait()
@@ -284,33 +286,33 @@ class _RingAttention(torch.autograd.Function):
 
 
 class _Queries(NamedTuple):
-    """This rank's queries as backward needs them: (B, G, R, t, K), and (B, G, R, t)."""
+    """This rank's queries as backward needs them, (B, G, R, t, K); lse and dot (B, G, R, t)."""
 
     q: Tensor
     grad_out: Tensor
     lse: Tensor
     dot: Tensor
     grad_q: Tensor
-    """Grows block by block."""
+    """The sum over the blocks so far."""
 
 
 def _backward_of_blocks(queries: _Queries, kv_2BGtK: Tensor, ring: _Ring, source: int) -> Tensor:
-    """Add to the gradient of this rank's queries; what they say of these keys and values."""
+    """Add to the gradient of this rank's queries; return their part of grad_2BGtK."""
     grad_2BGtK = torch.zeros_like(kv_2BGtK)
     k, v = kv_2BGtK[:, :, :, None]
     q, grad_out, lse, dot, grad_q = queries
     for rows, columns, mask_ts in ring.blocks(source, q.device):
-        of_keys = k[..., columns, :], v[..., columns, :]
-        of_rows = grad_out[..., rows, :], lse[..., rows], dot[..., rows]
-        by_q, *by_kv = attend_backward(q[..., rows, :], *of_keys, *of_rows, mask_ts)
+        k_and_v = k[..., columns, :], v[..., columns, :]
+        row_values = grad_out[..., rows, :], lse[..., rows], dot[..., rows]
+        by_q, *by_kv = attend_backward(q[..., rows, :], *k_and_v, *row_values, mask_ts)
         grad_q[..., rows, :] += by_q
         for grad, part in zip(grad_2BGtK, by_kv, strict=True):
-            grad[..., columns, :] += part.sum(2)  # over the heads of queries that share it
+            grad[..., columns, :] += part.sum(2)  # over the heads of queries that share a head
     return grad_2BGtK
 
 
-def _by_group(x_BHtK: Tensor, k_BGtK: Tensor) -> Tensor:
-    """Return (B, G, R, t, K), wide: R = H/G heads of queries share one of keys."""
+def _with_sharing_heads(x_BHtK: Tensor, k_BGtK: Tensor) -> Tensor:
+    """Return (B, G, R, t, K) in the dtype of sums: R = H/G heads of queries share one of keys."""
     num_groups = k_BGtK.shape[1]
     num_sharing = x_BHtK.shape[1] // num_groups
     return x_BHtK.unflatten(1, (num_groups, num_sharing)).to(wide(x_BHtK.dtype))

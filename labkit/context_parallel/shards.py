@@ -2,12 +2,13 @@
 
     8 tokens, 2 ranks      rank 0           rank 1
     contiguous             0 1 2 3          4 5 6 7
-    zigzag                 0 1 . . 6 7      2 3 4 5        segments 0 and 3; 1 and 2 of four
+    zigzag                 0 1 6 7          2 3 4 5        of four segments 0 and 3, and 1 and 2
 
-Under a causal mask a late token looks at more keys than an early one. With contiguous shards the
-last rank of n computes 2n - 1 times what the first does, and the others wait for it. Zigzag cuts
-the sequence into 2n segments and gives rank r an early one, r, and a late one, 2n - 1 - r: equal
-work. Sizes are those of torch.tensor_split, so any length goes, and segments may be empty.
+Under a causal mask a late token attends to more keys than an early one. With contiguous shards the
+last rank of n computes 2n - 1 times as much as the first, and the other ranks wait for it. Zigzag
+cuts the sequence into 2n segments and gives rank r an early one, r, and a late one, 2n - 1 - r:
+equal work. Sizes are those of torch.tensor_split, so any length is allowed, and segments may be
+empty.
 
 Placements are functions: placement(num_tokens, size, rank) -> the positions, as ranges of step 1.
 Papers: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889 (contiguous);
@@ -30,12 +31,12 @@ Placement = Callable[[int, int, int], Segments]
 
 
 def contiguous(num_tokens: int, size: int, rank: int) -> Segments:
-    """Return one segment of n: rank r's is the r-th."""
+    """Return one of n segments, the r-th for rank r."""
     return (_segment(num_tokens, size, rank),)
 
 
 def zigzag(num_tokens: int, size: int, rank: int) -> Segments:
-    """Return two segments of 2n: the r-th and the r-th from the end."""
+    """Return two of 2n segments, for rank r the r-th and the r-th from the end."""
     early, late = rank, 2 * size - 1 - rank
     return _segment(num_tokens, 2 * size, early), _segment(num_tokens, 2 * size, late)
 
@@ -49,7 +50,7 @@ def _segment(num_tokens: int, num_segments: int, number: int) -> range:
 
 @dataclass(frozen=True)
 class Cut:
-    """A sequence of `num_tokens`, cut over `size` ranks."""
+    """How a sequence of `num_tokens` is sharded over `size` ranks."""
 
     num_tokens: int
     size: int
@@ -57,12 +58,11 @@ class Cut:
 
     @property
     def placement_name(self) -> str:
-        """Name of the placement in message labels, so that ranks with different ones notice."""
+        """Name of the placement, for labels: messages of different placements then do not match."""
         return getattr(self.placement, "__name__", repr(self.placement))
 
     def label(self, what: str, causal: bool) -> str:
-        """Return the label of a message, which differs between ranks that compute another
-        attention."""
+        """Return a message's label. Messages of different attentions do not match."""
         return f"{what}, {'causal' if causal else 'no mask'}, {self.placement_name}"
 
     def segments(self, rank: int) -> Segments:
@@ -79,21 +79,20 @@ class Cut:
         return [self.length(rank) for rank in range(self.size)]
 
     def positions(self, rank: int) -> Tensor:
-        """Return the same as `segments`, as row numbers (int64)."""
+        """Return the positions that a rank holds, (length(rank),) of int64."""
         return torch.cat([torch.arange(each.start, each.stop) for each in self.segments(rank)])
 
     @property
     def places(self) -> Tensor:
-        """Return the place of each token when all shards are joined in rank order:
-        (num_tokens,)."""
+        """Return each token's index in the shards joined in rank order: (num_tokens,)."""
         return torch.cat([self.positions(rank) for rank in range(self.size)]).argsort()
 
 
 def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | None) -> Cut:
     """Return the cut of the sequence of which this rank holds `num_own` tokens.
 
-    num_tokens: of the whole sequence; None: all ranks hold as many. ValueError for a shard of
-    another length than the placement gives this rank.
+    num_tokens: of the whole sequence; None if all ranks hold equally many. ValueError for a shard
+    of another length than the placement gives this rank.
     """
     if num_tokens is None:
         num_tokens = group.size * num_own
@@ -102,7 +101,7 @@ def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | N
         raise ValueError(
             f"rank {group.rank} of {group.size} holds {cut.length(group.rank)} of {num_tokens} "
             f"tokens, but its shard has {num_own}; cut with shard_sequence, and pass num_tokens= "
-            "of the whole sequence where ranks hold unequal numbers"
+            "of the whole sequence if ranks hold unequal numbers"
         )
     return cut
 
@@ -112,8 +111,9 @@ def shard_sequence(
 ) -> Tensor:
     """Return this rank's tokens of a whole sequence that every rank has.
 
-    x: any shape, tokens along `dim`. Returns the same shape but for that dim; one segment is a
-    view of x, two are a copy. Wire: nothing. Gradients flow to this rank's x, at its own tokens.
+    x: any shape, tokens along `dim`. Only the size of that dim changes. The result is a view of x
+    for one segment, and a copy for two. Wire: nothing. Gradients flow to this rank's x, at its own
+    tokens.
     """
     group = chosen(group)
     dim = _checked_dim(x, dim)
@@ -132,15 +132,15 @@ def gather_sequence(
 ) -> Tensor:
     """Return the whole sequence on every rank, in order, from each rank's shard.
 
-    x: any shape, this rank's tokens along `dim`. num_tokens: of the whole sequence; None: all
-    ranks hold as many. A gradient flows back: each rank gets the sum over ranks for its tokens.
+    x: any shape, this rank's tokens along `dim`. num_tokens: of the whole sequence; None if all
+    ranks hold equally many. In backward each rank gets, for its tokens, the sum over the ranks.
     Wire: forward, the shard to each other rank: n - 1 times its bytes; backward, the gradients of
     the other ranks' tokens, each to its owner. Errors: see `cut_of`.
     """
     group = chosen(group)
     dim = _checked_dim(x, dim)
     cut = cut_of(group, x.shape[dim], placement, num_tokens)
-    # An all-to-all and no all-gather: shards may differ in length. Its adjoint sums n copies.
+    # An all-to-all: all-gather needs shards of one length. Backward of `expand` sums the n copies.
     rows = x.movedim(dim, 0)
     copies = rows.expand(group.size, *rows.shape).flatten(0, 1)
     whole = autograd.all_to_all(
@@ -154,7 +154,9 @@ def gather_sequence(
 def _checked_dim(x: Tensor, dim: int) -> int:
     """Return the dim that counts tokens, from 0."""
     if not -x.dim() <= dim < x.dim():
-        raise ValueError(f"dim={dim} of a tensor of shape {tuple(x.shape)}; say which dim is time")
+        raise ValueError(
+            f"dim={dim} of a tensor of shape {tuple(x.shape)}; give the dim that counts tokens"
+        )
     return dim % x.dim()
 
 
@@ -167,11 +169,11 @@ def checked_cut(
     placement: Placement,
     num_tokens: int | None,
 ) -> Cut:
-    """Return the cut of the sequence whose shard these are.
+    """Check q, k and v, and return the cut of the sequence whose shards they are.
 
-    TypeError: no tensors, no real floating-point numbers, different dtypes. ValueError: shapes that
-    do not fit each other, G heads of keys that do not divide H of queries, a shard of another
-    length than the placement's.
+    TypeError for anything but tensors of one real floating-point dtype. ValueError for shapes that
+    do not fit each other, for G heads of keys that do not divide H of queries, and for a shard of
+    another length than the placement's.
     """
     tensors = {"q": q_BHtK, "k": k_BGtK, "v": v_BGtK}
     for name, x in tensors.items():

@@ -6,15 +6,14 @@ Read in this order, and start here:
 
 then:
 
-    routing.py     what a router decides; the letters of shapes: N, E, k, A; how many choices an
+    routing.py     a router's decision; the letters of shapes: N, E, k, A; how many choices an
                    expert takes, and which are dropped; the sizes of a layer
     router.py      tokens choose experts: softmax, the k largest, weights; experts choose tokens;
                    balance by a loss, and without one
     moe_layer.py   MoE -> ExpertParallelMoE: the MLPs over segments of rows; rows to the ranks of
                    their experts, and back
-    gpt_moe.py     MoEGPT -> ExpertParallelGPT, and the whole parameters again; who had how much
-                   to do
-    train_moe.py   serial, and over dp x ep: what is summed over which axes of the mesh
+    gpt_moe.py     MoEGPT -> ExpertParallelGPT; gather the whole parameters; the load of each expert
+    train_moe.py   train serially, and over dp x ep; which gradients are summed over which axes
 """
 
 from labkit.moe.gpt_moe import (

@@ -1,15 +1,15 @@
 """A layer of experts, serial and expert-parallel: x_BTD -> x_BTD, and how it was routed.
 
     MoE                  all experts in one process, one after the other: the oracle
-    ExpertParallelMoE    the experts sharded over a group, tokens travelling to them and back
+    ExpertParallelMoE    the experts sharded over a group; tokens are sent to them and back
 
-To plain.py this adds backward, which needs the exchanges as adjoint operations; several experts per
-token, with weights and dropped choices; and experts that the number of ranks does not divide.
+It adds to plain.py: backward, which needs the exchanges as adjoint operations; several experts per
+token, with weights and dropped choices; and numbers of experts that n does not divide.
 
-Both have one router (replicated), and the parameters of the second are the first's, under the same
-names: of `mlp.experts.3.up.weight` and so on each rank has some. Capacities and expert choice look
-at a group of tokens (routing.py). In ExpertParallelMoE that is the rank's; MoE gets the number of
-groups, and routes as so many ranks would.
+Both classes have the same parameters under the same names. In ExpertParallelMoE the router is
+replicated, and each rank has some of the experts, such as `mlp.experts.3`. Capacities and expert
+choice depend on a group of tokens (routing.py). In ExpertParallelMoE a group is a rank's tokens.
+MoE is given the groups, and routes as that many ranks would.
 
 Experts computes rows that come sorted by expert:
 
@@ -17,35 +17,35 @@ Experts computes rows that come sorted by expert:
                `-- one product --'   `------- one product -------'
 
 No segment is padded to the busiest expert, and none is cut to make segments equal. (MegaBlocks
-does this in one kernel, for GPUs, where many small products leave the device idle.)
+computes all segments in one kernel, because many small products leave a GPU idle.)
 
-Dispatch and combine carry rows to the ranks of their experts, and back. Rank 0 has tokens a b c and
-expert 0; rank 1 has d e and expert 1. Each token has two choices, of which b and c have lost one;
-| divides experts:
+Dispatch sends rows to the ranks of their experts, and combine sends them back. Rank 0 has tokens
+a b c and expert 0; rank 1 has d e and expert 1. Each token has two choices; one of b's and one of
+c's was dropped. | divides experts:
 
               by expert      with the expert     back again     sums by token
     rank 0    a b | a c      a b d e             a b | a c      a b c
     rank 1    d e | d e      a c d e             d e | d e      d e
 
 1. Each rank sorts its assignments by expert, so that all rows for one rank lie together.
-2. The ranks tell each other how many rows they will send: an all-to-all of counts. It has to be
-   waited for before the rows can be received, and on a GPU the host waits for the device there,
-   once in a layer; a router with a capacity makes it wait again, for its dropped choices.
-3. `dispatch`: the rows, an all-to-all with uneven blocks. They come by source, then by expert, and
-   are put in order by expert: segments.
-4. `combine`: the same backwards, and the rows of a token are added up.
+2. An all-to-all of counts: each rank reports how many rows it will send. The rows cannot be
+   received before the counts, so on a GPU the host waits for the device here, once per layer. A
+   router with a capacity makes it wait once more, for the dropped choices.
+3. `dispatch`: an all-to-all of the rows, with uneven blocks. Rows arrive by source, then by expert,
+   and are sorted by expert into segments.
+4. `combine`: an all-to-all of the results in the other direction. The rows of a token are summed.
 
-The two are transposed to each other, where combine weighs every row 1: <dispatch x, y> =
-<x, combine y>, summed over ranks. So backward of each is the other's forward, and sends its bytes.
+With all weights 1, dispatch and combine are adjoint: <dispatch x, y> = <x, combine y>, summed over
+ranks. So the backward of each is the forward of the other, and sends as many bytes.
 
 Layout: x_ND, a rank's own tokens; rows_RD, all ranks' rows for its experts.
-Wire, per rank: counts, 8 bytes for each expert of other ranks. Rows: forward, those whose expert
-is elsewhere, then the answers to those of other ranks, each row D numbers; backward as much. No row
-is padded, as in an all-to-all of equal blocks of E * capacity rows. The library's all-to-all sends
-the bytes of `pairwise_all_to_all`, with all messages under way at once instead of in n - 1 steps.
-On a GPU two runs may differ in the last digits: `index_add` adds up the rows of a token in any
-order, in combine and in dispatch's backward, in the rows' own dtype. After
-torch.use_deterministic_algorithms(True) they are added up in one order, more slowly.
+Wire, per rank: counts, 8 bytes for each expert of other ranks. Rows of D numbers: forward, those
+whose expert is on another rank, then the results of other ranks' rows; backward as many. No row is
+padding, unlike in an all-to-all of equal blocks of E * capacity rows. The library's all-to-all
+sends the bytes of `pairwise_all_to_all`, with all messages in flight at once, not in n - 1 steps.
+On a GPU two runs may differ in the last digits: in combine and in dispatch's backward, `index_add`
+sums the rows of a token in any order, in the rows' own dtype. After
+torch.use_deterministic_algorithms(True) it sums them in a fixed order, more slowly.
 
 Papers: GShard, arXiv:2006.16668, section 3.2; MegaBlocks, arXiv:2211.15841, section 3.
 """
@@ -67,7 +67,7 @@ from labkit.moe.routing import MoEConfig, Routing, counts_of
 
 
 class MoE(nn.Module):
-    """Every expert in turn computes the tokens that chose it; their weighted answers add up."""
+    """Compute each expert on the tokens that chose it, one expert after another: the oracle."""
 
     def __init__(self, config: GPTConfig, moe: MoEConfig) -> None:
         super().__init__()
@@ -77,8 +77,10 @@ class MoE(nn.Module):
     def forward(
         self, x_BTD: Tensor, group_tokens: Sequence[int] | None = None
     ) -> tuple[Tensor, Routing]:
-        """Return the layer's output. group_tokens: tokens that are routed together, in order; None:
-        all."""
+        """Return the layer's output, and the routing.
+
+        group_tokens: the sizes of groups of tokens that are routed together; None for one group.
+        """
         x_ND = x_BTD.flatten(0, 1)
         routing: Routing = self.router(x_ND, group_tokens)
         y_ND = x_ND.new_zeros(x_ND.shape)
@@ -90,13 +92,13 @@ class MoE(nn.Module):
 
 
 class ExpertParallelMoE(nn.Module):
-    """The same over a group, mesh.ep: a rank has its own tokens and `held[group.rank]` experts.
+    """MoE over a group such as mesh.ep. A rank has its own tokens and experts `held[group.rank]`.
 
-    Layout: x_BTD, each rank's own batch, of any number of tokens, 0 too; router replicated: seed it
-    or broadcast it, which is not checked; experts dealt out in order, see `held_by_ranks` (they
-    need not divide).
-    Wire: an all-to-all of counts; forward two all-to-alls of rows, backward two. moe_layer.py.
-    Every rank calls it, and backward too: x needs a gradient on every rank or on none.
+    Layout: x_BTD, each rank's own batch, of any number of tokens, including 0. The router is
+    replicated: give all ranks one seed, or broadcast it; this is not checked. `held_by_ranks` says
+    which rank has which experts.
+    Wire: an all-to-all of counts; two all-to-alls of rows in forward, and two in backward.
+    Every rank calls forward and backward: x needs a gradient on every rank or on none.
     """
 
     def __init__(self, config: GPTConfig, moe: MoEConfig, group: Group | None = None) -> None:
@@ -107,7 +109,7 @@ class ExpertParallelMoE(nn.Module):
         self.experts = Experts(moe.of_expert(config), self.held[self.group.rank])
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, Routing]:
-        """Return the answers to this rank's tokens, and their routing."""
+        """Return the outputs of this rank's tokens, and their routing."""
         x_ND = x_BTD.flatten(0, 1)
         routing: Routing = self.router(x_ND)
         plan = make_plan(routing.token_A, routing.expert_A, len(x_ND), self.held, self.group)
@@ -129,16 +131,16 @@ def make_router(config: GPTConfig, moe: MoEConfig) -> Router:
 
 
 class Experts(nn.ModuleDict):
-    """The MLPs of these numbers: rows_RD, sorted by expert -> rows_RD."""
+    """The MLPs of some experts, by number: rows_RD, sorted by expert -> rows_RD."""
 
     def __init__(self, config: GPTConfig, numbers: Iterable[int]) -> None:
-        """config: `ffn_hidden` is what is inside one expert."""
+        """config: its `ffn_hidden` is that of one expert."""
         super().__init__({str(number): MLP(config) for number in numbers})
 
     def forward(self, rows_RD: Tensor, counts: Sequence[int]) -> Tensor:
-        """counts: how many rows each of these experts has, in order; 0 is fine.
+        """counts: how many rows each of these experts has, in order.
 
-        An expert without a row takes part with none, so that its gradients are zeros, not missing.
+        An expert without rows computes an empty tensor, so that its gradients are zeros, not None.
         """
         if not len(self):
             return rows_RD
@@ -158,22 +160,22 @@ def held_by_ranks(num_experts: int, num_ranks: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The rows and where they go, as one rank sees it. Made by `make_plan`, used by both ways."""
+    """The rows that one rank sends and receives, from `make_plan`, for dispatch and combine."""
 
     group: Group
     num_tokens: int
     by_expert_A: Tensor
-    """The assignments in the order in which they are sent."""
+    """The indices of the assignments, sorted by expert: the order in which they are sent."""
     token_A: Tensor
     """Their tokens, in that order."""
     send_rows: list[int]
-    """By rank."""
+    """How many rows this rank sends to each rank."""
     recv_rows: list[int]
-    """By rank."""
+    """How many rows this rank receives from each rank."""
     segments_R: Tensor
-    """Position of each row of the segments among those received."""
+    """The index, among the received rows, of each row of the segments."""
     expert_rows: list[int]
-    """Rows of each expert of this rank."""
+    """How many rows each expert of this rank gets."""
 
 
 @torch.no_grad()
@@ -184,7 +186,7 @@ def make_plan(
     held: Sequence[range],
     group: Group,
 ) -> Plan:
-    """Sort the assignments of this rank's tokens, and tell the others how many rows will come.
+    """Sort the assignments of this rank's tokens, and exchange the numbers of rows to be sent.
 
     held: the experts of each rank, `held_by_ranks`. Every rank calls it.
     Wire: an all-to-all of counts, int64: 8 bytes for each expert of other ranks.
@@ -194,19 +196,22 @@ def make_plan(
     num_own = len(held[group.rank])
     with group.label("counts"):
         received = group.all_to_all(sent_E, list(map(len, held)), [num_own] * group.size)
-    # One wait of the host for all that it has to know.
-    numbers = torch.cat([sent_E, received]).tolist()
-    sent, came = numbers[: len(sent_E)], numbers[len(sent_E) :]
-    by_source = [came[start : start + num_own] for start in range(0, len(came), num_own or 1)]
-    # They arrive by source, then by expert; a stable sort by expert makes segments.
+    # The host waits for the device once, for all counts together.
+    counts = torch.cat([sent_E, received]).tolist()
+    sent, received_counts = counts[: len(sent_E)], counts[len(sent_E) :]
+    by_source = [
+        received_counts[start : start + num_own]
+        for start in range(0, len(received_counts), num_own or 1)
+    ]
+    # Rows arrive by source, then by expert. A stable sort by expert makes segments.
     experts_e = torch.arange(num_own, device=expert_A.device).repeat(group.size)
-    expert_R = experts_e.repeat_interleave(received, output_size=sum(came))
+    expert_R = experts_e.repeat_interleave(received, output_size=sum(received_counts))
     return Plan(
         group,
         num_tokens,
         by_expert_A,
         token_A[by_expert_A],
-        send_rows=[sum(sent[its.start : its.stop]) for its in held],
+        send_rows=[sum(sent[experts.start : experts.stop]) for experts in held],
         recv_rows=[sum(row) for row in by_source] or [0] * group.size,
         segments_R=expert_R.argsort(stable=True),
         expert_rows=[sum(column) for column in zip(*by_source)],
@@ -229,8 +234,8 @@ def dispatch(x_ND: Tensor, plan: Plan) -> Tensor:
 def combine(rows_RD: Tensor, plan: Plan, weight_A: Tensor | None = None) -> Tensor:
     """Return y_ND: for each token the sum of its rows, times their weights. Adjoint: dispatch.
 
-    weight_A: in the order of the assignments that the plan was made from; None: 1 each. They are
-    multiplied where the token is, so neither they nor their gradients travel.
+    weight_A: in the order of the assignments given to `make_plan`; None for weights of 1. Weights
+    are applied on the token's rank, so neither they nor their gradients are sent.
     Wire: one all-to-all forward, one backward.
     """
     by_source_RD = torch.zeros_like(rows_RD).index_copy(0, plan.segments_R, rows_RD)

@@ -1,9 +1,9 @@
-"""Routing: which token goes to which expert, the answer's weight, and which choices are dropped.
+"""Routing: which token goes to which expert, with which weight, and which choices are dropped.
 
-Shapes, beside the legend in model.py:
+Letters of shapes, besides those in model.py:
 
     N  tokens of a batch, flattened     E  experts            k  choices of a token
-    A  assignments: pairs (token, expert) that are computed, N*k of them where nothing is dropped
+    A  assignments: pairs (token, expert) that are computed, N*k of them if none is dropped
 
     token_A    0    0    1    1    2          token 2 has only one: its second choice was dropped
     expert_A   2    0    2    3    0
@@ -13,17 +13,17 @@ MoEConfig has the sizes of a layer of experts, and the choice of a router.
 
 Capacity: how many choices an expert takes.
 
-    capacity = ceil(factor * k * N / E)       N tokens of a group, of which balance gives k N/E
+    capacity = ceil(factor * k * N / E)       N: a group's tokens; balanced experts get k N/E each
 
-Static shapes need it: a buffer of this many rows for each expert, whatever the router chooses. The
-price is choices dropped where the router is uneven, and rows of padding where it is too.
+Static shapes need a capacity: each expert has a buffer of this many rows, whatever the router
+chooses. If the router is uneven, full experts drop choices and the others compute padding.
 
 The group: each rank counts its own tokens and enforces the capacity before anything is sent, so
 the limit of an expert is per source rank (GShard's local groups). Whether a token is dropped
-depends on its rank's other tokens only. One group of all tokens would drop other choices.
+depends only on the other tokens of its rank. One group of all tokens would drop other choices.
 
-The order, GShard's: first choices of all tokens before second choices of any, and among equals
-earlier tokens first. So the tokens that come last in a batch are dropped first.
+The order is GShard's: the first choices of all tokens come before any second choice, and earlier
+tokens before later ones. So the last tokens of a batch are dropped first.
 
 Papers: GShard, arXiv:2006.16668, section 2.2, algorithm 1; Switch, arXiv:2101.03961, section 2.2.
 """
@@ -53,7 +53,7 @@ class Routing:
     expert_A: Tensor = field(repr=False)
     weight_A: Tensor = field(repr=False)
     chosen_E: Tensor
-    """Choices of each expert (int64), with those that were dropped."""
+    """How many choices each expert got (int64), including dropped ones."""
 
     @property
     def num_tokens(self) -> int:
@@ -67,25 +67,27 @@ class Routing:
 
     @property
     def kept_E(self) -> Tensor:
-        """Choices of each expert that are computed."""
+        """How many choices of each expert are computed."""
         return counts_of(self.expert_A, self.num_experts)
 
     @property
     def dropped_E(self) -> Tensor:
-        """Choices of each expert that are not."""
+        """How many choices of each expert are dropped."""
         return self.chosen_E - self.kept_E
 
     @property
     def num_dropped(self) -> int:
-        """Choices that found their expert full. A token that loses all gets zeros from the layer,
-        and passes it on the residual stream alone."""
+        """How many choices were dropped because their expert was full.
+
+        A token whose choices are all dropped gets zeros from the layer: only the residual remains.
+        """
         return int(self.dropped_E.sum())
 
 
 def counts_of(experts: Tensor, num_experts: int) -> Tensor:
     """Return how often each of 0 to num_experts - 1 appears, (E,) int64; `experts`: any shape.
 
-    As torch.bincount, which on a GPU makes the host wait: it asks for the largest.
+    Like torch.bincount, which on a GPU makes the host wait for the largest value.
     """
     flat = experts.flatten()
     return flat.new_zeros(num_experts).scatter_add_(0, flat, torch.ones_like(flat))
@@ -97,19 +99,19 @@ Weights = Literal["of_chosen", "of_all"]
 
 @dataclass(frozen=True, kw_only=True)
 class MoEConfig:
-    """The layer of experts that replaces each MLP of a GPT. Bad sizes: TypeError, ValueError."""
+    """The layer of experts that replaces each MLP of a GPT. TypeError, ValueError for bad sizes."""
 
     num_experts: int = 4
     top_k: int = 2
-    """Experts of a token; with expert choice, of a token on average."""
+    """How many experts compute a token; with expert choice, on average."""
     expert_ffn: int | None = None
-    """F of one expert; None: as the GPT's MLP."""
+    """F of one expert; None for the F of the GPT's MLP."""
     router: RouterName = "top_k"
     weights: Weights = "of_chosen"
     """"of_chosen": the k weights add up to 1 (GShard, Mixtral). "of_all": the softmax over all
-    experts as it is (Switch). Expert choice has the latter always."""
+    experts, unchanged (Switch). Expert choice always uses "of_all"."""
     capacity_factor: float | None = None
-    """None: dropless. Else an expert takes factor * k * N / E choices of a group of N tokens."""
+    """None drops nothing. With a factor an expert takes factor * k * N / E choices per group."""
     balance_coefficient: float = 0.01
     """Coefficient of the load-balancing loss; Switch's value."""
     z_coefficient: float = 0.001
@@ -167,12 +169,15 @@ def check_factor(capacity_factor: float | None) -> None:
 
 def expert_capacity(num_tokens: int, num_experts: int, top_k: int, factor: float) -> int:
     """Return how many choices an expert takes from a group of `num_tokens`."""
-    # 1.1 * 50 is a little above 55 in floats, and would be 56.
+    # Without the rounding 1.1 * 50, which is a little above 55 in floats, would give 56.
     return math.ceil(round(factor * top_k * num_tokens / num_experts, 9))
 
 
 def within_capacity(experts_Nk: Tensor, num_experts: int, capacity: int) -> Tensor:
-    """Return kept_Nk (bool): which choices of one group fit. experts_Nk[:, 0]: first choices."""
+    """Return kept_Nk (bool): true for choices of one group that fit.
+
+    experts_Nk[:, 0] has the first choices.
+    """
     in_order = experts_Nk.T.flatten()  # all first choices, then all second ones
     by_expert = in_order.argsort(stable=True)
     counts_E = counts_of(in_order, num_experts)
@@ -188,8 +193,8 @@ def within_group_capacities(
 ) -> Tensor:
     """Return kept_Nk of consecutive groups of tokens, each with its own capacity.
 
-    group_tokens: how many tokens each has; None: all are one group. factor: None keeps all.
-    ValueError for groups that are not N tokens together.
+    group_tokens: how many tokens each group has; None for one group. factor: None keeps all.
+    ValueError unless the groups have N tokens together.
     """
     num_tokens, top_k = experts_Nk.shape
     groups = checked_groups(group_tokens, num_tokens)
@@ -203,13 +208,13 @@ def within_group_capacities(
 
 
 def checked_groups(group_tokens: Sequence[int] | None, num_tokens: int) -> list[int]:
-    """Return the tokens of each group; None: all in one. ValueError: they are not all tokens."""
+    """Return the number of tokens of each group; None is one group. ValueError for a wrong sum."""
     asked = "give the number of tokens of each rank, in order"
     groups = [num_tokens] if group_tokens is None else list(group_tokens)
     for each in groups:
         arguments.whole("group_tokens", each, asked, least=0)
     if sum(groups) != num_tokens:
         raise ValueError(
-            f"group_tokens={groups} are {sum(groups)} tokens, and there are {num_tokens}; {asked}"
+            f"group_tokens={groups} are {sum(groups)} tokens, but there are {num_tokens}; {asked}"
         )
     return groups

@@ -87,7 +87,7 @@ def train_serial(
 ) -> MoETrained:
     """Train in one process on whole batches, routed in `num_groups` groups: the oracle.
 
-    num_groups: the ranks it is compared with. None: Python's standard library is the corpus.
+    num_groups: the ranks it is compared with. corpus: None for Python's standard library.
     max_norm: what the gradient is clipped to, by torch's own function; None: nothing is.
     """
     model = MoEGPT(config, moe, settings.seed, settings.dtype)

@@ -224,7 +224,7 @@ def train(
     settings)).
 
     Every rank sees every batch, returns the losses and the whole parameters; both equal the serial
-    ones up to rounding. None: Python's standard library is the corpus.
+    ones up to rounding. corpus: None for Python's standard library.
     """
     whole = GPT(config, settings.seed, settings.dtype).to(group.device)
     model = parallelize(whole, group, sequence_parallel=sequence_parallel, backend=backend)
