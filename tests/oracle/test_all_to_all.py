@@ -50,7 +50,7 @@ def exchange(world):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_every_row_finds_its_rank_and_its_place(world_size):
+def test_every_row_arrives_at_its_rank_and_place(world_size):
     for rank, found in enumerate(run(exchange, world_size, timeout=600).values):
         for rows, result in zip(MATRICES[world_size], found, strict=True):
             expected = [
@@ -84,7 +84,7 @@ def there_and_back(world):
     return torch.equal(back, x)
 
 
-def test_with_the_splits_exchanged_every_row_comes_home():
+def test_with_the_splits_exchanged_every_row_returns():
     assert all(run(there_and_back, 4).values)
 
 
@@ -124,6 +124,6 @@ def expects(world, rows):
 
 
 @pytest.mark.parametrize(("rows", "error"), [(3, Mismatch), (0, Deadlock)])
-def test_another_number_of_rows_than_comes_is_an_error(rows, error):
+def test_expecting_another_number_of_rows_than_arrive_is_an_error(rows, error):
     with pytest.raises(error, match=r"send #\d+ .*to rank 1|rank 0 waits in pairwise_all_to_all"):
         run(expects, 2, (rows,))

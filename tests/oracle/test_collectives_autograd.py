@@ -115,7 +115,7 @@ def gradients_of(world_size):
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_two_products_are_equal_over_all_ranks(name, world_size):
+def test_the_products_with_a_collective_and_its_adjoint_are_equal(name, world_size):
     for found in gradients_of(world_size):
         forward, backward, _ = found[name]
         assert forward == pytest.approx(backward, rel=1e-12, abs=1e-12)

@@ -61,7 +61,7 @@ def test_both_halves_are_the_whole_backward_and_w_sends_nothing():
     check_halves(2, False, WAITING)
 
 
-def test_so_they_are_where_tokens_are_cut():
+def test_with_sequence_sharding_too_both_halves_are_the_whole_backward():
     check_halves(2, True, WAITING)
 
 

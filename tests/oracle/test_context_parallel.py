@@ -296,7 +296,7 @@ def of_different_inputs(world):
     return leaves[2 * world.rank].grad
 
 
-def test_ranks_may_want_gradients_of_different_inputs_of_a_ring():
+def test_ranks_of_a_ring_may_need_gradients_of_different_inputs():
     wanted = expected_of("causal")[1:]
     for rank, found in enumerate(run(of_different_inputs, 2).values):
         expected = own_rows(wanted[2 * rank], 2, rank, contiguous)
@@ -323,7 +323,7 @@ def as_defaults(world):
     return [strategy(q, k, v) for strategy in STRATEGIES.values()]
 
 
-def test_without_a_group_and_a_length_shards_are_equal_ones_of_the_default_group():
+def test_without_group_and_length_the_default_group_has_equal_shards():
     q, k, v, _ = (x[:, :, :12] for x in inputs("causal"))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     for rank, found in enumerate(run(as_defaults, 3).values):

@@ -68,7 +68,7 @@ def test_wrong_arguments_are_named_on_every_rank():
     )
 
 
-def test_ulysses_names_the_sizes_that_deal_out_heads():
+def test_ulysses_names_group_sizes_that_divide_the_heads():
     assert_refused(
         (
             lambda w: ulysses_attention(*heads_of_keys(4, 2), w),
@@ -106,7 +106,7 @@ def another_on_rank_1(world, what):
         ("length", "holds 4 of 9 tokens, but|of 9 tokens|has shape .*, but the buffer"),
     ],
 )
-def test_ranks_that_mean_different_things_get_an_error(what, words):
+def test_ranks_with_different_arguments_get_an_error(what, words):
     # A group that disagrees would wait for ever, or add up what does not belong together.
     with pytest.raises((RunError, RankError), match=words):
         run(another_on_rank_1, 2, (what,), timeout=600)
@@ -121,7 +121,9 @@ def another_attention_on_rank_1(world, attention, what):
 
 @pytest.mark.parametrize("attention", STRATEGIES[1:])
 @pytest.mark.parametrize(("what", "words"), [("placement", "zigzag"), ("mask", "no mask")])
-def test_so_they_are_where_tokens_are_exchanged_by_collectives(attention, what, words):
+def test_ranks_with_another_placement_or_mask_get_an_error_from_collectives_too(
+    attention, what, words
+):
     with pytest.raises((RunError, RankError), match=words):
         run(another_attention_on_rank_1, 2, (attention, what), timeout=600)
 

@@ -126,7 +126,7 @@ def without_a_mask(q, k, v, group, causal, placement, **cut):
 
 
 @pytest.mark.parametrize("mistake", [own_keys_only, with_another_placement, without_a_mask])
-def test_a_wrong_attention_leaves_the_oracle_at_once(serial, tolerance, mistake):
+def test_a_wrong_attention_differs_from_the_oracle_at_the_first_steps(serial, tolerance, mistake):
     wrong = run(train, 3, (CONFIG, SGD, None, mistake, zigzag)).values[0]
     assert distance(wrong, serial["sgd"]) > 100 * tolerance[torch.float32]
 

@@ -43,7 +43,7 @@ def clipped(world, dtype, share):
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("share", [0.25, 4.0])
-def test_each_number_counts_once_whoever_holds_it(world_size, dtype, share):
+def test_each_number_counts_once_whichever_rank_holds_it(world_size, dtype, share):
     found = run(clipped, world_size, (dtype, share)).values
     assert len({bits for bits, *_ in found}) == 1
     for _, norm, after, direction in found:
@@ -60,11 +60,11 @@ def room_that_it_takes(world):
     return meter.usage.peak_of("other")
 
 
-def test_it_takes_no_room_besides_the_gradients():
+def test_the_norm_takes_no_memory_besides_the_gradients():
     assert run(room_that_it_takes, 1).values[0] < 200
 
 
-def test_a_norm_that_gradients_cannot_have_is_refused():
+def test_a_max_norm_that_is_not_above_0_is_refused():
     with pytest.raises(RankError, match="max_norm=.*a norm above 0"):
         run(lambda world: clip([(torch.ones(3), 1)], 0, world), 1)
 

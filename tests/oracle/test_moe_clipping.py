@@ -66,7 +66,7 @@ def test_gradients_are_scaled_by_the_norm_of_all_of_them(dp, ep, share):
             torch.testing.assert_close(gradient, expected[name] * scale, rtol=1e-10, atol=1e-14)
 
 
-def test_both_kinds_matter_for_that_norm():
+def test_shared_parameters_and_experts_both_count_in_the_norm():
     model = MoEGPT(CONFIG, MOE, dtype=torch.float64)
     gradients, norm = serial()
     for kind in shared_and_experts(model):
@@ -84,6 +84,6 @@ def clipped_over_tp(world):
     clip_gradients(ExpertParallelGPT(CONFIG, MOE, mesh.ep), mesh, 1.0)
 
 
-def test_axes_over_which_nothing_is_added_up_are_refused():
+def test_clipping_over_an_axis_that_the_norm_does_not_sum_is_refused():
     with pytest.raises(RankError, match="tp=2: the norm is added up over ep alone"):
         run(clipped_over_tp, 2)

@@ -76,7 +76,7 @@ def ranks(world_size):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_rows_come_expert_by_expert_then_rank_by_rank(world_size, name):
+def test_rows_arrive_sorted_by_expert_then_by_rank(world_size, name):
     values = ranks(world_size)
     for rank, held in enumerate(held_by_ranks(CASES[name][1], world_size)):
         expected, counts = [], []
@@ -94,7 +94,7 @@ def test_rows_come_expert_by_expert_then_rank_by_rank(world_size, name):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_combine_is_dispatch_transposed(world_size, name):
+def test_combine_is_the_adjoint_of_dispatch(world_size, name):
     """<dispatch x, y> = <x, combine y>, and the gradient of each is the other."""
     there = back_again = 0.0
     for x, rows, y, back, of_x, _, _, _ in (values[name] for values in ranks(world_size)):
@@ -128,7 +128,7 @@ def weighted(world, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_weights_are_those_of_the_assignments_as_they_were_given(name):
+def test_weights_are_in_the_order_of_the_given_assignments(name):
     for of_values, of_weights in run(weighted, 3, (name,)).values:
         assert of_values.abs().sum() < 1e-12
         assert of_weights.abs().sum() < 1e-12
@@ -172,6 +172,6 @@ def waits_of(world, options):
         ({"capacity_factor": 0.6}, ["nonzero", "tolist"]),
     ],
 )
-def test_the_host_waits_for_the_counts_and_for_what_was_dropped_alone(options, waits):
+def test_the_host_waits_only_for_counts_and_dropped_choices(options, waits):
     for found in run(waits_of, 3, (options,)).values:
         assert found == waits

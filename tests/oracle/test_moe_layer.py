@@ -125,7 +125,7 @@ def test_the_plain_rungs_outputs_are_the_serial_ones(world_size):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_an_experts_gradient_holds_the_sum_over_the_ranks_already(world_size, name):
+def test_an_experts_gradient_is_already_the_sum_over_the_ranks(world_size, name):
     expected = serial(name, world_size)[2]
     values = [value[name][2] for value in ranks(world_size)]
     found = {}

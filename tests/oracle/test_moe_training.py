@@ -158,12 +158,12 @@ def train_with(world, where, mistake, settings):
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_the_classic_mistakes_leave_the_oracle(name):
+def test_the_classic_mistakes_differ_from_the_oracle(name):
     for wrong in run(train_with, 4, (*MISTAKES[name], SGD)).values:
         assert max(differences(wrong, serial("dropless", 4))) > 1e6 * LIMIT
 
 
-def test_copies_of_shared_parameters_that_take_steps_of_their_own_are_named():
+def test_copies_of_shared_parameters_that_differ_after_a_step_are_named():
     mistake = ("reduce_gradients", over_dp_only, SGD)
     with pytest.raises(RankError, match="copies of .*norm.weight.* differ between ranks"):
         run(train_with, 4, mistake)
@@ -204,7 +204,7 @@ def names_and_values(world):
     return ExpertParallelGPT(CONFIG, MOE, world, seed=5).state_dict()
 
 
-def test_a_ranks_experts_begin_as_they_do_in_the_whole():
+def test_a_ranks_experts_are_initialized_as_in_the_whole_model():
     expected = MoEGPT(CONFIG, MOE, seed=5).state_dict()
     found = {}
     for of_rank in run(names_and_values, 3).values:
@@ -214,7 +214,7 @@ def test_a_ranks_experts_begin_as_they_do_in_the_whole():
     assert found.keys() == expected.keys()
 
 
-def test_what_adds_to_the_residual_stream_begins_smaller_as_in_a_gpt():
+def test_weights_into_the_residual_stream_are_initialized_smaller_as_in_a_gpt():
     state = MoEGPT(replace(CONFIG, hidden=64), MOE).state_dict()
     for number in range(MOE.num_experts):
         up, down = (state[f"blocks.1.mlp.experts.{number}.{m}.weight"] for m in ("up", "down"))
@@ -337,6 +337,6 @@ def what_outlives_backward(world):
     return seen, [each.requires_grad for each in terms.values()]
 
 
-def test_logits_are_gone_before_gradients_are_reduced():
+def test_logits_are_freed_before_gradients_are_reduced():
     for value in run(what_outlives_backward, 2).values:
         assert value == ([True], [False] * 3)

@@ -216,14 +216,14 @@ def test_the_plain_rung_too_loads_on_any_number_of_ranks(resharded, saved, loade
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_job_that_goes_on_equals_one_that_never_stopped_dropout_included(resumed, name):
+def test_a_resumed_job_equals_one_that_never_stopped_including_dropout(resumed, name):
     of_ranks = [of_rank[name] for of_rank in resumed if name in of_rank]
     assert all(is_equal for is_equal, _ in of_ranks)
     assert any(num_dropouts for _, num_dropouts in of_ranks)
 
 
 @pytest.mark.parametrize("pair", pairs(), ids=" to ".join)
-def test_another_layout_takes_over_every_bit(folder, resharded, pair):
+def test_another_layout_loads_every_bit(folder, resharded, pair):
     saved, other = pair
     before = read_tensors(folder / saved)
     after = read_tensors(folder / f"{saved} to {other}")

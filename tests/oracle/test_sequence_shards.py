@@ -23,7 +23,7 @@ def of_a_split(world):
     return x_BTD, gather_sequence(out, pair, zigzag, 2, num_tokens=7)
 
 
-def test_groups_attend_on_their_own():
+def test_groups_attend_independently():
     for x_BTD, found in run(of_a_split, 4).values:
         x = x_BTD.unflatten(2, (3, 4)).transpose(1, 2)
         expected = F.scaled_dot_product_attention(x, x, x, is_causal=True)

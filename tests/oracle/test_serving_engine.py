@@ -166,7 +166,7 @@ def test_a_request_that_is_cancelled_leaves_no_copy_in_host_memory():
     assert engine.host_bytes == 0
 
 
-def test_a_step_that_raised_can_be_made_again():
+def test_a_step_that_raised_an_error_can_be_repeated():
     """A prompt of a preempted, shared or new request is computed again, and nothing leaks."""
     random = Random(0)
 
@@ -270,7 +270,7 @@ def test_a_page_with_the_prefix_of_an_admitted_request_is_not_taken_in_the_same_
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_answer_goes_on_at_another_engine_with_the_same_tokens(temperature):
+def test_an_answer_continues_at_another_engine_with_the_same_tokens(temperature):
     for num_answered in range(8):
         request = Request([3, 1, 4], 8, Sampling(temperature, seed=5), frozenset({3}))
         expected = naive(request)

@@ -34,7 +34,7 @@ def look_up(tokens, vocab):
     return lambda world, _: vocab_embedding(tokens, W, vocab, Replicated(world))
 
 
-def test_layers_take_what_fits_and_tokens_are_numbers():
+def test_inputs_that_do_not_fit_a_layer_are_refused():
     assert_refused(
         (lambda w, _: Replicated("tp"), TypeError, "group='tp' is no Group"),
         (lambda w, _: ColumnLinear(LINEAR, W), TypeError, "is no Group"),

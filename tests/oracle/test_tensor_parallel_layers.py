@@ -203,7 +203,7 @@ def not_mine(world):
     torch.testing.assert_close(x, before, rtol=0, atol=0)
 
 
-def test_arguments_and_gradients_are_left_alone():
+def test_arguments_and_gradients_are_not_changed():
     run(not_mine, 2)
 
 
@@ -255,7 +255,7 @@ def features(world):
     return mine.shape[-1]
 
 
-def test_features_are_cut_as_tensor_split_does_and_come_back_with_their_gradients():
+def test_features_are_sharded_like_tensor_split_and_gathered_with_their_gradients():
     assert run(features, 4).values == [2, 2, 2, 1]
 
 
@@ -343,7 +343,7 @@ def second_derivatives(world, name):
 
 
 @pytest.mark.parametrize("name", COMMUNICATING)
-def test_a_second_derivative_is_refused_and_not_wrong(name):
+def test_a_second_derivative_is_refused(name):
     with pytest.raises(RankError, match=f"create_graph=True: the gradients of {name}"):
         run(second_derivatives, 2, (name,))
 

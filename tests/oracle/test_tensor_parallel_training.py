@@ -104,7 +104,7 @@ def test_losses_and_parameters_follow_the_serial_run_with_rotary_positions(seque
         assert max(found) < 1e-12
 
 
-def test_in_float32_with_adamw_it_stays_as_close_as_rounding_lets_it():
+def test_in_float32_with_adamw_steps_differ_only_by_rounding():
     serial = train_serial(CONFIG, ADAMW)
     exact = train_serial(CONFIG, replace(ADAMW, dtype=torch.float64))
     rounding = max(abs(a - b) for a, b in zip(serial.losses, exact.losses, strict=True))
@@ -124,7 +124,7 @@ def replicas_after(world, sequence_parallel):
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["replicated", "sequence"])
-def test_what_all_ranks_hold_stays_the_same_bit_for_bit(sequence_parallel):
+def test_replicated_parameters_stay_bit_equal(sequence_parallel):
     first, *others = run(replicas_after, 4, (sequence_parallel,)).values
     assert len(first) == 4
     for other in others:
@@ -140,7 +140,7 @@ def there_and_back(world):
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_a_whole_state_goes_into_the_shares_and_comes_back(world_size):
+def test_a_full_state_is_sharded_and_gathered_again(world_size):
     for found, expected in run(there_and_back, world_size).values:
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
@@ -267,7 +267,7 @@ def moments(world):
     torch.testing.assert_close(gather_full(model, doubled), expected, rtol=0, atol=0)
 
 
-def test_whatever_has_the_shapes_of_the_shares_is_gathered():
+def test_any_tensors_with_the_shapes_of_the_shards_are_gathered():
     run(moments, 4)
 
 

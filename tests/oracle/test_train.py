@@ -178,7 +178,7 @@ def test_another_seed_draws_other_batches():
     assert not torch.equal(one.inputs_BT, two.inputs_BT)
 
 
-def test_a_text_of_ones_own_can_be_learned(tmp_path):
+def test_a_users_own_text_can_be_learned(tmp_path):
     (tmp_path / "own.txt").write_text("ab" * 50)
     settings = replace(SETTINGS, num_steps=20, learning_rate=0.03)
     losses = train_serial(CONFIG, settings, Corpus.from_file(tmp_path / "own.txt")).losses

@@ -176,7 +176,7 @@ def test_every_rank_gets_the_same_sum(world_size):
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_every_root_gets_the_sum_and_nobody_else(world_size):
+def test_only_the_root_gets_the_sum(world_size):
     for number, root in enumerate(roots(world_size)):
         for case, parts in enumerate(root_inputs(world_size)):
             totals = [by_root[number][case] for _, by_root, _ in results(world_size)]
@@ -241,7 +241,7 @@ def with_gradients(world):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_no_gradient_flows_through_them(world_size):
+def test_no_gradient_flows_through_these_collectives(world_size):
     for requires_grad in run(with_gradients, world_size).values:
         assert not any(requires_grad)
 

@@ -72,7 +72,7 @@ def test_every_rank_has_the_same_loss_bit_for_bit():
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float64, 8), (torch.bfloat16, 4)])
-def test_three_numbers_of_a_token_travel_and_nothing_in_backward(dtype, size):
+def test_three_numbers_per_token_are_sent_and_none_in_backward(dtype, size):
     result = run(cross_entropy, 4, (64, 1.0, dtype))
     operations = result.timeline[0].operations
     assert [op.kind for op in operations] == ["all_reduce", "all_reduce"]

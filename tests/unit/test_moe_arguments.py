@@ -28,7 +28,7 @@ def test_what_cannot_be_is_refused_with_a_reason(call, words):
         call()
 
 
-def test_one_choice_is_fine_where_its_weight_says_something():
+def test_one_choice_per_token_is_allowed_if_its_weight_can_differ_from_1():
     for fine in (
         {"weights": "of_all"},
         {"router": "expert_choice"},

@@ -89,13 +89,13 @@ def test_renormalised_weights_add_up_to_one_and_the_others_do_not():
     assert (sums["of_all"] < 0.999).any()
 
 
-def test_of_equal_experts_the_first_are_taken():
+def test_ties_between_experts_go_to_the_first():
     router = router_of()
     nn.init.zeros_(router.gate.weight)
     assert router(tokens()).chosen_E.tolist() == [N, N, 0, 0, 0]
 
 
-def test_gradients_of_the_weights_are_those_of_numbers():
+def test_gradients_of_the_weights_are_the_numerical_ones():
     router = router_of(top_k=2)
 
     def weights_of(x):
@@ -115,7 +115,7 @@ def test_scores_are_computed_in_float32_at_least():
 
 
 @given(experts=st.lists(st.permutations(range(4)), max_size=12), capacity=st.integers(0, 8))
-def test_choices_are_kept_as_by_hand(experts, capacity):
+def test_the_kept_choices_are_those_of_a_plain_loop(experts, capacity):
     experts_Nk = torch.tensor(experts, dtype=torch.int64).view(-1, 4)[:, :2]
     kept = within_capacity(experts_Nk, 4, capacity)
     assert torch.equal(kept, kept_by_hand(experts_Nk, 4, capacity))
@@ -132,7 +132,7 @@ def test_first_choices_come_before_second_ones_and_early_tokens_before_late_ones
     ("num_tokens", "top_k", "factor", "capacity"),
     [(100, 1, 1.0, 10), (100, 2, 1.25, 25), (100, 1, 1.1, 11), (7, 2, 1.0, 2), (0, 2, 1.0, 0)],
 )
-def test_the_capacity_is_so_many_times_the_balanced_load(num_tokens, top_k, factor, capacity):
+def test_the_capacity_is_the_factor_times_the_balanced_load(num_tokens, top_k, factor, capacity):
     assert expert_capacity(num_tokens, 10, top_k, factor) == capacity
 
 
@@ -164,7 +164,7 @@ def test_each_group_of_tokens_has_a_capacity_of_its_own():
     assert len(router(x).token_A) != len(routing.token_A)
 
 
-def test_balance_is_one_and_one_expert_for_all_is_the_number_of_experts():
+def test_the_balance_loss_is_1_in_balance_and_the_number_of_experts_if_all_choose_one():
     router = router_of(weights="of_all", top_k=1)
     nn.init.zeros_(router.gate.weight)
     flat = router(tokens())
@@ -230,7 +230,7 @@ def test_a_descent_on_the_balance_loss_balances():
     assert load_balancing_loss(router(x)).item() < 1.02 < before
 
 
-def test_a_bias_balances_and_weighs_nothing():
+def test_a_bias_balances_without_changing_weights():
     x = tokens(400) + torch.tensor([1.0] + [0.0] * (D - 1))
     router = router_of(BiasBalancedRouter, rate=0.01)
     uneven = router(x).chosen_E
@@ -256,7 +256,7 @@ def test_a_bias_moves_by_its_rate_against_the_load():
     assert "bias_E" in router.state_dict()
 
 
-def test_every_expert_chooses_as_many_tokens():
+def test_every_expert_chooses_equally_many_tokens():
     router, x = router_of(ExpertChoiceRouter), tokens()
     routing = router(x)
     taken = math.ceil(2 * N / E)
@@ -285,7 +285,7 @@ def test_expert_choice_looks_at_later_tokens():
 
 
 @pytest.mark.parametrize("kind", [TopKRouter, BiasBalancedRouter, ExpertChoiceRouter])
-def test_no_tokens_are_routed_nowhere(kind):
+def test_an_empty_batch_has_an_empty_routing(kind):
     routing = router_of(kind)(tokens(0), [0, 0])
     assert routing.token_A.numel() == routing.num_dropped == 0
     assert load_balancing_loss(routing) == z_loss(routing) == 0
@@ -300,7 +300,7 @@ def test_no_tokens_are_routed_nowhere(kind):
         ({"capacity_factor": 0}, "capacity_factor=0"),
     ],
 )
-def test_a_router_that_cannot_be_is_refused(settings, words):
+def test_an_invalid_router_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         router_of(**settings)
 
@@ -316,7 +316,7 @@ def test_a_router_that_cannot_be_is_refused(settings, words):
         ({"capacity_factor": math.nan}, "nan"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(settings, words):
+def test_an_invalid_config_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         MoEConfig(**settings)
 
