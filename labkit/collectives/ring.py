@@ -120,7 +120,7 @@ def _reduce_scatter_moves(
     then_gather: bool,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[Move]:
-    """Yield the first phase: chunks rank - 2, rank - 3, ..., rank arrive, and ours is added."""
+    """Yield the first phase: chunks rank - 2, ..., rank arrive, and this rank's are added."""
     left, right = _neighbours(group)
     for step in range(group.size - 1):
         arriving = (group.rank - 2 - step) % group.size
@@ -133,8 +133,8 @@ def _reduce_scatter_moves(
 def _all_gather_moves(totals: Blocks, group: Group) -> Iterator[Move]:
     """Yield the second phase: complete chunks rank - 1, rank - 2, ..., rank + 1 arrive.
 
-    A chunk may overwrite the partial sum that this rank has sent: the chunk has been through the
-    right neighbour since, so that neighbour has received the partial sum.
+    A chunk may overwrite the partial sum that this rank has sent. The complete chunk contains that
+    partial sum, so the right neighbour has received it.
     """
     left, right = _neighbours(group)
     for step in range(group.size - 1):

@@ -36,16 +36,16 @@ class Move(NamedTuple):
     block: torch.Tensor
     """The block's view in this rank's result."""
     sources: tuple[int, ...]
-    """The ranks that send it; without a `part` one at most. Empty: the block is here already."""
+    """The ranks that send it; at most one without a `part`. Empty if the rank has it already."""
     targets: tuple[int, ...]
     part: torch.Tensor | None = None
-    """This rank's summand. None: nothing is added, and the block is received into `block`."""
+    """This rank's summand. None: nothing is added, and the message is received into `block`."""
 
 
 def blocks(x: torch.Tensor, block_bytes: int = BLOCK_BYTES) -> Blocks:
     """Cut a flat x into views of at most `block_bytes`, or of one element if that is more.
 
-    Returns one view or more. TypeError, ValueError: block_bytes is no whole number from 1.
+    Returns one view or more. TypeError, ValueError unless block_bytes is a whole number above 0.
     """
     allowed = f"a block has a whole number of bytes from 1; leave it out for {BLOCK_BYTES}"
     block_bytes = arguments.whole("block_bytes", block_bytes, allowed)
@@ -114,7 +114,7 @@ def stream(moves: Iterable[Move], group: Group) -> None:
 
 
 class _Scratch:
-    """Buffers for received summands: of the block that is waited for, and of the one after it."""
+    """Buffers for received summands: for the current block, and for the next one."""
 
     def __init__(self) -> None:
         self._in_turn: deque[list[torch.Tensor]] = deque([[]] * _BLOCKS_AHEAD)

@@ -1,7 +1,8 @@
-"""Activation layouts: how the ranks of a group hold features between layers, and convert them.
+"""Activation layouts: how the ranks of a group hold features between layers.
 
-A layer needs all tokens on every rank (`whole`). Each rank computes a partial sum of its result,
-and the layer adds up the partial sums (`summed`). Between layers features have one of two layouts:
+It adds to plain.py: f and g for either of two layouts, so that features between layers can also be
+sharded by sequence. A layer needs all tokens on every rank (`whole`). Each rank computes a partial
+sum of the layer's result, and the layer adds up the partial sums (`summed`). The layouts:
 
                     whole                     summed                    a rank holds
     Replicated      nothing to do             all-reduce                x_BTD
@@ -11,8 +12,8 @@ and the layer adds up the partial sums (`summed`). Between layers features have 
 (Megatron's f: forward `whole`, backward `summed`). `leave` ends it (g: forward `summed`, backward
 `whole`). So two methods define all four collectives of a layer.
 
-The convention: every rank computes the same loss from replicated values. The other convention is in
-labkit.collectives.autograd, with the error that mixing the two makes.
+Here every rank computes the same loss from replicated values. labkit.collectives.autograd has the
+other convention, and explains the error of mixing the two.
 Papers: Megatron-LM, arXiv:1909.08053, section 3; Korthikanti et al., arXiv:2205.05198, section 4.2.
 """
 
@@ -131,14 +132,14 @@ class SequenceSharded:
 
 
 def enter(x: Tensor, layout: ActivationLayout) -> Tensor:
-    """Begin a layer: return all tokens. Backward adds up the ranks' gradients of them."""
+    """Begin a layer: return all tokens. Backward sums the tokens' gradients over the ranks."""
     return _Enter.apply(x, layout)
 
 
 def leave(partial: Tensor, layout: ActivationLayout) -> Tensor:
     """End a layer: return the sum of the ranks' parts. Backward gathers the gradient of all tokens.
 
-    Each part has the gradient of the sum, so for Replicated backward sends nothing.
+    The gradient of each part is that of the sum, so for Replicated backward sends nothing.
     """
     return _Leave.apply(partial, layout)
 

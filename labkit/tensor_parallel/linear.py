@@ -21,7 +21,7 @@ n need not divide F: shares then differ by one feature, as with torch.tensor_spl
 the layout of one parameter: it takes a rank's share of the full tensor, and gathers the shares
 again. Several ranks may hold the same rows (key-value heads with more ranks than heads).
 
-Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, by two halves):
+Wire, for B*T*D numbers (Replicated; SequenceSharded sends as much, as all-gather + reduce-scatter):
     ColumnLinear    forward nothing, backward one all-reduce of x's gradient (f)
     RowLinear       forward one all-reduce of the output, backward nothing (g)
 Paper: Megatron-LM, arXiv:1909.08053, section 3, and its `gather_output` and `input_is_parallel`.
@@ -60,7 +60,7 @@ class Sharding:
         return full.narrow(self.dim, part.start, len(part))
 
     def num_holders(self, group: Group) -> int:
-        """Return how many ranks hold the same part as this rank."""
+        """Return how many ranks hold the same share as this rank."""
         if self.dim is None:
             return group.size
         return self.ranges.count(self.ranges[group.rank])
@@ -90,7 +90,7 @@ class Sharding:
     def gather(self, share: Tensor, group: Group) -> Tensor:
         """Return the whole tensor, on every rank, from all ranks' shares.
 
-        Wire: an all-gather of the largest share (shorter ones are filled up with zeros).
+        Wire: an all-gather of shares padded with zeros to the length of the longest.
         """
         if self.dim is None:
             return share.detach().clone()
@@ -108,7 +108,7 @@ REPLICATED = Sharding()
 
 
 class ShardedWeight(nn.Module):
-    """The weight of a linear layer, or this rank's part of it, under the name it has in GPT."""
+    """This rank's share of a linear layer's weight, under the weight's name in GPT."""
 
     def __init__(self, full: Tensor, sharding: Sharding, group: Group) -> None:
         super().__init__()
@@ -117,14 +117,14 @@ class ShardedWeight(nn.Module):
 
 
 def even_sharding(length: int, dim: int, num_ranks: int) -> Sharding:
-    """Cut as torch.tensor_split does: the first `length % n` ranks hold one row more."""
+    """Shard a dim as torch.tensor_split does: the first `length % n` ranks hold one more."""
     least, more = divmod(length, num_ranks)
     starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
     return Sharding(dim, tuple(map(range, starts, starts[1:])))
 
 
 def head_sharding(heads: Sequence[range], head_dim: int, dim: int) -> Sharding:
-    """Cut by heads: rank r holds all features of the heads `heads[r]`."""
+    """Shard a dim by heads: rank r holds all features of the heads `heads[r]`."""
     ranges = (range(part.start * head_dim, part.stop * head_dim) for part in heads)
     return Sharding(dim, tuple(ranges))
 
@@ -132,8 +132,8 @@ def head_sharding(heads: Sequence[range], head_dim: int, dim: int) -> Sharding:
 class ColumnLinear(nn.Module):
     """x (..., D), whole on every rank -> y (..., f), this rank's features of x W^T + bias.
 
-    It holds w_fD and the bias of its features, Shard(0) of both. `linear`: the whole layer, from
-    which this rank's share is copied. It must be the same on every rank; this is not checked.
+    This rank holds w_fD and the bias of its features: both are Shard(0). `linear`: the whole layer,
+    from which this rank's share is copied. It must be the same on every rank; this is not checked.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
@@ -158,8 +158,8 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """y (..., f), this rank's features -> z (..., D), whole on every rank: y W^T + bias.
 
-    It holds w_Df, Shard(1), and the whole bias, which is added once, after the sum. `linear`: see
-    ColumnLinear.
+    This rank holds w_Df, Shard(1), and the whole bias, which is added once, after the sum.
+    `linear`: see ColumnLinear.
     """
 
     def __init__(self, linear: nn.Linear, group: Group | None = None) -> None:
