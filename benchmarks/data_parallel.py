@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import labkit
 from labkit.collectives import ring_all_reduce
 from labkit.comm.shared_memory import shared_memory_all_reduce
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP, SymmetricBuckets
+from labkit.data_parallel import DDP, BackgroundAllReduce, BucketedDDP, NaiveDDP, SymmetricBuckets
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import SGD
 
@@ -32,7 +32,9 @@ def wrappers(world: labkit.Group | None) -> dict[str, Callable[[GPT], torch.nn.M
         "DDP, symmetric buckets": lambda m: DDP(m, world, SymmetricBuckets(world)),
         "BucketedDDP": lambda m: BucketedDDP(m, world),
         "NaiveDDP": lambda m: NaiveDDP(m, world),
-        "DDP, ring in background": lambda m: DDP(m, world, InBackground(ring_all_reduce, world)),
+        "DDP, ring in background": lambda m: DDP(
+            m, world, BackgroundAllReduce(ring_all_reduce, world)
+        ),
     }
 
 

@@ -147,7 +147,7 @@ def gpu_traces() -> bool:
         agrees &= abs(ours[4] - reported[4]) <= 0.5
     print()
     for name, cause in H200.items():
-        trace = profile.h200(name)
+        trace = profile.h200_trace(name)
         steps = profile.breakdown(trace)[0]
         step_ms = 1e3 * statistics.mean(step.total for step in steps)
         first = profile.diagnose(trace)[0]

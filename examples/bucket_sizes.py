@@ -72,7 +72,7 @@ def training(world: labkit.Group, layers_per_bucket: int) -> None:
 
 def trace_of(layers_per_bucket: int) -> Trace:
     """Return the journal of such a run."""
-    return profile.of_run(labkit.run(training, 2, args=(layers_per_bucket,)))
+    return profile.trace_of_run(labkit.run(training, 2, args=(layers_per_bucket,)))
 
 
 def predicted_s(before: Trace, is_of_two_sizes: bool, layers_per_bucket: int) -> float:

@@ -281,7 +281,7 @@ def loads_after_cuts(world, root, log, states, num_ways=None):
         found.append([])
         for data, names in draw.sample(ways, num_ways or len(ways)):
             left = log / "left"
-            PowerCut(root, performed[:count]).leave(left, data, names)
+            PowerCut(root, performed[:count]).write_survivors(left, data, names)
             found[-1].append(loaded_state(world, left / "job", states))
             shutil.rmtree(left)
     return found

@@ -73,10 +73,10 @@ class WatchedDecoder(Decoder):
         super().__init__(model)
         self.lengths, self.wanted, self.uses = lengths, wanted, []
 
-    def __call__(self, pieces, cache):
+    def __call__(self, batch, cache):
         """Call the decoder, and note the use of the cache."""
-        logits_SV = super().__call__(pieces, cache)
-        final = {each.sequence: self.lengths[each.sequence] for each in pieces}
+        logits_SV = super().__call__(batch, cache)
+        final = {each.sequence: self.lengths[each.sequence] for each in batch}
         self.uses.append(cache.slot_use(final, self.wanted))
         return logits_SV
 
@@ -165,8 +165,8 @@ def fit(*alike):
 
 def fitted_seconds(engine, fitted):
     """Yield the fitted seconds of each pass."""
-    for pieces in engine.passes:
-        yield fitted(num_tokens(pieces), sum(piece.start for piece in pieces))
+    for batch in engine.passes:
+        yield fitted(num_tokens(batch), sum(entry.start for entry in batch))
 
 
 def static_passes(lengths):
@@ -237,9 +237,9 @@ def chunks(num, rounds):
     return most <= budget
 
 
-def num_tokens(pieces):
+def num_tokens(batch):
     """Return the tokens of a pass."""
-    return sum(len(piece.tokens) for piece in pieces)
+    return sum(len(entry.tokens) for entry in batch)
 
 
 def bits():
@@ -300,7 +300,7 @@ def speculation():
         formula = calc.speculative_tokens(rate, num_drafts)
         print(
             f"  draft: the target in {bits} bits, k = {num_drafts}   accepted {rate:4.0%}   "
-            f"{engines[1].tokens_per_check:.2f}, {float(formula):.2f}"
+            f"{engines[1].mean_acceptance_length:.2f}, {float(formula):.2f}"
         )
     return is_right
 

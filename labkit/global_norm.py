@@ -34,7 +34,7 @@ NORM = "norm of the gradients"
 """The label of its all-reduce."""
 
 
-class PartOfGradient(Tensor):
+class GradientShard(Tensor):
     """This rank's part of a gradient: a tensor that torch's own clipping and scaling refuse.
 
     `torch.nn.utils.clip_grad_norm_` would use the norm of the part alone, and GradScaler
@@ -63,10 +63,10 @@ class PartOfGradient(Tensor):
         return copy.deepcopy(self.as_subclass(Tensor), memo)
 
 
-def as_part(parameter: Tensor) -> None:
-    """Make the gradient of this parameter a PartOfGradient: other ranks have other parts."""
+def mark_gradient_shard(parameter: Tensor) -> None:
+    """Make the gradient of this parameter a GradientShard: other ranks have other parts."""
     if type(parameter.grad) is Tensor:
-        parameter.grad = parameter.grad.as_subclass(PartOfGradient)
+        parameter.grad = parameter.grad.as_subclass(GradientShard)
 
 
 _LOOKS_FOR_INF = "_amp_foreach_non_finite_check_and_unscale_"

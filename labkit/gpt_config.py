@@ -54,7 +54,7 @@ class GPTConfig:
             )
 
     @property
-    def longest(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Tokens of the longest sequence that has positions; None: no limit (rotary)."""
         return None if self.rotary else self.context
 

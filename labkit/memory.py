@@ -45,7 +45,7 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.optimizer import Optimizer, state_tensors
 
-__all__ = ["KINDS", "Meter", "Usage", "announce"]
+__all__ = ["KINDS", "Meter", "Usage", "tag_tensors"]
 
 KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "other")
 """Kinds of tensors; of several that fit, the first counts."""
@@ -88,7 +88,7 @@ class Meter(TorchDispatchMode):
             raise ValueError(f"kind={kind!r}: give one of {', '.join(KINDS)}")
         for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
             for allocation in self._see(tensor):
-                allocation.call_it(kind)
+                allocation.set_kind(kind)
 
     @property
     def live_bytes(self) -> int:
@@ -176,7 +176,7 @@ class Meter(TorchDispatchMode):
     def _saved(self, x: Tensor) -> Tensor:
         for meter in (self, *self._around()):
             for allocation in meter._see(x):
-                allocation.call_it("activations")
+                allocation.set_kind("activations")
         return x
 
     def _around(self) -> Iterator[Meter]:
@@ -206,7 +206,7 @@ class Meter(TorchDispatchMode):
             self.mark(state_tensors(self._optimizer), "optimizer states")
 
 
-def announce(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
+def tag_tensors(tensors: Tensor | Iterable[Tensor], kind: str) -> None:
     """Tell every meter that runs in this thread the kind of these storages.
 
     It is for storages that are short-lived, such as a bucket. Errors as in `Meter.mark`.
@@ -277,7 +277,7 @@ class Allocation:
             self.history.append((time.perf_counter(), nbytes - self.nbytes))
             self.nbytes = nbytes
 
-    def call_it(self, kind: str) -> None:
+    def set_kind(self, kind: str) -> None:
         """Set its kind, unless it has an earlier one of KINDS."""
         if RANKING[kind] < RANKING[self.kind]:
             self.kind = kind

@@ -2,7 +2,7 @@
 
     mesh = Mesh(world, dp=2, tp=4)        dp 0: ranks 0 1 2 3       mesh.tp: one of the two rows
     mesh.tp.all_reduce(x)                 dp 1: ranks 4 5 6 7       mesh.dp: one of four columns
-    mesh.joined("dp", "tp")               all of them               what both axes span
+    mesh.combined_group("dp", "tp")               all of them               what both axes span
 
 The last axis varies fastest, so its neighbours have neighbouring numbers and, as launchers number
 ranks, sit on one host. Put the axis with the most traffic last: tp.
@@ -66,7 +66,7 @@ class Mesh:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.sizes.items())
         return f"Mesh({sizes}) at {self.coordinates}"
 
-    def joined(self, *axes: str) -> Group:
+    def combined_group(self, *axes: str) -> Group:
         """Return the Group of ranks that differ from this one in these axes only, such as "dp",
         "ep".
 

@@ -85,13 +85,13 @@ def anchor(heading: str) -> str:
 def topic_map() -> str:
     """Return the page."""
     notebooks = read_notebooks()
-    told = tomllib.loads((ROOT / "scripts" / "topic_map.toml").read_text(encoding="utf-8"))
+    texts = tomllib.loads((ROOT / "scripts" / "topic_map.toml").read_text(encoding="utf-8"))
     sections = [
         _INTRO,
         "## In order\n",
-        *_in_order(notebooks, told["says"]),
+        *_in_order(notebooks, texts["says"]),
         "\n## Where to begin",
-        *_paths(notebooks, told["paths"]),
+        *_paths(notebooks, texts["paths"]),
         "\n## By topic\n",
         _BY_TOPIC,
         *_by_topic(notebooks),

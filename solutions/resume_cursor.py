@@ -63,9 +63,9 @@ class ResumableBatches:
     def next_batch(self) -> list[Any]:
         """Return this rank's share of the next step, and begin to load the one after it."""
         ### BEGIN SOLUTION
-        begun = self.begun or self.begin(self.epoch, self.used)
-        self.epoch, self.used, samples = begun
-        self.begun = self.begin(self.epoch, self.used)
+        prefetched = self.prefetched or self.begin(self.epoch, self.used)
+        self.epoch, self.used, samples = prefetched
+        self.prefetched = self.begin(self.epoch, self.used)
         return samples()
         ### END SOLUTION
 
@@ -79,7 +79,7 @@ class ResumableBatches:
         """Go on behind the steps that were made when `state` was saved."""
         ### BEGIN SOLUTION
         self.epoch, self.used = state["epoch"], state["used"]
-        self.begun = None
+        self.prefetched = None
 
     def begin(self, epoch: int, used: int) -> tuple[int, int, Callable[[], list[Any]]]:
         """Begin to load the next share; where the job is when the step has used it."""

@@ -88,7 +88,7 @@ def _run(output, cwd, env, program, args):
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
     threading.Thread(target=_end_with_pytest, daemon=True).start()
-    # As in settle_in() of labkit/launch/rank.py.
+    # As in prepare_process() of labkit/launch/rank.py.
     gc.freeze()
     multiprocessing.set_start_method(None, force=True)
     tempfile.tempdir = None

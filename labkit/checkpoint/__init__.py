@@ -18,7 +18,8 @@ then:
     whole_tensors.py   a checkpoint without ranks; one plain file of a model
     dcp.py             checkpoints of torch's DCP, both ways; imported by itself
     dcp_metadata.py    DCP's table of contents, read without unpickling
-    kept_by_torch.py, torch_optimizers.py     settings and states of torch's optimizers, by version
+    torch_optimizer_states.py, torch_optimizers.py
+                       settings and states of torch's optimizers, by version
 
 Beside these:
 
@@ -31,7 +32,7 @@ Beside these:
 
 from labkit.checkpoint.checkpointer import Checkpointer
 from labkit.checkpoint.disk import Disk
-from labkit.checkpoint.loading import Loaded
+from labkit.checkpoint.loading import LoadResult
 from labkit.checkpoint.loss_guard import Diverged, LossGuard
 from labkit.checkpoint.manifest import Damaged, DoesNotFit
 from labkit.checkpoint.preemption_notice import PreemptionNotice
@@ -41,15 +42,15 @@ from labkit.checkpoint.saving import SaveFailed
 from labkit.checkpoint.whole_tensors import load_plain, read_gpt, read_tensors
 
 __all__ = [
-    "PreemptionNotice",
     "Audit",
     "Checkpointer",
     "Damaged",
     "Disk",
     "Diverged",
     "DoesNotFit",
-    "Loaded",
+    "LoadResult",
     "LossGuard",
+    "PreemptionNotice",
     "Rollout",
     "RolloutBank",
     "SampleCursor",

@@ -26,7 +26,7 @@ from labkit.checkpoint import disk
 from labkit.checkpoint.disk import Disk, RecordedDisk, Written
 from labkit.checkpoint.saving import Plan, make_room, remove_folders, tensors_to_write
 from labkit.comm import Group
-from labkit.data_parallel.background import CommunicationThread, OnThread
+from labkit.data_parallel.background import BackgroundHandle, CommunicationThread
 from labkit.shards import NamedShard
 
 ALIGNMENT = 64
@@ -78,7 +78,7 @@ class BackgroundWriter:
         log = str(self._disk.log) if isinstance(self._disk, RecordedDisk) else None
         return {"path": str(path), "entries": entries, "log": log}
 
-    def start(self, job: Job | Exception, finish: Finish) -> OnThread[None]:
+    def start(self, job: Job | Exception, finish: Finish) -> BackgroundHandle[None]:
         """Start the thread: it writes, and then calls `finish` with what was written.
 
         The caller waits for one save before the next.

@@ -29,8 +29,8 @@ from labkit.checkpoint.async_save import BackgroundWriter
 from labkit.checkpoint.contents import Contents, load_random_states, random_states
 from labkit.checkpoint.disk import Disk
 from labkit.checkpoint.loading import (
-    Found,
-    Loaded,
+    FoundCheckpoint,
+    LoadResult,
     empty_shard,
     fill,
     find,
@@ -51,7 +51,7 @@ from labkit.checkpoint.saving import (
 )
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.data_parallel.background import OnThread
+from labkit.data_parallel.background import BackgroundHandle
 from labkit.shards import Extent, Kind, NamedShard
 
 
@@ -100,7 +100,7 @@ class Checkpointer:
         self._rows: list[ShardSpec] = []
         self._token, self._num_saves = "", 0
         self._background: BackgroundWriter | None = None
-        self._pending: OnThread[None] | None = None
+        self._pending: BackgroundHandle[None] | None = None
         self._removal: Thread | None = None
         self._owns_later_steps = False
 
@@ -147,7 +147,7 @@ class Checkpointer:
         if pending is not None:
             pending.wait()
 
-    def load(self, step: int | None = None) -> Loaded | None:
+    def load(self, step: int | None = None) -> LoadResult | None:
         """Load the newest complete checkpoint, or that of `step`; None where nothing was saved.
 
         Every rank calls it, in any layout: world size and strategy may differ from those of the
@@ -174,7 +174,7 @@ class Checkpointer:
             contents.load_settings(manifest.values["settings"])
         self._owns_later_steps = True
         world_size = manifest.world_size
-        return Loaded(manifest.step, world_size, bytes_read, verified, found.skipped)
+        return LoadResult(manifest.step, world_size, bytes_read, verified, found.skipped)
 
     def allow_overwriting_later_steps(self) -> None:
         """Let the next save remove later checkpoints, as after a load: this run wrote them.
@@ -252,7 +252,7 @@ class Checkpointer:
         is_milestone = self._keep_every is not None and step % self._keep_every == 0
         return is_milestone or step in steps[: self._keep_last]
 
-    def _load_random_states(self, found: Found) -> int:
+    def _load_random_states(self, found: FoundCheckpoint) -> int:
         """Load this rank's random states, before model and optimizer. Returns the bytes read.
 
         DoesNotFit, on every rank, if those of one are invalid.

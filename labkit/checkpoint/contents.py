@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.checkpoint.kept_by_torch import KERNEL_SETTINGS as KERNEL_SETTINGS
-from labkit.checkpoint.kept_by_torch import kept_by
 from labkit.checkpoint.plain_data import memory_of
+from labkit.checkpoint.torch_optimizer_states import KERNEL_SETTINGS as KERNEL_SETTINGS
+from labkit.checkpoint.torch_optimizer_states import state_names
 from labkit.optimizer import AdamState, AdamW, OwnedFragment, fragments_of, load_fragments
 from labkit.shards import Extent, Kind, NamedShard, named_shards, require_rows
 
@@ -36,7 +36,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class StateOf:
+class ParameterState:
     """An optimizer's state for the elements of one parameter that it updates on this rank."""
 
     parameter: str
@@ -72,7 +72,7 @@ class Contents:
         ]
         return [*self.tensors(), *of_states]
 
-    def states(self) -> list[StateOf]:
+    def states(self) -> list[ParameterState]:
         """Return the optimizer's states, one for each tensor that it updates, in its order."""
         by_id = {id(shard.tensor): shard for shard in named_shards(self._model)}
         owned = [] if self.optimizer is None else fragments_of(self.optimizer)
@@ -90,12 +90,12 @@ class Contents:
             for group in _groups_of(self._inner)
         ]
 
-    def takes_settings(self, settings: Sequence[Values]) -> bool:
+    def has_same_groups(self, settings: Sequence[Values]) -> bool:
         """Return whether there are as many parameter groups, or one side has no optimizer."""
         groups = _groups_of(self._inner)
         return not groups or not settings or len(groups) == len(settings)
 
-    def setting_of_another_kind(self, settings: Sequence[Values]) -> str:
+    def mismatched_setting(self, settings: Sequence[Values]) -> str:
         """Return a saved setting that this optimizer cannot have, with both values; "" for none."""
         for group, saved in zip(_groups_of(self._inner), settings):
             for key in sorted(_keys_of_settings(group) & saved.keys()):
@@ -127,7 +127,7 @@ class Contents:
             return frozenset(field.name for field in fields(AdamState))
         name = self.optimizer_name or ""
         kind = vars(torch.optim).get(name.rpartition(".")[2])
-        kept = kept_by(kind) if name.startswith("torch.optim.") and kind else None
+        kept = state_names(kind) if name.startswith("torch.optim.") and kind else None
         return kept.states if kept else frozenset()
 
     @property
@@ -137,7 +137,7 @@ class Contents:
         return any(group.get("fused") or group.get("capturable") for group in groups)
 
 
-def _state_of(fragment: OwnedFragment, by_id: Mapping[int, NamedShard]) -> StateOf:
+def _state_of(fragment: OwnedFragment, by_id: Mapping[int, NamedShard]) -> ParameterState:
     parameter, start, stop, target, values = fragment
     shard = by_id.get(id(parameter))
     if shard is None:
@@ -147,10 +147,10 @@ def _state_of(fragment: OwnedFragment, by_id: Mapping[int, NamedShard]) -> State
         )
     if target.shape != parameter.shape:
         require_rows(shard.name, parameter)
-    return StateOf(shard.name, shard.extent.within(start, stop), target, values)
+    return ParameterState(shard.name, shard.extent.within(start, stop), target, values)
 
 
-def _shard_of_state(state: StateOf, key: str, value: Any) -> NamedShard:
+def _shard_of_state(state: ParameterState, key: str, value: Any) -> NamedShard:
     """Return the shard of a parameter's state. TypeError if the ranks' shards cannot be joined."""
     name, target = f"optimizer.{state.parameter}.{key}", state.target
     if isinstance(value, Tensor):

@@ -171,7 +171,9 @@ def _manifest_of(
         of_states = {name for name in tensors if name.startswith("optimizer.")}
         states = {name.rpartition(".")[2] for name in of_states}
         own = contents.settings()
-        settings = torch_optimizers.as_torch_loads(str(folder), optimizer, own, settings, states)
+        settings = torch_optimizers.settings_for_this_torch(
+            str(folder), optimizer, own, settings, states
+        )
     values = {"optimizer": optimizer, "settings": settings}
     return Manifest(0, "", 0, {}, tensors, values), names
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.checkpoint.contents import Contents, StateOf
+from labkit.checkpoint.contents import Contents, ParameterState
 from labkit.checkpoint.disk import checksum_of, read_into
 from labkit.checkpoint.manifest import (
     TORCH_DTYPES,
@@ -42,7 +42,7 @@ from labkit.shards import Extent, NamedShard
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A complete checkpoint, and the ranks that see each of its files."""
 
     manifest: Manifest
@@ -55,7 +55,7 @@ class Found:
     """Names of newer checkpoints that are not complete."""
 
 
-class Loaded(NamedTuple):
+class LoadResult(NamedTuple):
     """The result of a load, and how much was read for it."""
 
     step: int
@@ -69,7 +69,7 @@ class Loaded(NamedTuple):
     """Newer checkpoints that are not complete, by their folders' names."""
 
 
-class Read(NamedTuple):
+class ReadRange(NamedTuple):
     """`nbytes` of a file from `offset` on, and where they go: into a shard from byte `at` on."""
 
     file: str
@@ -79,7 +79,7 @@ class Read(NamedTuple):
     at: int
 
 
-def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
+def find(folder: Path, group: Group, step: int | None = None) -> FoundCheckpoint | None:
     """Return the newest complete checkpoint, or that of `step`; None where nothing was saved.
 
     Every rank calls it. Damaged for a manifest that was changed, and if there are checkpoints but
@@ -106,7 +106,9 @@ def find(folder: Path, group: Group, step: int | None = None) -> Found | None:
         texts = gather_plain(manifest and manifest.to_text(), group)
         manifest = Manifest.from_text(next(text for text in texts if text))
     assert manifest is not None
-    return Found(manifest, folder / chosen, seen_by[chosen], earlier, asked[: asked.index(chosen)])
+    return FoundCheckpoint(
+        manifest, folder / chosen, seen_by[chosen], earlier, asked[: asked.index(chosen)]
+    )
 
 
 Seen = dict[str, bool] | str
@@ -163,7 +165,7 @@ def _instead(earlier: Sequence[int]) -> str:
     return f"load(step={earlier[0]}) takes the complete one before it"
 
 
-def verify(found: Found, group: Group) -> int:
+def verify(found: FoundCheckpoint, group: Group) -> int:
     """Read all bytes of a checkpoint once, all ranks together, and compare the checksums.
 
     Returns how many bytes this rank has read. Damaged, on every rank, with file and tensor.
@@ -171,7 +173,7 @@ def verify(found: Found, group: Group) -> int:
     return agreed(result_or_error(lambda: _verify_share(found, group)), Damaged, group)
 
 
-def _verify_share(found: Found, group: Group) -> int:
+def _verify_share(found: FoundCheckpoint, group: Group) -> int:
     load = [0] * group.size
     with OpenFiles(found.path) as files:
         for name, record in found.manifest.tensors.items():
@@ -236,12 +238,12 @@ def wanted_shards(
             f"the checkpoint has the states of {saved_by}, and this optimizer is {here}: take "
             "the same, or load the model alone, Checkpointer(folder, model)"
         )
-    if not contents.takes_settings(manifest.values["settings"]):
+    if not contents.has_same_groups(manifest.values["settings"]):
         raise DoesNotFit(
             f"the checkpoint has {len(manifest.values['settings'])} groups of parameters, and this "
             "optimizer another number: make it with the same groups"
         )
-    if other := contents.setting_of_another_kind(manifest.values["settings"]):
+    if other := contents.mismatched_setting(manifest.values["settings"]):
         raise DoesNotFit(f"the checkpoint has the setting {other}")
     states = []
     by_parameter = _states_by_parameter(manifest)
@@ -282,7 +284,9 @@ def _states_by_parameter(manifest: Manifest) -> dict[str, dict[str, TensorRecord
     return found
 
 
-def _empty_state(state: StateOf, key: str, record: TensorRecord, contents: Contents) -> NamedShard:
+def _empty_state(
+    state: ParameterState, key: str, record: TensorRecord, contents: Contents
+) -> NamedShard:
     name, dtype = f"optimizer.{state.parameter}.{key}", TORCH_DTYPES[record.dtype]
     is_count = key == "step" and not record.shape
     device = "cpu" if is_count and not contents.has_steps_on_device else state.target.device
@@ -318,7 +322,7 @@ def _require_fits(shard: NamedShard, record: TensorRecord | None) -> None:
         )
 
 
-def plan_reads(manifest: Manifest, shards: Sequence[NamedShard]) -> list[Read]:
+def plan_reads(manifest: Manifest, shards: Sequence[NamedShard]) -> list[ReadRange]:
     """Return the reads for these shards: each element once, and nothing else."""
     reads = []
     for number, shard in enumerate(shards):
@@ -327,12 +331,14 @@ def plan_reads(manifest: Manifest, shards: Sequence[NamedShard]) -> list[Read]:
             for here, there, numel in shard.extent.overlaps(stored.extent):
                 left -= numel
                 offset = stored.offset + there * itemsize
-                reads.append(Read(stored.file, offset, numel * itemsize, number, here * itemsize))
+                reads.append(
+                    ReadRange(stored.file, offset, numel * itemsize, number, here * itemsize)
+                )
         assert left == 0, f"{shard.name}: {left} elements are in no file"
     return reads
 
 
-def fill(found: Found, shards: Sequence[NamedShard], group: Group) -> int:
+def fill(found: FoundCheckpoint, shards: Sequence[NamedShard], group: Group) -> int:
     """Fill the shards' tensors. Returns the bytes of this rank's shards.
 
     Damaged, on every rank, if a file that `verify` has read cannot be read any more: some tensors
@@ -372,12 +378,16 @@ def copy_back(shards: Sequence[NamedShard], buffers: Sequence[Tensor]) -> None:
                 shard.tensor.copy_(buffer.view(shard.tensor.shape))
 
 
-def _place(memory: Sequence[memoryview], read: Read) -> memoryview:
+def _place(memory: Sequence[memoryview], read: ReadRange) -> memoryview:
     return memory[read.shard][read.at : read.at + read.nbytes]
 
 
 def _fetch(
-    found: Found, reads: list[Read], memory: list[memoryview], files: OpenFiles, group: Group
+    found: FoundCheckpoint,
+    reads: list[ReadRange],
+    memory: list[memoryview],
+    files: OpenFiles,
+    group: Group,
 ) -> None:
     """Get reads from the lowest rank that sees each file."""
     asked = gather_plain([read[:3] for read in reads], group)

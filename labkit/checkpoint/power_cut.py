@@ -9,8 +9,8 @@ bytes, and all, none or a part of its later writes. A folder has its synced name
 change of a name may be there or not. A rename is one change.
 
 `operations` reads the record of all processes of a save. `PowerCut` performs some of the operations
-on a model of a disk, and `leave` writes what remains into a real folder, for a real load. `cuts`
-does so after every operation.
+on a model of a disk, and `write_survivors` writes what remains into a real folder, for a real load.
+`cuts` does so after every operation.
 """
 
 from __future__ import annotations
@@ -132,12 +132,16 @@ class PowerCut:
         assert isinstance(node, _File)
         return node
 
-    def left(self, data: random.Random | bool, names: random.Random | bool) -> dict[str, bytes]:
-        """Return the files that are left in `root` itself, by name; see `leave`."""
+    def surviving_files(
+        self, data: random.Random | bool, names: random.Random | bool
+    ) -> dict[str, bytes]:
+        """Return the files that are left in `root` itself, by name; see `write_survivors`."""
         nodes = self._top.after(names).items()
         return {name: node.after(data) for name, node in nodes if isinstance(node, _File)}
 
-    def leave(self, into: Path, data: random.Random | bool, names: random.Random | bool) -> None:
+    def write_survivors(
+        self, into: Path, data: random.Random | bool, names: random.Random | bool
+    ) -> None:
         """Write what is left into the folder `into`, which must not exist.
 
         data, names: keep what was not synced (True), drop it (False), or draw for each one.
@@ -181,5 +185,5 @@ def cuts(root: Path, performed: Sequence[Operation]) -> Iterator[Cut]:
         for count in range(1, len(performed) + 1):
             for way, (data, names) in ways.items():
                 left = Path(name, f"{count} {way}")
-                PowerCut(root, performed[:count]).leave(left, data, names)
+                PowerCut(root, performed[:count]).write_survivors(left, data, names)
                 yield Cut(count, way, left)

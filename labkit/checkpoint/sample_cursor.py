@@ -127,7 +127,7 @@ class Audit(NamedTuple):
     num_steps: int
     lost: list[int]
     """Ids that were not used, or not as often as they should have been, in ascending order."""
-    twice: list[int]
+    duplicated: list[int]
     """Ids that were used more often than they should have been, in ascending order."""
     repeated: int
     """Lines of steps that were repeated, because their work was lost. They do not count."""

@@ -8,7 +8,7 @@ version, in the optimizer's `__setstate__`. This module calls the same method. A
 torch does not know is left out: it has no effect in torch either.
 
 A DCP folder does not name the optimizer's class. So its settings and states are compared with those
-of the classes of torch.optim (kept_by_torch.py).
+of the classes of torch.optim (torch_optimizer_states.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from labkit.checkpoint.kept_by_torch import KERNEL_SETTINGS, kept_by
 from labkit.checkpoint.manifest import DoesNotFit
+from labkit.checkpoint.torch_optimizer_states import KERNEL_SETTINGS, state_names
 
 Settings = dict[str, Any]
 
 
-def as_torch_loads(
+def settings_for_this_torch(
     where: str,
     name: str,
     own: Sequence[Settings],
@@ -76,7 +76,7 @@ def _require_no_other(
     for other in vars(torch.optim).values():
         if not isinstance(other, type) or other is kind:
             continue
-        kept = kept_by(other)
+        kept = state_names(other)
         if kept and kept.settings == found and (not states or kept.states == set(states)):
             differs = ", ".join(map(repr, sorted(found ^ own.keys())))
             raise DoesNotFit(
@@ -88,5 +88,5 @@ def _require_no_other(
 
 def missing_states(name: str, states: Collection[str]) -> list[str]:
     """Return the states of a torch.optim class that the saved ones lack."""
-    kept = kept_by(getattr(torch.optim, name.rpartition(".")[2]))
+    kept = state_names(getattr(torch.optim, name.rpartition(".")[2]))
     return sorted(kept.states - set(states)) if kept and states else []

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from labkit.checkpoint.contents import Contents
 from labkit.checkpoint.disk import read_into
 from labkit.checkpoint.loading import (
-    Found,
+    FoundCheckpoint,
     OpenFiles,
     empty_shard,
     fill,
@@ -136,7 +136,7 @@ def load_plain(path: str | Path, model: nn.Module, group: Group | None = None) -
     agreed(result_or_error(lambda: _require_dtypes(path, header[1])), DoesNotFit, group)
     manifest = agreed(result_or_error(lambda: _manifest_of_file(path, *header)), Damaged, group)
     shards, _ = fitting_shards(manifest, contents, group)
-    found = Found(manifest, path.parent, {path.name: list(range(group.size))}, [], [])
+    found = FoundCheckpoint(manifest, path.parent, {path.name: list(range(group.size))}, [], [])
     fill(found, shards, group)
 
 

@@ -24,7 +24,7 @@ from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, solve, stan
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.cards import sitting as sittings
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
-from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
+from labkit.interview.drills.session import REPEATED_ANSWER, Asked, Round
 from labkit.progress import clock, practice, scheduling
 
 
@@ -101,7 +101,7 @@ def _said(card: Card) -> frozenset[int]:
             out.print(Markdown(more[typed.strip().lower()]))
             continue
         try:
-            return sittings.points_said(typed, len(card.rubric))
+            return sittings.parse_points(typed, len(card.rubric))
         except ValueError as error:
             out.print(Text(str(error), style="red"))
 
@@ -168,8 +168,8 @@ def ask_drill(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
         typed = next(given, "") if answers else input("(an empty line gives up) > ").strip()
         if not typed:
             break
-        if asked.is_same_again(typed):
-            out.print(Text(f"{SAME_AGAIN} An empty line shows it.", style="dim"))
+        if asked.is_repeated(typed):
+            out.print(Text(f"{REPEATED_ANSWER} An empty line shows it.", style="dim"))
             continue
         _show_ruling(asked.answer(typed))
         if not asked.is_over:

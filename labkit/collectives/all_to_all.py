@@ -14,11 +14,11 @@ there are: no link carries two messages at a time. Wire: every block but a rank'
 blocks (n-1)/n of x per rank. Nothing can be summed on the way, so no algorithm sends less.
 
 An empty block is not sent: both sides know its size, and an empty message costs as much latency as
-any other. If two ranks disagree about a block's rows, one of them raises Disagreement. If one of
-them expects no rows at all, it posts no message, and the other waits in vain.
-Paper: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
-message-passing systems", IEEE TPDS 8(11), 1997. Its "index" operation ranges from this algorithm,
-with the fewest bytes, to log2 n steps with more bytes, for small blocks.
+any other. If two ranks disagree about a block's rows, one of them raises OperationMismatch. If one
+of them expects no rows at all, it posts no message, and the other waits in vain. Paper: Bruck et
+al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", IEEE
+TPDS 8(11), 1997. Its "index" operation ranges from this algorithm, with the fewest bytes, to log2 n
+steps with more bytes, for small blocks.
 """
 
 from collections.abc import Sequence

@@ -60,7 +60,7 @@ class ParallelStage(GPTStage):
         """
         layout = Replicated(self.group, self.backend)
         if self.embedding is not None:
-            require_tokens(x, self.config.vocab, self.config.longest)
+            require_tokens(x, self.config.vocab, self.config.max_positions)
             position = self.embedding.position
             x = self.embedding(x, None if position is None else position.weight, layout)
         for block in self.blocks.values():
@@ -133,7 +133,7 @@ def gather_full_state(model: CombinedGPT) -> dict[str, Tensor]:
     mesh, own, shardings = model.mesh, model.gpt_parameters(), model.shardings()
     state, differ = {}, set()
     for name, parameter in model.whole_parameters():
-        root = model.holder_of(name)
+        root = model.owner_of(name)
         mine = torch.empty_like(parameter, device=mesh.world.device)
         if name in own:
             mine = shardings[name].gather(own[name], mesh.tp)

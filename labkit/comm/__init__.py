@@ -29,7 +29,7 @@ from labkit.lazy import lazy
 if TYPE_CHECKING:
     from labkit.comm.group import Group
     from labkit.comm.member import Pending
-    from labkit.comm.mismatch import Disagreement
+    from labkit.comm.mismatch import OperationMismatch
     from labkit.comm.operation import Operation, Region, Site, Timeline
     from labkit.comm.shared_memory import (
         SharedMemory,

@@ -92,7 +92,7 @@ def call_text(code: CodeType, instruction: int) -> str:
 _HANDED_OVER_AT: ContextVar[tuple[Place, ...]] = ContextVar("handed over at", default=())
 
 
-def as_handed_over_here(context: Context) -> Context:
+def attribute_to_caller(context: Context) -> Context:
     """Return `context`, in which operations get the line that calls this as their own.
 
     For work on a thread, whose own stack begins in a library.
@@ -102,7 +102,7 @@ def as_handed_over_here(context: Context) -> Context:
     return context
 
 
-def handed_over_at() -> tuple[Place, ...]:
+def submission_sites() -> tuple[Place, ...]:
     """Return the lines that handed this thread its work, from there outwards."""
     return _HANDED_OVER_AT.get()
 
@@ -164,7 +164,7 @@ class Callers:
 
     def find(self) -> Call:
         """Return the line that called the group, and the reader's own lines that led there."""
-        frames, handed_over = frames_outside(sys._getframe(1)), handed_over_at()
+        frames, handed_over = frames_outside(sys._getframe(1)), submission_sites()
         # Code is looked up by id, because equal code in two files compares as equal. It is kept
         # alive, so that no other code can get the same id.
         parts: list[int] = []
@@ -181,7 +181,7 @@ class Callers:
             call = Call(
                 self._number("site", astuple(sites[0])),
                 self._number("path", tuple(astuple(site) for site in own)),
-                "\n".join(site.said for site in own),
+                "\n".join(site.description for site in own),
             )
             known = self._calls[key] = (call, [each.code for each in places])
         return known[0]

@@ -7,9 +7,9 @@ This file makes groups and closes them. primitives.py has their operations, memb
 all operations share. All members close a group together. (torch's destroy_process_group does not
 wait for the others. A rank that calls it early makes their operations fail: "connection reset".)
 
-`connected`, `met` and `destroy` handle the process groups of torch.distributed behind Groups.
-NotAMember is the result of a split in which a rank takes no part. NoJournal is the journal of
-groups outside of `labkit.run`.
+`connected`, `process_group_from_store` and `destroy` handle the process groups of torch.distributed
+behind Groups. NotAMember is the result of a split in which a rank takes no part. NoJournal is the
+journal of groups outside of `labkit.run`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Group(Primitives):
     `dst` and `src` are numbers in the group.
 
     Every operation raises ValueError or TypeError, before anything is sent, for a tensor on
-    another device, a rank outside the group or a shape that cannot be cut; Disagreement, a
+    another device, a rank outside the group or a shape that cannot be cut; OperationMismatch, a
     RuntimeError, where another rank of this host means a different operation
     (mismatch_detector.py); and RuntimeError when a peer is gone.
     """
@@ -64,33 +64,36 @@ class Group(Primitives):
         return _WORLDS[process_group]
 
     @classmethod
-    def meet(cls, store: Path, rank: int, size: int, timeout: timedelta, name: str) -> Group:
+    def from_store(cls, store: Path, rank: int, size: int, timeout: timedelta, name: str) -> Group:
         """Make a gloo group of `size` processes of this host that have no world in common.
 
         They meet in the file `store`, a new one for each group. An operation that waits longer than
-        `timeout` is a RuntimeError. Without a journal; it cannot be split, and abandon() ends it.
+        `timeout` is a RuntimeError. Without a journal; it cannot be split, and abort() ends it.
         RuntimeError if the others do not come in time.
         """
-        process_group = met(store, rank, size, timeout)
+        process_group = process_group_from_store(store, rank, size, timeout)
         ranks = tuple(range(size))
         return cls(process_group, ranks, torch.device("cpu"), NoJournal(), name, timeout)
 
-    def abandon(self) -> None:
-        """Close the connections of a group from `meet`, without waiting for the others.
+    def abort(self) -> None:
+        """Close the connections of a group from `from_store`, without waiting for the others.
 
         Their operations with this rank fail at once. For a group with a member that is dead.
         """
         self._process_group = self._detector = Closed(self.name)
         self._torch_group = None
 
-    def compare_what_is_left(self) -> None:
-        """At the end of a run: compare the last operations of all groups. Raises Disagreement."""
-        for detector in self._same_host.detectors:
-            detector.compare_what_is_left()
+    def compare_remaining(self) -> None:
+        """Compare the last operations of all groups, at the end of a run.
 
-    def take_lateness(self) -> Lateness:
+        Raises OperationMismatch.
+        """
+        for detector in self._same_host.detectors:
+            detector.compare_remaining()
+
+    def pop_lateness(self) -> Lateness:
         """Return the counts of throttled messages, and of late ones, since the last call."""
-        return Lateness() if self._throttle is None else self._throttle.take_lateness()
+        return Lateness() if self._throttle is None else self._throttle.pop_lateness()
 
     @classmethod
     def world(
@@ -187,12 +190,11 @@ class Group(Primitives):
         """Release what split took: connections, open files and the mismatch detector's tables.
 
         Every member calls it, and waits for the others, as with MPI_Comm_free. A rank that calls
-        another operation meanwhile gets a Disagreement. Afterwards each call on the group is a
-        RuntimeError, but a second close does nothing. Groups that were split from it live on. A
-        SharedMemory of it keeps its memory, and refuses operations.
-        RuntimeError for the world, which ends with the run, and while an operation is in flight
-        here: wait for it first. The group is then as before.
-        Wire: a barrier.
+        another operation meanwhile gets an OperationMismatch. Afterwards each call on the group is
+        a RuntimeError, but a second close does nothing. Groups that were split from it live on. A
+        SharedMemory of it keeps its memory, and refuses operations. RuntimeError for the world,
+        which ends with the run, and while an operation is in flight here: wait for it first. The
+        group is then as before. Wire: a barrier.
         """
         if self._torch_group is None:
             return
@@ -243,7 +245,7 @@ def chosen(group: Group | None) -> Group:
 _WORLDS: dict[dist.ProcessGroup, Group] = {}
 
 
-def leave_record(path: Path, *, only_active: bool) -> None:
+def write_flight_record(path: Path, *, only_active: bool) -> None:
     """Write torch's own record of this process to `path`, for the driver. Any thread calls it."""
     process_group = dist.group.WORLD if dist.is_initialized() else None
     world = None if process_group is None else _WORLDS.get(process_group)
@@ -366,7 +368,7 @@ def connected(
     return process_group
 
 
-def met(store: Path, rank: int, size: int, timeout: timedelta) -> Any:
+def process_group_from_store(store: Path, rank: int, size: int, timeout: timedelta) -> Any:
     """Create a gloo group of processes without a common world, which meet in the file `store`.
 
     torch knows nothing of it: its connections are closed with its last reference.

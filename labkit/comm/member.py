@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from labkit.comm import staging
 from labkit.comm.journal import NO_PEER, Journal
-from labkit.comm.mismatch import WITHOUT_DATA, Disagreement, equal_shape
+from labkit.comm.mismatch import WITHOUT_DATA, OperationMismatch, equal_shape
 from labkit.comm.mismatch_detector import NO_PEERS, MismatchDetector, SameHostRanks, hashed
 from labkit.comm.operation import NETWORK
 from labkit.comm.throttle import Throttle
@@ -29,13 +29,13 @@ Result = TypeVar("Result")
 
 def mark(error: BaseException) -> None:
     """Mark an error as one of a communication: mostly a consequence, not a cause."""
-    error.came_from_a_communication = True  # type: ignore[attr-defined]
+    error.is_communication_error = True  # type: ignore[attr-defined]
 
 
 def is_marked(error: BaseException | None) -> bool:
     """Return whether the error, or the one that it was raised from, is one of a communication."""
     while error is not None:
-        if getattr(error, "came_from_a_communication", False):
+        if getattr(error, "is_communication_error", False):
             return True
         error = error.__cause__
     return False
@@ -165,7 +165,7 @@ class NamedSpans:
 
         Operations are matched by order alone, and two iterations of a loop look the same. Labels
         are compared like shapes: if operations that meet have different ones, the ranks get a
-        Disagreement. The innermost label counts.
+        OperationMismatch. The innermost label counts.
         TypeError: a name that is no text.
         """
         if not isinstance(name, str):
@@ -237,7 +237,7 @@ class Member(NamedSpans):
     ) -> int:
         """Enter a collective in the journal, and compare it with the others'. peer: in the group.
 
-        Raises Disagreement.
+        Raises OperationMismatch.
         """
         self._detector.require_in_step()
         self._num_collectives += 1
@@ -272,16 +272,16 @@ class Member(NamedSpans):
         return record
 
     def _compare(self, record: int, sequence: int, *, has_rows: bool) -> None:
-        """Compare with the other ranks. Raises Disagreement before the operation starts."""
+        """Compare with the other ranks. Raises OperationMismatch before the operation starts."""
         try:
             self._detector.compare(sequence)
             if has_rows:
                 self._detector.pairs.compare_rows(sequence)
-        except Disagreement as why:
+        except OperationMismatch as why:
             self._refuse(record, why)
             raise
 
-    def _refuse(self, record: int, why: Disagreement) -> None:
+    def _refuse(self, record: int, why: OperationMismatch) -> None:
         """Let neither this operation nor a later one of this group start."""
         self._journal.failed(record)
         self._detector.refuse(why)

@@ -104,7 +104,7 @@ class Difference:
 
     def _sides(self) -> dict[Any, list[int]]:
         """Group the ranks by their value of the aspect."""
-        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.said)
+        meaning = EQUAL.get(self.aspect, lambda operation: operation.origin.description)
         sides: dict[Any, list[int]] = {}
         for rank, (operation, *_) in sorted(self.operations.items()):
             sides.setdefault(meaning(operation), []).append(rank)
@@ -155,15 +155,15 @@ class Difference:
     def _order_text(self, place: Place) -> str:
         (a, theirs), (b, others) = self.operations.items()
         pairs = [
-            f"as {named(x)} rank {a} calls {shortened(here.said)} ({place(here)}) and "
-            f"rank {b} {shortened(there.said)} ({place(there)})"
+            f"as {named(x)} rank {a} calls {shortened(here.description)} ({place(here)}) and "
+            f"rank {b} {shortened(there.description)} ({place(there)})"
             for x, y in zip(theirs, others, strict=True)
-            for here, there in [apart([x, y])]
+            for here, there in [innermost_differing_sites([x, y])]
         ]
         return f"ranks {a} and {b} make the same calls in another order: " + "; ".join(pairs)
 
 
-class Disagreement(RuntimeError):
+class OperationMismatch(RuntimeError):
     """A rank found that another one means a different operation than itself."""
 
 
@@ -172,7 +172,7 @@ WITHOUT_DATA = ("barrier", "split", "share_memory", "close")
 ByRank = dict[int, Operation]
 
 
-def among(operations: Mapping[int, Operation]) -> Difference | None:
+def collective_difference(operations: Mapping[int, Operation]) -> Difference | None:
     """Return the difference between entries of one collective, by rank, or None if they match."""
     for aspect, value in EQUAL.items():
         if len({value(operation) for operation in operations.values()}) > 1:
@@ -187,7 +187,9 @@ def among(operations: Mapping[int, Operation]) -> Difference | None:
     return None
 
 
-def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Difference | None:
+def message_difference(
+    sender: int, send: Operation, receiver: int, recv: Operation
+) -> Difference | None:
     """Return the difference between a message and the buffer for it, or None."""
     for aspect in (Aspect.LABEL, Aspect.DTYPE, Aspect.SHAPE):
         if EQUAL[aspect](send) != EQUAL[aspect](recv):
@@ -195,7 +197,7 @@ def between(sender: int, send: Operation, receiver: int, recv: Operation) -> Dif
     return None
 
 
-def swap(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
+def order_difference(by_rank: Mapping[int, Sequence[Operation]]) -> Difference | None:
     """Return two calls that two ranks make in swapped order, or None.
 
     by_rank: two successive collectives of a group, as two ranks called them.
@@ -209,7 +211,7 @@ def _call(operation: Operation) -> tuple[object, ...] | None:
     """Return what must come in one order on all ranks, or None where the order does not count."""
     if is_foreign(operation) or not has_order(operation):  # torch's record has no labels or roots
         return None
-    return (*(value(operation) for value in EQUAL.values()), operation.called)
+    return (*(value(operation) for value in EQUAL.values()), operation.call_chain)
 
 
 def has_order(operation: Operation) -> bool:
@@ -217,13 +219,13 @@ def has_order(operation: Operation) -> bool:
     return operation.label is None and operation.kind not in WITHOUT_DATA
 
 
-def find(timelines: Sequence[Timeline]) -> Difference | None:
+def first_difference(timelines: Sequence[Timeline]) -> Difference | None:
     """Return the first disagreement that the journals show, or None."""
     met = collectives(timelines)
     return (
-        _first(map(among, met.values()))
-        or _first(between(*ends) for ends in _messages(timelines))
-        or _first(map(swap, _in_a_row(met)))
+        _first(map(collective_difference, met.values()))
+        or _first(message_difference(*ends) for ends in _messages(timelines))
+        or _first(map(order_difference, _in_a_row(met)))
     )
 
 
@@ -241,10 +243,10 @@ def _in_a_row(met: Mapping[tuple[str, int], ByRank]) -> Iterator[dict[int, list[
     """Yield two successive collectives of a group, of two ranks that call them differently."""
     for (group, sequence), by_rank in met.items():
         before = met.get((group, sequence - 1), {})
-        if len({each.called for each in by_rank.values()}) == 1:
+        if len({each.call_chain for each in by_rank.values()}) == 1:
             continue
         shared = sorted(by_rank.keys() & before.keys(), reverse=True)
-        firsts = {(before[rank].called, by_rank[rank].called): rank for rank in shared}
+        firsts = {(before[rank].call_chain, by_rank[rank].call_chain): rank for rank in shared}
         for ranks in itertools.combinations(sorted(firsts.values()), 2):
             yield {rank: [before[rank], by_rank[rank]] for rank in ranks}
 
@@ -267,10 +269,10 @@ def _first(differences: Iterable[Difference | None]) -> Difference | None:
     return next((each for each in differences if each is not None), None)
 
 
-def apart(operations: Sequence[Operation]) -> list[Site]:
+def innermost_differing_sites(operations: Sequence[Operation]) -> list[Site]:
     """Return the innermost lines that differ: `sync(a)` and `sync(b)`, not the line in `sync`."""
     levels = list(zip(*((each.origin, *each.callers) for each in operations), strict=False))
-    differing = [sites for sites in levels if len({site.said for site in sites}) > 1]
+    differing = [sites for sites in levels if len({site.description for site in sites}) > 1]
     return list((differing or levels)[0])
 
 

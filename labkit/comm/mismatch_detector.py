@@ -2,8 +2,8 @@
 
 Before an operation starts, a rank writes down what it means, in memory shared with the other ranks
 of its host (shared_rows.py), and then reads what they wrote. Of two ranks, the later one sees the
-other's entry. If they disagree, it raises Disagreement and never starts the operation. So ranks get
-no wrong sum, and no process aborts in C++ because a message is too long.
+other's entry. If they disagree, it raises OperationMismatch and never starts the operation. So
+ranks get no wrong sum, and no process aborts in C++ because a message is too long.
 
     world.calls     a row per collective, an entry per member: a hash of what must be equal (kind,
                     dtype, shape, reduce op, root, label, medium), and a hash of the calling line
@@ -42,7 +42,7 @@ from pathlib import Path
 
 from labkit.comm import mismatch
 from labkit.comm.journal import read_journal
-from labkit.comm.mismatch import ADVICE, Difference, Disagreement
+from labkit.comm.mismatch import ADVICE, Difference, OperationMismatch
 from labkit.comm.operation import Operation
 from labkit.comm.shared_rows import SharedRows
 
@@ -78,7 +78,7 @@ class MismatchDetector:
             peer for peer, rank in enumerate(ranks) if peer != member and rank in same_host.ranks
         ]
         self._last = 0
-        self._refusal: Disagreement | None = None
+        self._refusal: OperationMismatch | None = None
         self._of_all_groups = same_host.detectors
         if self._others:
             self._of_all_groups.append(self)
@@ -87,11 +87,11 @@ class MismatchDetector:
         self.pairs = Pairs(tables, self._evidence, member, self._others)
 
     def require_in_step(self) -> None:
-        """Raise Disagreement if we have refused an operation: since then the ranks count apart."""
+        """Raise OperationMismatch if we refused an operation: since then the ranks count apart."""
         if self._refusal is not None:
-            raise Disagreement(f"this group has been out of step since: {self._refusal}")
+            raise OperationMismatch(f"this group has been out of step since: {self._refusal}")
 
-    def refuse(self, why: Disagreement) -> None:
+    def refuse(self, why: OperationMismatch) -> None:
         """Refuse all further operations of the group, with this error."""
         self._refusal = why
 
@@ -104,20 +104,20 @@ class MismatchDetector:
         if self._others:
             self._calls.write(sequence, meant, line)
 
-    def compare_what_is_left(self) -> None:
-        """Compare entries that came after our last comparison. Raises Disagreement."""
+    def compare_remaining(self) -> None:
+        """Compare entries that came after our last comparison. Raises OperationMismatch."""
         if self._last:
             self.compare(self._last)
-        self.pairs.compare_what_is_left()
+        self.pairs.compare_remaining()
 
     def leave(self) -> None:
-        """Compare what is left, for the last time. Raises Disagreement."""
-        self.compare_what_is_left()
+        """Compare what is left, for the last time. Raises OperationMismatch."""
+        self.compare_remaining()
         if self._others:
             self._of_all_groups.remove(self)
 
     def compare(self, sequence: int) -> None:
-        """Compare collectives with the others', up to our n-th. Raises Disagreement."""
+        """Compare collectives with the others', up to our n-th. Raises OperationMismatch."""
         mine = self._calls.read(sequence, self._member) if self._others else None
         for peer in self._others:
             number = self._compared[peer]
@@ -177,7 +177,7 @@ class Pairs:
         messages.rows.write(number, meant)
 
     def compare_messages(self, peer: int, role: int) -> None:
-        """Compare our messages so far with their other ends. Raises Disagreement."""
+        """Compare our messages so far with their other ends. Raises OperationMismatch."""
         messages = self._messages.get((peer, role))
         while messages is not None and messages.compared < messages.declared:
             number = messages.compared + 1
@@ -189,8 +189,8 @@ class Pairs:
                 self._evidence.raise_if_message_differs(number, peer, sends=role == SENDER)
             messages.rows.tidy(number)
 
-    def compare_what_is_left(self) -> None:
-        """Compare ends of messages that came after our last comparison. Raises Disagreement."""
+    def compare_remaining(self) -> None:
+        """Compare the ends of messages since our last comparison. Raises OperationMismatch."""
         for peer, role in list(self._messages):
             self.compare_messages(peer, role)
 
@@ -201,7 +201,7 @@ class Pairs:
                 self._rows_with(peer, role).write(sequence, rows.to_bytes(8, "little"))
 
     def compare_rows(self, sequence: int) -> None:
-        """Compare the rows of our n-th collective, an all_to_all. Raises Disagreement."""
+        """Compare the rows of our n-th collective, an all_to_all. Raises OperationMismatch."""
         for peer in self._others:
             for role in (SENDER, RECEIVER):
                 table = self._rows_with(peer, role)
@@ -244,24 +244,26 @@ class JournalEvidence:
         self._ranks, self._member = ranks, member
 
     def raise_if_collective_differs(self, sequence: int, peer: int) -> None:
-        """Raise Disagreement if the n-th collective differs between us and a member."""
+        """Raise if the n-th collective differs between us and a member."""
         ranks = (self._ranks[self._member], self._ranks[peer])
         _raise_difference(
-            lambda: mismatch.among({rank: self._collective(rank, sequence) for rank in ranks})
+            lambda: mismatch.collective_difference(
+                {rank: self._collective(rank, sequence) for rank in ranks}
+            )
         )
 
     def raise_if_order_differs(self, sequence: int, peer: int) -> None:
-        """Raise Disagreement if our n-th collective and the one before it are swapped there."""
+        """Raise if our n-th collective and the one before it are swapped there."""
         ranks = sorted((self._ranks[self._member], self._ranks[peer]))
         both = (sequence - 1, sequence)
         _raise_difference(
-            lambda: mismatch.swap(
+            lambda: mismatch.order_difference(
                 {rank: [self._collective(rank, each) for each in both] for rank in ranks}
             )
         )
 
     def raise_if_message_differs(self, number: int, peer: int, *, sends: bool) -> None:
-        """Raise Disagreement if our n-th message to (or from) a member does not fit its buffer."""
+        """Raise if our n-th message to (or from) a member does not fit its buffer."""
         (source, _), (target, _) = ends = self._ends(peer, sends=sends)
 
         def find() -> Difference | None:
@@ -269,7 +271,7 @@ class JournalEvidence:
                 _message(self._operations(rank), kind, other, number)
                 for (rank, kind), (other, _) in zip(ends, ends[::-1], strict=True)
             )
-            return mismatch.between(source, send, target, recv)
+            return mismatch.message_difference(source, send, target, recv)
 
         _raise_difference(find)
 
@@ -314,6 +316,6 @@ def _raise_difference(find: Callable[[], Difference | None]) -> None:
         with contextlib.suppress(_NotYet):
             difference = find()
             if difference is not None:
-                raise Disagreement(f"{difference.text(str)}. {ADVICE[difference.aspect]}")
+                raise OperationMismatch(f"{difference.text(str)}. {ADVICE[difference.aspect]}")
             return
         time.sleep(0.005)

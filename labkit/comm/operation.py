@@ -29,7 +29,7 @@ class Site:
         return f"{self.file}:{self.line}"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The call's text, or its line where the text is not known."""
         return self.text or f"line {self.line}"
 
@@ -87,12 +87,12 @@ class Operation:
     """A thread other than the program's main one has posted it, and blocks on it."""
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def call_chain(self) -> tuple[str, ...]:
         """The reader's calls that led here, as they read, the innermost first."""
-        return (self.origin.said, *(site.said for site in self.callers))
+        return (self.origin.description, *(site.description for site in self.callers))
 
     @property
-    def is_part_of_a_call(self) -> bool:
+    def is_internal(self) -> bool:
         """True if labkit or torch posted it, on behalf of another call that the reader has written.
 
         False where code in between only passes on the reader's own `group.send(x, 1)`.
@@ -209,14 +209,14 @@ def named(operation: Operation) -> str:
 
 def known_as(operation: Operation) -> str:
     """Name an operation as `named` does; a message of labkit's by the reader's call, `model(x)`."""
-    if operation.is_part_of_a_call and not operation.is_collective:
+    if operation.is_internal and not operation.is_collective:
         return shortened(operation.origin.text)
     return named(operation)
 
 
 def purpose(operation: Operation) -> str:
     """Return the label of an operation to go before a place, `weights of 0; `, or an empty text."""
-    return f"{operation.label}; " if operation.label and operation.is_part_of_a_call else ""
+    return f"{operation.label}; " if operation.label and operation.is_internal else ""
 
 
 def places(operations: Iterable[Operation], place: Place) -> str:

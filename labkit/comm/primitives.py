@@ -27,7 +27,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from labkit.comm import tensor_arguments, traffic
 from labkit.comm.member import Member, Pending, current_label
-from labkit.comm.mismatch import Disagreement
+from labkit.comm.mismatch import OperationMismatch
 from labkit.comm.mismatch_detector import RECEIVER, SENDER, hashed
 from labkit.comm.traffic import Traffic
 
@@ -40,7 +40,7 @@ class Primitives(Member):
     """The operations of a Group. All members call a collective together.
 
     Messages go from one rank to another, in order. The buffer must have the message's shape and
-    dtype, or the later of the two calls raises Disagreement. (gloo itself ends the receiving
+    dtype, or the later of the two calls raises OperationMismatch. (gloo itself ends the receiving
     process if a message is too long, and fills only part of the buffer, silently, if it is too
     short.) A `label` says what a message is for, where others have the same shape.
 
@@ -338,7 +338,7 @@ class Primitives(Member):
         )
         try:
             self._detector.pairs.compare_messages(peer, role)
-        except Disagreement as why:
+        except OperationMismatch as why:
             self._refuse(record, why)
             raise
         return record

@@ -213,7 +213,7 @@ class Throttle:
         self.timetable = Timetable(topology, folder)
         self.lateness = Lateness()
 
-    def take_lateness(self) -> Lateness:
+    def pop_lateness(self) -> Lateness:
         """Return the counts since the last call."""
         taken, self.lateness = self.lateness, Lateness()
         return taken

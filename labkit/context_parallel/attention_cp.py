@@ -35,7 +35,13 @@ from labkit import arguments
 from labkit.collectives import autograd
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.context_parallel.shards import Cut, Placement, checked_cut, contiguous, gather_sequence
+from labkit.context_parallel.shards import (
+    Placement,
+    SequenceSharding,
+    checked_sharding,
+    contiguous,
+    gather_sequence,
+)
 
 
 def ulysses_attention(
@@ -53,20 +59,20 @@ def ulysses_attention(
     ValueError also if the number of ranks does not divide the number of heads of keys.
     """
     group = chosen(group)
-    cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
+    sharding = checked_sharding(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
     H, G = q_BHtK.shape[1], k_BGtK.shape[1]
     _require_heads_for_all(G, group.size)
     by_owner = [x.unflatten(1, (group.size, -1)) for x in (q_BHtK, k_BGtK, v_BGtK)]
-    with group.label(cut.label("tokens for heads", causal)):
-        heads_BsTK = _to_heads(torch.cat(by_owner, dim=2).flatten(1, 2), group, cut)
+    with group.label(sharding.label("tokens for heads", causal)):
+        heads_BsTK = _to_heads(torch.cat(by_owner, dim=2).flatten(1, 2), group, sharding)
     q_BhTK, k_BgTK, v_BgTK = heads_BsTK.split([x.shape[2] for x in by_owner], dim=1)
     out_BhTK = F.scaled_dot_product_attention(
         q_BhTK, k_BgTK, v_BgTK, is_causal=causal, enable_gqa=H != G
     )
-    return _to_sequence(out_BhTK, group, cut)
+    return _to_sequence(out_BhTK, group, sharding)
 
 
-def _to_heads(x_BStK: Tensor, group: Group, cut: Cut) -> Tensor:
+def _to_heads(x_BStK: Tensor, group: Group, sharding: SequenceSharding) -> Tensor:
     """Return an n-th of x_BSTK's heads on each rank, for all tokens. Adjoint: _to_sequence.
 
     Dim 1: first the heads that go to rank 0, then those of rank 1, ...
@@ -77,22 +83,22 @@ def _to_heads(x_BStK: Tensor, group: Group, cut: Cut) -> Tensor:
         x_ntBsK.flatten(0, 1),
         group,
         send_splits=[num_own] * group.size,
-        recv_splits=cut.lengths,
+        recv_splits=sharding.lengths,
     )
-    if cut.placement is not contiguous:  # tokens arrived in the order of ranks
-        x_TBsK = x_TBsK.index_select(0, cut.places.to(x_TBsK.device))
+    if sharding.placement is not contiguous:  # tokens arrived in the order of ranks
+        x_TBsK = x_TBsK.index_select(0, sharding.places.to(x_TBsK.device))
     return x_TBsK.permute(1, 2, 0, 3)
 
 
-def _to_sequence(x_BsTK: Tensor, group: Group, cut: Cut) -> Tensor:
+def _to_sequence(x_BsTK: Tensor, group: Group, sharding: SequenceSharding) -> Tensor:
     """Return all heads of this rank's tokens. Adjoint: _to_heads."""
     x_TBsK = x_BsTK.permute(2, 0, 1, 3)
-    if cut.placement is not contiguous:
-        order = torch.cat([cut.positions(rank) for rank in range(group.size)])
+    if sharding.placement is not contiguous:
+        order = torch.cat([sharding.positions(rank) for rank in range(group.size)])
         x_TBsK = x_TBsK.index_select(0, order.to(x_TBsK.device))
-    num_own = cut.length(group.rank)
+    num_own = sharding.length(group.rank)
     x_ntBsK = autograd.all_to_all(
-        x_TBsK, group, send_splits=cut.lengths, recv_splits=[num_own] * group.size
+        x_TBsK, group, send_splits=sharding.lengths, recv_splits=[num_own] * group.size
     ).unflatten(0, (group.size, num_own))
     return x_ntBsK.permute(2, 0, 3, 1, 4).flatten(1, 2)
 
@@ -120,13 +126,15 @@ def gathered_attention(
 ) -> Tensor:
     """Return out_BHtK, like `ring_attention`, with its arguments and errors."""
     group = chosen(group)
-    cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
+    sharding = checked_sharding(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
     kv_2BGtK = torch.stack([k_BGtK, v_BGtK])
-    with group.label(cut.label("keys and values", causal)):
-        k_BGTK, v_BGTK = gather_sequence(kv_2BGtK, group, placement, 3, num_tokens=cut.num_tokens)
+    with group.label(sharding.label("keys and values", causal)):
+        k_BGTK, v_BGTK = gather_sequence(
+            kv_2BGtK, group, placement, 3, num_tokens=sharding.num_tokens
+        )
     mask_tT = None
     if causal:
-        keys, queries = torch.arange(cut.num_tokens), cut.positions(group.rank)
+        keys, queries = torch.arange(sharding.num_tokens), sharding.positions(group.rank)
         mask_tT = (keys <= queries[:, None]).to(q_BHtK.device)
     has_groups = q_BHtK.shape[1] != k_BGTK.shape[1]
     return F.scaled_dot_product_attention(

@@ -55,7 +55,14 @@ from torch import Tensor
 from labkit.collectives.backend import first_order_only
 from labkit.comm import Group, Pending
 from labkit.comm.group import chosen
-from labkit.context_parallel.shards import Cut, Placement, Segments, checked_cut, contiguous, wide
+from labkit.context_parallel.shards import (
+    Placement,
+    Segments,
+    SequenceSharding,
+    accumulation_dtype,
+    checked_sharding,
+    contiguous,
+)
 
 # A block's scores take 256 KiB per head in float32, and stay in a core's cache between operations.
 # On 2048 tokens forward and backward take 1.5 times as long as torch's fused attention. With tiles
@@ -185,12 +192,12 @@ def ring_attention(
     num_tokens: of the whole sequence; None if all ranks hold equally many. Under a causal mask
     zigzag gives all ranks equal work. Backward communicates: call it on all ranks or on none, and
     let q, k or v need a gradient on all or on none. RuntimeError for a second derivative.
-    Errors, before anything is sent: see `checked_cut`; Disagreement if ranks differ in B, G, T, K
-    or dtype.
+    Errors, before anything is sent: see `checked_sharding`; OperationMismatch if ranks differ in B,
+    G, T, K or dtype.
     """
     group = chosen(group)
-    cut = checked_cut(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
-    return _RingAttention.apply(q_BHtK, k_BGtK, v_BGtK, _Ring(group, cut, causal))
+    sharding = checked_sharding(q_BHtK, k_BGtK, v_BGtK, group, causal, placement, num_tokens)
+    return _RingAttention.apply(q_BHtK, k_BGtK, v_BGtK, _Ring(group, sharding, causal))
 
 
 class _PassedOn(NamedTuple):
@@ -209,7 +216,7 @@ class _Ring(NamedTuple):
     """The messages between neighbours, and the blocks that a rank computes."""
 
     group: Group
-    cut: Cut
+    sharding: SequenceSharding
     causal: bool
 
     def around(self, x_2BGtK: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -229,8 +236,8 @@ class _Ring(NamedTuple):
         """Start to send the tensor of rank `source`, and to receive that of rank source - 1."""
         size, rank = self.group.size, self.group.rank
         shape = list(x_2BGtK.shape)
-        shape[3] = self.cut.length((source - 1) % size)
-        with self.group.label(self.cut.label(what, self.causal)), self.group.together():
+        shape[3] = self.sharding.length((source - 1) % size)
+        with self.group.label(self.sharding.label(what, self.causal)), self.group.together():
             arriving = self.group.irecv(x_2BGtK.new_empty(shape), (rank - 1) % size)
             return _PassedOn(self.group.isend(x_2BGtK, (rank + 1) % size), arriving)
 
@@ -238,7 +245,7 @@ class _Ring(NamedTuple):
         self, source: int, device: torch.device
     ) -> Iterator[tuple[slice, slice, Tensor | None]]:
         """Yield each block to compute: this rank's queries, the source's keys, and the mask."""
-        own, others = self.cut.segments(self.group.rank), self.cut.segments(source)
+        own, others = self.sharding.segments(self.group.rank), self.sharding.segments(source)
         for block in blocks(own, others, self.causal):
             yield block.queries.where, block.keys.where, block.mask_ts(device)
 
@@ -315,4 +322,4 @@ def _with_sharing_heads(x_BHtK: Tensor, k_BGtK: Tensor) -> Tensor:
     """Return (B, G, R, t, K) in the dtype of sums: R = H/G heads of queries share one of keys."""
     num_groups = k_BGtK.shape[1]
     num_sharing = x_BHtK.shape[1] // num_groups
-    return x_BHtK.unflatten(1, (num_groups, num_sharing)).to(wide(x_BHtK.dtype))
+    return x_BHtK.unflatten(1, (num_groups, num_sharing)).to(accumulation_dtype(x_BHtK.dtype))

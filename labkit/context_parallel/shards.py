@@ -49,7 +49,7 @@ def _segment(num_tokens: int, num_segments: int, number: int) -> range:
 
 
 @dataclass(frozen=True)
-class Cut:
+class SequenceSharding:
     """How a sequence of `num_tokens` is sharded over `size` ranks."""
 
     num_tokens: int
@@ -88,22 +88,24 @@ class Cut:
         return torch.cat([self.positions(rank) for rank in range(self.size)]).argsort()
 
 
-def cut_of(group: Group, num_own: int, placement: Placement, num_tokens: int | None) -> Cut:
-    """Return the cut of the sequence of which this rank holds `num_own` tokens.
+def sharding_of(
+    group: Group, num_own: int, placement: Placement, num_tokens: int | None
+) -> SequenceSharding:
+    """Return the sharding of the sequence of which this rank holds `num_own` tokens.
 
     num_tokens: of the whole sequence; None if all ranks hold equally many. ValueError for a shard
     of another length than the placement gives this rank.
     """
     if num_tokens is None:
         num_tokens = group.size * num_own
-    cut = Cut(num_tokens, group.size, placement)
-    if cut.length(group.rank) != num_own:
+    sharding = SequenceSharding(num_tokens, group.size, placement)
+    if sharding.length(group.rank) != num_own:
         raise ValueError(
-            f"rank {group.rank} of {group.size} holds {cut.length(group.rank)} of {num_tokens} "
-            f"tokens, but its shard has {num_own}; cut with shard_sequence, and pass num_tokens= "
-            "of the whole sequence if ranks hold unequal numbers"
+            f"rank {group.rank} of {group.size} holds {sharding.length(group.rank)} of "
+            f"{num_tokens} tokens, but its shard has {num_own}; cut with shard_sequence, and pass "
+            "num_tokens= of the whole sequence if ranks hold unequal numbers"
         )
-    return cut
+    return sharding
 
 
 def shard_sequence(
@@ -135,19 +137,19 @@ def gather_sequence(
     x: any shape, this rank's tokens along `dim`. num_tokens: of the whole sequence; None if all
     ranks hold equally many. In backward each rank gets, for its tokens, the sum over the ranks.
     Wire: forward, the shard to each other rank: n - 1 times its bytes; backward, the gradients of
-    the other ranks' tokens, each to its owner. Errors: see `cut_of`.
+    the other ranks' tokens, each to its owner. Errors: see `sharding_of`.
     """
     group = chosen(group)
     dim = _checked_dim(x, dim)
-    cut = cut_of(group, x.shape[dim], placement, num_tokens)
+    sharding = sharding_of(group, x.shape[dim], placement, num_tokens)
     # An all-to-all: all-gather needs shards of one length. Backward of `expand` sums the n copies.
     rows = x.movedim(dim, 0)
     copies = rows.expand(group.size, *rows.shape).flatten(0, 1)
     whole = autograd.all_to_all(
-        copies, group, send_splits=[len(rows)] * group.size, recv_splits=cut.lengths
+        copies, group, send_splits=[len(rows)] * group.size, recv_splits=sharding.lengths
     )
     if placement is not contiguous:
-        whole = whole.index_select(0, cut.places.to(x.device))
+        whole = whole.index_select(0, sharding.places.to(x.device))
     return whole.movedim(0, dim)
 
 
@@ -160,7 +162,7 @@ def _checked_dim(x: Tensor, dim: int) -> int:
     return dim % x.dim()
 
 
-def checked_cut(
+def checked_sharding(
     q_BHtK: Tensor,
     k_BGtK: Tensor,
     v_BGtK: Tensor,
@@ -168,8 +170,8 @@ def checked_cut(
     causal: bool,
     placement: Placement,
     num_tokens: int | None,
-) -> Cut:
-    """Check q, k and v, and return the cut of the sequence whose shards they are.
+) -> SequenceSharding:
+    """Check q, k and v, and return the sharding of the sequence whose shards they are.
 
     TypeError for anything but tensors of one real floating-point dtype. ValueError for shapes that
     do not fit each other, for G heads of keys that do not divide H of queries, and for a shard of
@@ -189,7 +191,7 @@ def checked_cut(
                 "floating-point dtype, such as torch.bfloat16, to all"
             )
     _require_fitting_shapes(q_BHtK, k_BGtK, v_BGtK)
-    return cut_of(group, q_BHtK.shape[2], placement, num_tokens)
+    return sharding_of(group, q_BHtK.shape[2], placement, num_tokens)
 
 
 def _require_fitting_shapes(q_BHtK: Tensor, k_BGtK: Tensor, v_BGtK: Tensor) -> None:
@@ -208,6 +210,6 @@ def _require_fitting_shapes(q_BHtK: Tensor, k_BGtK: Tensor, v_BGtK: Tensor) -> N
         )
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of sums: float32 for 16-bit numbers, otherwise the dtype itself."""
     return torch.promote_types(dtype, torch.float32)

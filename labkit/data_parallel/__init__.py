@@ -21,7 +21,7 @@ Beside them:
     parameter_server.py    one rank has the parameters
 """
 
-from labkit.data_parallel.background import InBackground
+from labkit.data_parallel.background import BackgroundAllReduce
 from labkit.data_parallel.bucketed import BucketedDDP
 from labkit.data_parallel.ddp import DDP, train, train_step
 from labkit.data_parallel.naive import NaiveDDP
@@ -33,7 +33,7 @@ __all__ = [
     "DDP",
     "AllReduce",
     "BucketedDDP",
-    "InBackground",
+    "BackgroundAllReduce",
     "NaiveDDP",
     "OverlappedDDP",
     "SymmetricBuckets",

@@ -3,7 +3,7 @@
     main thread             layer 2 | layer 1 | layer 0
     communication thread            | bucket 0 | bucket 1 |
 
-InBackground is a blocking all-reduce on that thread, while backward goes on.
+BackgroundAllReduce is a blocking all-reduce on that thread, while backward goes on.
 
 The thread has a group of its own. Otherwise its messages would mix with the program's, in an order
 that differs by rank. Every rank starts the same calls in the same order.
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from labkit.collectives.backend import Handle
 from labkit.comm import Group
-from labkit.comm.callers import as_handed_over_here
+from labkit.comm.callers import attribute_to_caller
 from labkit.comm.group import chosen
 from labkit.comm.operation import WAITS
 from labkit.data_parallel.bucketed import Bucket
@@ -37,11 +37,11 @@ from labkit.data_parallel.reduction import AllReduce, Reduction, reduction_of
 T = TypeVar("T")
 
 
-class InBackground(Reduction):
+class BackgroundAllReduce(Reduction):
     """A blocking all-reduce on the group's communication thread, in the order of calls.
 
-        model = DDP(module, world, all_reduce=InBackground(ring_all_reduce, world))
-        model = DDP(module, world, all_reduce=InBackground(TopK(0.01), world))
+        model = DDP(module, world, all_reduce=BackgroundAllReduce(ring_all_reduce, world))
+        model = DDP(module, world, all_reduce=BackgroundAllReduce(TopK(0.01), world))
 
     Wire: what `all_reduce` sends.
     """
@@ -54,47 +54,47 @@ class InBackground(Reduction):
         self._within = reduction_of(all_reduce)
         self.remembers_buckets = self._within.remembers_buckets
         self._group = chosen(group)
-        self._thread = CommunicationThread.of(self._group)
+        self._thread = CommunicationThread.for_group(self._group)
 
-    def of(self, bucket: Bucket) -> Reduction:
+    def for_bucket(self, bucket: Bucket) -> Reduction:
         """Return the reduction of one bucket, in the background."""
-        return InBackground(self._within.of(bucket), self._group)
+        return BackgroundAllReduce(self._within.for_bucket(bucket), self._group)
 
     def start(self, x: Tensor, group: Group) -> Handle:
         """Submit `x` to the thread. ValueError unless `group` has the constructor's ranks."""
         if group.ranks != self._group.ranks:
             raise ValueError(
                 f"this all-reduce is between ranks {list(self._group.ranks)}, not "
-                f"{list(group.ranks)}; make one InBackground per group"
+                f"{list(group.ranks)}; make one BackgroundAllReduce per group"
             )
         return self._thread.start(partial(self._within, x))
 
 
 class CommunicationThread:
-    """Runs collectives in the background, in the order of calls. Get one with `of`."""
+    """Runs collectives in the background, in the order of calls. Get one with `for_group`."""
 
     def __init__(self, group: Group) -> None:
         self._thread_groups: WeakKeyDictionary[Group, Group] = WeakKeyDictionary()
-        self.group = self.own(group)
+        self.group = self.own_group(group)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="communication")
         weakref.finalize(self, self._executor.shutdown, wait=False).atexit = False
 
     @classmethod
-    def of(cls, group: Group) -> CommunicationThread:
+    def for_group(cls, group: Group) -> CommunicationThread:
         """Return the thread of a group. All ranks call this: the first call splits off a group."""
         if group not in _THREADS:
             _THREADS[group] = cls(group)
         return _THREADS[group]
 
-    def own(self, group: Group) -> Group:
-        """Return this thread's group of the same ranks as `group`. All ranks call this, as `of`."""
+    def own_group(self, group: Group) -> Group:
+        """Return this thread's group of the ranks of `group`. All ranks call it, as `for_group`."""
         if group not in self._thread_groups:
             own = group.split(0)
             assert isinstance(own, Group)
             self._thread_groups[group] = own
         return self._thread_groups[group]
 
-    def start(self, collective: Callable[[Group], T]) -> OnThread[T]:
+    def start(self, collective: Callable[[Group], T]) -> BackgroundHandle[T]:
         """Call `collective(group of the thread)` after the earlier calls; on nccl, immediately.
 
         nccl is asynchronous by itself. It needs the operations of all groups in the same order on
@@ -103,14 +103,14 @@ class CommunicationThread:
         if self.group.backend == "nccl":
             done = Future[T]()
             done.set_result(collective(self.group))
-            return OnThread(done, self.group)
+            return BackgroundHandle(done, self.group)
         # The operations keep the caller's label and line.
-        context = as_handed_over_here(contextvars.copy_context())
+        context = attribute_to_caller(contextvars.copy_context())
         call = _on_the_same_stream(collective, self.group)
-        return OnThread(self._executor.submit(context.run, call), self.group)
+        return BackgroundHandle(self._executor.submit(context.run, call), self.group)
 
 
-class OnThread(Generic[T]):
+class BackgroundHandle(Generic[T]):
     """A collective that a communication thread carries out."""
 
     def __init__(self, future: Future[T], group: Group) -> None:

@@ -83,7 +83,7 @@ class Bucket:
             view.mul_(scale)  # already a view: backward has added to it in place
         else:
             torch.mul(gradient, scale, out=view)
-        # A PartOfGradient stays one, in the bucket too.
+        # A GradientShard stays one, in the bucket too.
         parameter.grad = view if gradient is None else view.as_subclass(type(gradient))
 
 
@@ -106,10 +106,10 @@ class BucketedDDP(Replica):
         # Bad arguments are refused before anything is sent.
         reduction = reduction_of(all_reduce)
         buckets = make_buckets(trainable_parameters(module), bucket_bytes)
-        reductions = [reduction.of(bucket) for bucket in buckets]
+        reductions = [reduction.for_bucket(bucket) for bucket in buckets]
         super().__init__(module, group, broadcast_buffers=broadcast_buffers)
         self._reduction, self._reductions = reduction, reductions
-        self.buckets = reduction.hold(buckets)
+        self.buckets = reduction.place_buckets(buckets)
 
     def reduce_gradients(self) -> None:
         """Replace each gradient by its mean over the ranks. Call it after backward, on every rank.
@@ -143,11 +143,13 @@ def make_buckets(
     As in torch, a bucket is closed by the parameter with which it reaches its size. Memory: all
     gradients once. TypeError and ValueError for a size that is not a whole number above 0.
     """
-    cuts = cut(parameters, bucket_bytes)
-    return [bucket_in(_zeros_for(members), number, members) for number, members in enumerate(cuts)]
+    cuts = assign_to_buckets(parameters, bucket_bytes)
+    return [
+        make_bucket(_zeros_for(members), number, members) for number, members in enumerate(cuts)
+    ]
 
 
-def cut(
+def assign_to_buckets(
     parameters: Mapping[str, nn.Parameter], bucket_bytes: int = BUCKET_BYTES
 ) -> list[dict[str, nn.Parameter]]:
     """Return the parameters of each bucket, before it has memory. See `make_buckets`."""
@@ -165,7 +167,7 @@ def cut(
     return [*closed, *filling.values()]
 
 
-def bucket_in(flat: Tensor, number: int, members: Mapping[str, nn.Parameter]) -> Bucket:
+def make_bucket(flat: Tensor, number: int, members: Mapping[str, nn.Parameter]) -> Bucket:
     """Return the bucket of these parameters in the memory `flat`, (sum of numels,)."""
     parameters = tuple(members.values())
     return Bucket(number, tuple(members), parameters, flat, shaped(flat, parameters))

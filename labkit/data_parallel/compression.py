@@ -72,8 +72,9 @@ __all__ = ["Compressor", "OneBit", "PowerSGD", "TopK"]
 class Compressor(Reduction):
     """A method of compression, for any number of buckets.
 
-    It blocks: backward waits for the exchange of each bucket. With InBackground,
-    DDP(module, world, InBackground(TopK(0.01), world)), backward goes on during the exchange.
+    It blocks: backward waits for the exchange of each bucket. With BackgroundAllReduce,
+    DDP(module, world, BackgroundAllReduce(TopK(0.01), world)), backward goes on during the
+    exchange.
     """
 
     remembers_buckets = True
@@ -82,7 +83,7 @@ class Compressor(Reduction):
         """error_feedback: False drops the residual, to show its effect on training."""
         self.error_feedback = error_feedback
 
-    def of(self, bucket: Bucket) -> "Exchange":
+    def for_bucket(self, bucket: Bucket) -> "Exchange":
         """Return the compressed all-reduce of one bucket, which keeps the bucket's residual."""
         return Exchange(self, bucket, torch.zeros_like(bucket.flat))
 

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
-from labkit.data_parallel.bucketed import BUCKET_BYTES, Bucket, cut, make_buckets
+from labkit.data_parallel.bucketed import BUCKET_BYTES, Bucket, assign_to_buckets, make_buckets
 from labkit.data_parallel.naive import NaiveDDP
-from labkit.data_parallel.overlapped import OverlappedDDP, places_of
+from labkit.data_parallel.overlapped import OverlappedDDP, bucket_of_parameter
 from labkit.data_parallel.reduction import AllReduce, library_all_reduce
 from labkit.data_parallel.replica import Replica
 from labkit.model import GPT, GPTConfig
@@ -135,18 +135,18 @@ class DDP(OverlappedDDP):
                 self._take(bucket, index)
         self._start_full_buckets()
         # After the buckets: ranks that use every parameter have started those already.
-        is_used = with_gradient_anywhere(has_gradient, self.group)
+        is_used = has_gradient_on_any_rank(has_gradient, self.group)
         return [p for p, used in zip(parameters, is_used, strict=True) if not used]
 
     def _rebuild(self) -> None:
         """Rebuild the buckets once, at the end of the first pass on all ranks."""
         self._will_rebuild = False
         order = agreed_order(self._arrived, self.buckets, self.group)
-        buckets = cut_by(order, self.buckets, self._bucket_bytes)
+        buckets = rebuild_buckets(order, self.buckets, self._bucket_bytes)
         if buckets is not self.buckets:
-            self.buckets = self._reduction.hold(buckets)
-            self._reductions = [self._reduction.of(bucket) for bucket in self.buckets]
-            self._place_of = places_of(self.buckets)
+            self.buckets = self._reduction.place_buckets(buckets)
+            self._reductions = [self._reduction.for_bucket(bucket) for bucket in self.buckets]
+            self._place_of = bucket_of_parameter(self.buckets)
 
 
 def agreed_order(arrived: Sequence[str], buckets: Sequence[Bucket], group: Group) -> list[str]:
@@ -158,7 +158,7 @@ def agreed_order(arrived: Sequence[str], buckets: Sequence[Bucket], group: Group
         return [names[number] for number in group.broadcast(mine, root=0).tolist()]
 
 
-def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> list[Bucket]:
+def rebuild_buckets(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> list[Bucket]:
     """Return buckets for the same parameters in this order, or the old ones if nothing changes.
 
     Gradients move: `parameter.grad` is a view into the new buckets.
@@ -170,7 +170,9 @@ def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> li
     }
     # In the order of the module: its first parameters get their gradients last.
     parameters = {name: parameters[name] for name in reversed(order)}
-    if [tuple(each) for each in cut(parameters, bucket_bytes)] == [each.names for each in buckets]:
+    if [tuple(each) for each in assign_to_buckets(parameters, bucket_bytes)] == [
+        each.names for each in buckets
+    ]:
         return buckets
     new = make_buckets(parameters, bucket_bytes)
     for bucket in new:
@@ -180,7 +182,7 @@ def cut_by(order: Sequence[str], buckets: list[Bucket], bucket_bytes: int) -> li
     return new
 
 
-def with_gradient_anywhere(has_gradient: Sequence[bool], group: Group) -> list[bool]:
+def has_gradient_on_any_rank(has_gradient: Sequence[bool], group: Group) -> list[bool]:
     """Return by parameter whether it has a gradient on some rank.
 
     Wire: one byte per parameter in an all-reduce.

@@ -20,7 +20,7 @@ from torch import nn
 
 from labkit.comm import Group
 from labkit.data import Batch, Corpus
-from labkit.data_parallel.reduction import flattened, put
+from labkit.data_parallel.reduction import copy_from_flat, flattened
 from labkit.data_parallel.replica import Replica
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import checked_rate, checked_share
@@ -28,8 +28,9 @@ from labkit.train import TrainConfig, Trained, copy_parameters, fit, loss, summe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer:
-    """The outer step. The defaults are DiLoCo's; Outer(learning_rate=1, momentum=0) is a mean.
+class OuterOptimizer:
+    """The outer step. The defaults are DiLoCo's; OuterOptimizer(learning_rate=1, momentum=0) is a
+    mean.
 
     TypeError and ValueError for an invalid learning rate, and a momentum that is not below 1.
     """
@@ -46,7 +47,10 @@ class LocalSGD(Replica):
     """A module that each rank trains alone between two calls of `average()`."""
 
     def __init__(
-        self, module: nn.Module, group: Group | None = None, outer: Outer = Outer()
+        self,
+        module: nn.Module,
+        group: Group | None = None,
+        outer: OuterOptimizer = OuterOptimizer(),
     ) -> None:
         """Wrap a module. Memory: the last common parameters and the momentum, each of its size."""
         super().__init__(module, group, broadcast_buffers=False)
@@ -71,7 +75,7 @@ class LocalSGD(Replica):
         self._last_average -= self.outer.learning_rate * (
             moved + self.outer.momentum * self._velocity
         )
-        put(self._last_average, self.module.parameters())
+        copy_from_flat(self._last_average, self.module.parameters())
 
 
 def train(
@@ -81,7 +85,7 @@ def train(
     corpus: Corpus | None = None,
     *,
     inner_steps: int = 4,
-    outer: Outer = Outer(),
+    outer: OuterOptimizer = OuterOptimizer(),
 ) -> Trained:
     """Train on `labkit.train.train_serial`'s batches, with one average per `inner_steps` steps.
 

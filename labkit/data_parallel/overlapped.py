@@ -52,7 +52,7 @@ class OverlappedDDP(BucketedDDP):
         super().__init__(module, *args, **options)
         self._may_leave_out = False  # True if parameters may be frozen later or left out of a loss
         self._pass = _NO_PASS  # the autograd engine's ID of the current backward pass
-        self._place_of = places_of(self.buckets)
+        self._place_of = bucket_of_parameter(self.buckets)
         self._arrived: list[str] = []
         self._num_missing: list[int] = []  # the gradients that have not arrived, by bucket
         self._in_flight: list[Handle] = []
@@ -129,7 +129,7 @@ class OverlappedDDP(BucketedDDP):
         self._pass = _NO_PASS
 
 
-def places_of(buckets: Sequence[Bucket]) -> dict[Tensor, tuple[Bucket, int]]:
+def bucket_of_parameter(buckets: Sequence[Bucket]) -> dict[Tensor, tuple[Bucket, int]]:
     """Return each parameter's bucket, and its index in the bucket."""
     return {
         parameter: (bucket, index)

@@ -44,12 +44,12 @@ from torch import Tensor, nn
 
 from labkit.comm import Group
 from labkit.data import Corpus
-from labkit.data_parallel.reduction import flattened, parts_of, put
+from labkit.data_parallel.reduction import copy_from_flat, flattened, parts_of
 from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.train import TrainConfig, copy_parameters, loss
 
-__all__ = ["Asynchronous", "Mode", "Served", "Synchronous", "train"]
+__all__ = ["Asynchronous", "Mode", "ServerResult", "Synchronous", "train"]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Server:
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServerResult:
     """A record of what the server received."""
 
     arrivals: list[Arrival]
@@ -219,7 +219,7 @@ def train(
     corpus: Corpus | None = None,
     *,
     delay: Mapping[int, float] | None = None,
-) -> Served | None:
+) -> ServerResult | None:
     """Train for num_steps steps of the server; return its record on rank 0, None elsewhere.
 
     Asynchronous training makes num_steps steps per worker, so that it uses as many gradients as
@@ -254,7 +254,7 @@ def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
         raise ValueError(f"delay={delay}: workers are ranks 1 to {world.size - 1}, not {strangers}")
 
 
-def _serve(world: Group, server: Server) -> Served:
+def _serve(world: Group, server: Server) -> ServerResult:
     """Start a thread for each worker, and wait until training has ended for every worker."""
     began_s = time.perf_counter()
     threads = ThreadPoolExecutor(server.num_workers)
@@ -265,7 +265,9 @@ def _serve(world: Group, server: Server) -> Served:
             served.result()
     finally:
         threads.shutdown(wait=False)  # after an error, some still wait for their workers
-    return Served(server.arrivals, time.perf_counter() - began_s, copy_parameters(server.module))
+    return ServerResult(
+        server.arrivals, time.perf_counter() - began_s, copy_parameters(server.module)
+    )
 
 
 def _work(
@@ -284,7 +286,7 @@ def _work(
         version = int(world.recv(header, src=0).item())
         if version == OVER:
             return
-        put(world.recv(flat, src=0), module.parameters())
+        copy_from_flat(world.recv(flat, src=0), module.parameters())
         with world.region("gradient"):
             time.sleep(delay_s)
             batch = batches.at(step)

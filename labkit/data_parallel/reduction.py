@@ -40,11 +40,11 @@ class Reduction(ABC):
         total: Tensor = self.start(x, group).wait()
         return total
 
-    def of(self, bucket: Any) -> Reduction:
+    def for_bucket(self, bucket: Any) -> Reduction:
         """Return the reduction of one bucket, with its own state if it keeps any."""
         return self
 
-    def hold(self, buckets: list[Any]) -> list[Any]:
+    def place_buckets(self, buckets: list[Any]) -> list[Any]:
         """Return the buckets, moved to the memory where they are reduced. Every rank calls it."""
         return buckets
 
@@ -115,7 +115,7 @@ def flattened(parameters: Iterable[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def put(flat: Tensor, parameters: Iterable[Tensor]) -> None:
+def copy_from_flat(flat: Tensor, parameters: Iterable[Tensor]) -> None:
     """Set each parameter from its part of `flat`, (numel of all,): the inverse of `flattened`."""
     for parameter, part in parts_of(flat, parameters):
         parameter.copy_(part)

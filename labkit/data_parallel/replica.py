@@ -1,6 +1,6 @@
 """Replica, a module that is equal on all ranks; its checks, and its hooks.
 
-`require_plain` and `require_equal_layouts` check a module before it is wrapped.
+`require_unwrapped` and `require_equal_layouts` check a module before it is wrapped.
 `require_as_wrapped` checks that its parameters have not changed since. `average_in_backward` sets
 hooks:
 
@@ -32,7 +32,7 @@ from labkit.shards import NamedShard, named_shards
 _SHARDED = "_is_sharded_by_labkit"
 
 
-def require_plain(module: object) -> None:
+def require_unwrapped(module: object) -> None:
     """Raise TypeError unless `module` is a module that is neither wrapped nor sharded."""
     if not isinstance(module, nn.Module) or getattr(module, "is_wrapper", False):
         raise TypeError(f"module={module!r:.80}: give a module that is not wrapped yet")
@@ -44,8 +44,8 @@ def require_plain(module: object) -> None:
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the unfrozen parameters by name, a tied one once. TypeError: see `require_plain`."""
-    require_plain(module)
+    """Return the unfrozen parameters by name, a tied one once. TypeError: `require_unwrapped`."""
+    require_unwrapped(module)
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
@@ -175,7 +175,7 @@ class Replica(nn.Module):
         torch.no_grad().
         """
         super().__init__()
-        require_plain(module)
+        require_unwrapped(module)
         unhook(module)  # or an earlier wrapper would reduce, too
         self.module = module
         self.group = chosen(group)

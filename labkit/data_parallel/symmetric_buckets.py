@@ -16,7 +16,7 @@ from labkit.comm import Group, SymmetricMemory
 from labkit.comm.group import chosen
 from labkit.comm.shared_memory.collectives import ALIGNMENT
 from labkit.comm.shared_memory.meeting import require_on_host
-from labkit.data_parallel.bucketed import Bucket, bucket_in
+from labkit.data_parallel.bucketed import Bucket, make_bucket
 from labkit.data_parallel.reduction import Reduction
 
 
@@ -39,7 +39,7 @@ class SymmetricBuckets(Reduction):
         self._memory: SymmetricMemory | None = None
         self._held: set[int] = set()
 
-    def hold(self, buckets: list[Bucket]) -> list[Bucket]:
+    def place_buckets(self, buckets: list[Bucket]) -> list[Bucket]:
         """Return the buckets, moved to the shared memory. ValueError for another module's buckets.
 
         They replace earlier buckets of the same parameters.
@@ -80,7 +80,7 @@ class SymmetricBuckets(Reduction):
 def _moved(bucket: Bucket, flat: Tensor) -> Bucket:
     """Return the bucket copied into `flat`. Gradients that are views of it move along."""
     members = dict(zip(bucket.names, bucket.parameters, strict=True))
-    new = bucket_in(flat.copy_(bucket.flat), bucket.number, members)
+    new = make_bucket(flat.copy_(bucket.flat), bucket.number, members)
     for parameter, old, view in zip(bucket.parameters, bucket.views, new.views, strict=True):
         if parameter.grad is not None and parameter.grad.data_ptr() == old.data_ptr():
             parameter.grad = view.as_subclass(type(parameter.grad))

@@ -55,7 +55,7 @@ def diagnose(views: Sequence[View]) -> Verdict:
     It goes through every operation of the run, at 15 us for each: for a run that is over.
     """
     operations = [Timeline([*view.operations, *view.recorded.operations]) for view in views]
-    difference = mismatch.find(operations)
+    difference = mismatch.first_difference(operations)
     return diagnose_waits(views) if difference is None else _mismatch(difference)
 
 
@@ -67,7 +67,7 @@ def diagnose_now(views: Sequence[View]) -> Verdict:
     """
     operations = [Timeline(list(view.operations[-_RECENT:])) for view in views]
     recorded = [Timeline(list(view.recorded.operations)) for view in views]
-    difference = mismatch.find(operations) or mismatch.find(recorded)
+    difference = mismatch.first_difference(operations) or mismatch.first_difference(recorded)
     return diagnose_waits(views) if difference is None else _mismatch(difference)
 
 
@@ -95,13 +95,13 @@ def _left(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
         if gone:
             operation = wait.operation
             without = "calling it"
-            if not operation.is_part_of_a_call:
+            if not operation.is_internal:
                 ends = {"send": "receiving it", "recv": "sending it"}
                 without = ends.get(operation.kind, without)
             absent = _together_said(gone, [position_of(views[rank]) for rank in gone])
             text = f"{_waiting(_together(wait, found))}; {listed(absent)}, without {without}"
             todo = COUNT_CALLS if operation.is_collective else COUNT_MESSAGES
-            if operation.is_part_of_a_call and not operation.is_collective:
+            if operation.is_internal and not operation.is_collective:
                 todo = CALL_ON_ALL
             if all(views[rank].stage is Stage.IDLE for rank in gone):
                 todo = NOT_ASKED
@@ -126,7 +126,7 @@ def _cycle(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None:
     kinds = {wait.operation.kind for wait in ring}
     todos = {frozenset(["send"]): ALL_SEND, frozenset(["recv"]): ALL_RECEIVE}
     todo = todos.get(frozenset(kinds), MIXED)
-    if any(w.operation.is_part_of_a_call and not w.operation.is_collective for w in ring):
+    if any(w.operation.is_internal and not w.operation.is_collective for w in ring):
         todo = CALL_ALIKE
     return _unless_threads_bring_it(Verdict(Fault.CYCLE, text, todo, tuple(sorted(ranks))), views)
 
@@ -165,7 +165,7 @@ def _stopped(views: Sequence[View], found: Mapping[int, Wait]) -> Verdict | None
     if not halts:
         return None
     ranks, why = list(halts), list(halts.values())
-    text = listed(_together_said(ranks, [halt.said for halt in why])) + cure(why)
+    text = listed(_together_said(ranks, [halt.description for halt in why])) + cure(why)
     waiting = [wait for wait in _by_age(found) if wait.rank not in ranks]
     if waiting:
         text = f"{_waiting(_together(waiting[0], found))}, and {text}"

@@ -18,7 +18,7 @@ _STOPPED, _TRACED, _SLEEPING = "T", "t", "D"
 class Halt:
     """Why a process does not go on, in words that come after its rank."""
 
-    said: str
+    description: str
     """`is stopped (SIGSTOP, or a debugger)`."""
     continued_by: int | None = None
     """The process id for `kill -CONT`; None where that is of no use."""

@@ -34,14 +34,14 @@ def doing(view: View) -> str:
 def activity(view: View) -> str:
     """Return what a rank does that waits for no other: `computes`, or why it does not."""
     if view.halt is not None:
-        return view.halt.said
+        return view.halt.description
     return "sleeps or blocks" if view.recorded.is_idle else "computes"
 
 
 def _stopped(view: View, where: str) -> str:
     """`is stopped (SIGSTOP, or a debugger) in barrier #1; `kill -CONT 71` lets it go on`."""
     assert view.halt is not None
-    return f"{view.halt.said}{where}{cure([view.halt])}"
+    return f"{view.halt.description}{where}{cure([view.halt])}"
 
 
 def _stands(view: View) -> str:
@@ -103,10 +103,10 @@ def table(views: Sequence[View]) -> str:
         (doing(view), place_of(view), "" if view.waits_in is None else _passed(view.waits_in))
         for view in views
     ]
-    return together(rows)
+    return grouped_table(rows)
 
 
-def together(rows: Sequence[tuple[str, ...]]) -> str:
+def grouped_table(rows: Sequence[tuple[str, ...]]) -> str:
     """A table of what each rank does, and more about it; those with equal rows share one."""
     cells = [
         (ranks_named(ranks), plural(row[0], ranks), *row[1:])

@@ -64,7 +64,7 @@ class View:
         """Return whether other threads than the one that we see may post something for the rank."""
         return self.stack.num_other_threads > 0
 
-    def is_unheard_of(self, wanted: Operation) -> bool:
+    def is_unreported(self, wanted: Operation) -> bool:
         """Return whether only the rank knows its part, and has not answered. A dead one cannot."""
         has_answered = self.recorded.is_known or self.stage is Stage.DIED
         return is_foreign(wanted) and not has_answered
@@ -101,13 +101,13 @@ class Wait:
     rank: int
     operation: Operation
     missing: tuple[int, ...]
-    unheard: tuple[int, ...] = ()
+    unreported: tuple[int, ...] = ()
     """The missing ranks that have not reported what they handed to torch: it may be there."""
 
     @property
     def absent(self) -> list[int]:
         """Return the ranks whose part is certainly missing."""
-        return [rank for rank in self.missing if rank not in self.unheard]
+        return [rank for rank in self.missing if rank not in self.unreported]
 
     @property
     def can_end(self) -> bool:
@@ -140,8 +140,8 @@ def _wait(rank: int, operation: Operation, views: Sequence[View]) -> Wait:
         for other in needed_by(operation, rank)
         if other != rank and not views[other].has_posted(operation, rank)
     )
-    unheard = tuple(other for other in missing if views[other].is_unheard_of(operation))
-    return Wait(rank, operation, missing, unheard)
+    unreported = tuple(other for other in missing if views[other].is_unreported(operation))
+    return Wait(rank, operation, missing, unreported)
 
 
 def needed_by(operation: Operation, rank: int) -> Sequence[int]:

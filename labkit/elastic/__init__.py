@@ -4,7 +4,7 @@ Read in this order:
 
     restarts.py          run: a job in attempts, each with new ranks
     partner_memory.py    PartnerMemory: the newest state in the memory of two hosts
-    heartbeat.py         Heart, HeartMonitor: alive, slow, frozen, dead
+    heartbeat.py         HeartbeatSender, HeartbeatMonitor: alive, slow, frozen, dead
     quorum.py            Coordinator: who takes part in a step, and whether it counts
     healing.py           the state of a replica, received from another one
     replica_steps.py     Replica: go on without the dead one, and take it back
@@ -13,7 +13,7 @@ Read in this order:
 """
 
 from labkit.elastic.goodput import Goodput, measure_goodput
-from labkit.elastic.heartbeat import Heart, HeartMonitor, false_alarms
+from labkit.elastic.heartbeat import HeartbeatMonitor, HeartbeatSender, false_alarms
 from labkit.elastic.partner_memory import PartnerMemory, load_newest
 from labkit.elastic.quorum import NoReplicaLeft
 from labkit.elastic.replica_steps import Replica
@@ -24,8 +24,8 @@ __all__ = [
     "Attempt",
     "ElasticRun",
     "Goodput",
-    "Heart",
-    "HeartMonitor",
+    "HeartbeatMonitor",
+    "HeartbeatSender",
     "NoReplicaLeft",
     "PartnerMemory",
     "Replica",

@@ -29,7 +29,7 @@ from labkit.comm import Group
 from labkit.elastic.quorum import Quorum
 
 
-def healers(quorum: Quorum) -> dict[int, int]:
+def recovery_sources(quorum: Quorum) -> dict[int, int]:
     """By each member that is behind, the one that sends it the state: another one for each."""
     by_member = list(zip(quorum.members, quorum.steps))
     sources = [member for member, step in by_member if step == quorum.step]
@@ -38,7 +38,7 @@ def healers(quorum: Quorum) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class Held:
+class ReplicaState:
     """The state that healing copies: all that a replica's next step depends on."""
 
     model: nn.Module

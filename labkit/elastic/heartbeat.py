@@ -1,7 +1,7 @@
 """Heartbeats: find out which rank is slow, frozen or dead, without asking it.
 
-    rank       Heart: a thread of its own     --- (rank, step) every interval_s, over TCP --->
-    monitor    HeartMonitor: one thread reads all connections, then judges each rank
+    rank       HeartbeatSender: a thread of its own  --- (rank, step) every interval_s, TCP --->
+    monitor    HeartbeatMonitor: one thread reads all connections, then judges each rank
 
     alive     beats come, and the step changes
     slow      beats come, and the step has not changed for slow_s: it waits, or computes for long
@@ -45,7 +45,7 @@ Address = tuple[str, int]
 _BEAT = struct.Struct("!iq")
 
 
-class Heart:
+class HeartbeatSender:
     """Sends a rank's beats from a thread, the first one at once. `close()` or a process's end stops
     them.
     """
@@ -78,7 +78,7 @@ class Heart:
 
 
 @dataclass(frozen=True)
-class Change:
+class StateChange:
     """A rank's state changed. `at_s`: when the monitor saw it, on the clock of time.monotonic()."""
 
     rank: int
@@ -99,11 +99,11 @@ class _Pulse:
     gaps_s: list[float] = field(default_factory=list)
 
 
-class HeartMonitor:
-    """Hears the hearts of `num_ranks` ranks and judges them. Use it in a `with`, or close() it.
+class HeartbeatMonitor:
+    """Receives the beats of `num_ranks` ranks and judges them. Use it in a `with`, or close() it.
 
-    `address`: what a Heart connects to. `changes`: every change of a state so far, in order.
-    `changed`: a condition that is notified at each of them; its lock guards all of this.
+    `address`: what a HeartbeatSender connects to. `changes`: every change of a state so far, in
+    order. `changed`: a condition that is notified at each of them; its lock guards all of this.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class HeartMonitor:
         self._timeout_s, self._slow_s, self._give_up_s = timeout_s, slow_s, give_up_s
         now_s = time.monotonic()
         self._pulses = [_Pulse(now_s, now_s) for _ in range(num_ranks)]
-        self.changes: list[Change] = []
+        self.changes: list[StateChange] = []
         self.changed = threading.Condition()
         self._listener = socket.create_server((host, 0), backlog=num_ranks)
         self.address: Address = self._listener.getsockname()[:2]
@@ -219,7 +219,7 @@ class HeartMonitor:
                 state = "slow"
             if state != pulse.state:
                 pulse.state = state
-                self.changes.append(Change(rank, state, now_s))
+                self.changes.append(StateChange(rank, state, now_s))
                 self.changed.notify_all()
 
     def _forget(self, connection: Any) -> None:
@@ -236,7 +236,7 @@ def false_alarms(timeouts_s: Sequence[float], interval_s: float = 0.02) -> dict[
     By what the rank does (SITUATIONS), for each timeout: the silences that were longer. None of the
     ranks fails, so every one of them is a false alarm. On a busy machine idle ranks have some, too.
     """
-    with HeartMonitor(len(SITUATIONS), interval_s) as monitor:
+    with HeartbeatMonitor(len(SITUATIONS), interval_s) as monitor:
         launch(_beat_in_a_situation, len(SITUATIONS), [(monitor.address, interval_s)], device="cpu")
         gaps_s = {what: monitor.gaps_s(rank) for rank, what in enumerate(SITUATIONS)}
     return {
@@ -246,7 +246,7 @@ def false_alarms(timeouts_s: Sequence[float], interval_s: float = 0.02) -> dict[
 
 
 def _beat_in_a_situation(world: Group, address: Address, interval_s: float) -> None:
-    Heart(address, world.rank, interval_s)
+    HeartbeatSender(address, world.rank, interval_s)
     pids = world.all_gather(torch.tensor([os.getpid()])).tolist()
     end_s = time.monotonic() + 2
     situation = SITUATIONS[world.rank]

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.checkpoint import Checkpointer, Damaged, Disk, Loaded, SaveFailed
+from labkit.checkpoint import Checkpointer, Damaged, Disk, LoadResult, SaveFailed
 from labkit.checkpoint.checkpointer import Stateful
 from labkit.checkpoint.disk import OpenFile
 from labkit.checkpoint.loading import find
@@ -115,7 +115,7 @@ class PartnerMemory:
             raise
         return nbytes
 
-    def load(self) -> Loaded | None:
+    def load(self) -> LoadResult | None:
         """Load the newest checkpoint of which all shards are in some host's memory.
 
         Every rank calls it, in any layout. None where there is none, because nothing was saved or
@@ -144,7 +144,7 @@ class _Memory(Disk):
         """Nothing."""
 
 
-def load_newest(memory: PartnerMemory, checkpointer: Checkpointer) -> Loaded | None:
+def load_newest(memory: PartnerMemory, checkpointer: Checkpointer) -> LoadResult | None:
     """Load the newest state of memory and disk; None where nothing was saved.
 
     Every rank calls it, before the first save. Errors are those of `checkpointer.load()`.

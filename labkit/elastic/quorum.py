@@ -53,10 +53,10 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
-from labkit.elastic.heartbeat import Address, HeartMonitor
+from labkit.elastic.heartbeat import Address, HeartbeatMonitor
 
 BEAT_S = 0.05
-"""How often replicas' hearts beat."""
+"""Seconds between the heartbeats of a replica."""
 _LOOK_S = 0.05
 """How often a waiting thread looks for what no one notifies it of."""
 
@@ -137,7 +137,7 @@ class Coordinator:
         self.commits: list[Commit] = []
         self.healings: list[Healing] = []
         self.key = secrets.token_bytes(32)
-        self.monitor = HeartMonitor(num_replicas, BEAT_S, patience_s)
+        self.monitor = HeartbeatMonitor(num_replicas, BEAT_S, patience_s)
         self._changed = self.monitor.changed  # its lock guards everything here
         self._absent = set(range(num_replicas))  # has not asked yet, and may still do so
         self._starts: dict[int, _Start] = {}  # the newest by replica; the others are dead

@@ -7,7 +7,7 @@
     step 8                     step 8           step 8: takes part as all others
 
     def train(replica, num_steps):
-        replica.hold(model, optimizer, {"data": cursor})
+        replica.register_state(model, optimizer, {"data": cursor})
         while replica.step < num_steps:
             group = replica.begin_step()                       # quorum; new group; healing
             ids = tensor_split(cursor.next_batch(), group.size)[group.rank]
@@ -54,9 +54,9 @@ from torch import Tensor, nn
 from labkit.checkpoint.checkpointer import Stateful
 from labkit.checkpoint.contents import Contents
 from labkit.comm import Group
-from labkit.data_parallel.reduction import flattened, put
-from labkit.elastic.healing import Held, healers, receive, send
-from labkit.elastic.heartbeat import Address, Heart
+from labkit.data_parallel.reduction import copy_from_flat, flattened
+from labkit.elastic.healing import ReplicaState, receive, recovery_sources, send
+from labkit.elastic.heartbeat import Address, HeartbeatSender
 from labkit.elastic.quorum import BEAT_S, NoReplicaLeft, Quorum
 
 
@@ -66,7 +66,7 @@ class Place:
 
     address: Address
     key: bytes
-    hearts: Address
+    heartbeat_address: Address
     folder: str
     patience_s: float
 
@@ -82,16 +82,16 @@ class Replica:
         self.number, self.step = number, 0
         self.quorum: Quorum | None = None
         self._place = place
-        self._heart = Heart(place.hearts, number, BEAT_S)
+        self._heart = HeartbeatSender(place.heartbeat_address, number, BEAT_S)
         self._coordinator = Client(place.address, authkey=place.key)
         self._coordinator.send(number)
         self._group: Group | None = None
         self._is_in_step = False
         self._is_good = False  # nothing has failed in this step
-        self._held: Held | None = None
+        self._held: ReplicaState | None = None
         self._extra_before: dict[str, Any] = {}
 
-    def hold(
+    def register_state(
         self, model: nn.Module, optimizer: Any, extra: Mapping[str, Stateful] | None = None
     ) -> None:
         """Name what healing copies, before the first begin_step.
@@ -100,24 +100,26 @@ class Replica:
         extra: by name what else has a state_dict and advances in a step, such as a SampleCursor.
         TypeError where the optimizer is not of this model.
         """
-        self._held = Held(model, Contents(model, optimizer), dict(extra or {}))
+        self._held = ReplicaState(model, Contents(model, optimizer), dict(extra or {}))
 
     def begin_step(self) -> Group:
         """Wait for a quorum; heal, if this replica or another member is behind.
 
         Returns the group of the members. It stays the same while they do. A step that was started
         and has no `commit` becomes void for all. NoReplicaLeft where no living replica has the
-        newest state. RuntimeError before `hold`.
+        newest state. RuntimeError before `register_state`.
         """
         if self._held is None:
-            raise RuntimeError("begin_step has nothing to heal: call replica.hold(...) before it")
+            raise RuntimeError(
+                "begin_step has nothing to heal: call replica.register_state(...) before it"
+            )
         if self._is_in_step:
             self._undo()
         while True:
             quorum = self._ask("ask", self.step)
             if quorum is None:
                 raise NoReplicaLeft("no living replica has the newest state, or the job has ended")
-            own = self._held.state() if self.number in healers(quorum).values() else None
+            own = self._held.state() if self.number in recovery_sources(quorum).values() else None
             try:
                 group = self._joined(quorum)
                 state = self._exchanged(quorum, group, own)
@@ -146,7 +148,7 @@ class Replica:
         except RuntimeError:
             self._is_good = False
         else:
-            put(total / total[-1], [*tensors, weight])
+            copy_from_flat(total / total[-1], [*tensors, weight])
 
     def commit(self) -> bool:
         """Vote, and return whether the step counts: the same for all members that live.
@@ -177,7 +179,7 @@ class Replica:
         """The group of this quorum: the one before, or a new one."""
         if self._group is None or self.quorum is None or quorum.number != self.quorum.number:
             self._leave()
-            self._group = Group.meet(
+            self._group = Group.from_store(
                 Path(self._place.folder) / f"group-{quorum.number}",
                 quorum.members.index(self.number),
                 len(quorum.members),
@@ -196,13 +198,13 @@ class Replica:
     def _leave(self) -> None:
         """Close the group's connections, so that no member waits for this one in it."""
         if self._group is not None:
-            self._group.abandon()
+            self._group.abort()
         self._group = None
 
     def _exchanged(self, quorum: Quorum, group: Group, own: Any) -> Any:
         """Send the own state to those that this replica heals; what it received itself, or None."""
         received = None
-        for replica, source in healers(quorum).items():
+        for replica, source in recovery_sources(quorum).items():
             if source == self.number:
                 send(own, group, quorum.members.index(replica))
             elif replica == self.number:

@@ -115,9 +115,9 @@ def run(
         attempts.append(Attempt(size, start_s, time.monotonic(), error))
         if error is not None:
             _require_restart_helps(attempts, restarts)
-            notes.tell(f"attempt {number} failed: {_first_line(error)}. All ranks restart.")
+            notes.print_note(f"attempt {number} failed: {_first_line(error)}. All ranks restart.")
         elif result is not None and not _is_planned_change(result):
-            notes.tell_late_messages(result)
+            notes.report_late_messages(result)
             return ElasticRun(result, attempts)
 
 

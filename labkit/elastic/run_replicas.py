@@ -71,8 +71,8 @@ def run_replicas(
     folder = owned_folder.make(Path(tempfile.gettempdir()), "replicas")
     coordinator = Coordinator(num_replicas, patience_s)
     end_s = coordinator.began_s + timeout
-    hearts = coordinator.monitor.address
-    place = Place(coordinator.address, coordinator.key, hearts, str(folder), patience_s)
+    heartbeat_address = coordinator.monitor.address
+    place = Place(coordinator.address, coordinator.key, heartbeat_address, str(folder), patience_s)
     job = _Job(fn, args, place, restarts, end_s, coordinator)
     lives = [_Life(number, job) for number in range(num_replicas)]
     try:

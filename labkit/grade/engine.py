@@ -27,7 +27,7 @@ from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
 from labkit.grade.grader import Draw, Grader, OnRanks, Patch, Questions, functions_of, load_graders
 from labkit.grade.harness import MARK, MEETING, Job, attempt_cases
-from labkit.grade.observed import Case, Event, Observation, Observed, RankSeen
+from labkit.grade.observed import Case, Event, Observation, Observed, RankObservation
 from labkit.grade.submission import Code, Submission, SubmissionLike
 from labkit.grade.unfinished import is_busy_machine
 from labkit.grade.verdict import Finding, Outcome, Verdict
@@ -128,11 +128,11 @@ def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: floa
     if observation.failure is not None and is_busy_machine(observation.failure):
         observation = _launched(grader, codes, cases, n, _RETRY_TIMEOUT_FACTOR * timeout_s)
 
-    def mistaken(function: str) -> dict[Patch, list[Observed]]:
+    def run_mistakes(function: str) -> dict[Patch, list[Observed]]:
         cases_of_function = tuple(case for case in cases if case.function == function)
         return observe_mistakes(grader, code.solution, cases_of_function, n)
 
-    return dataclasses.replace(observation, mistaken=mistaken)
+    return dataclasses.replace(observation, run_mistakes=run_mistakes)
 
 
 def observe_mistakes(
@@ -151,7 +151,9 @@ def observe_mistakes(
     while rest := [patch for patch in programs if patch not in found]:
         codes = [programs[patch] for patch in rest for _ in cases]
         each_case = [*cases] * len(rest)
-        observation = _launched(grader, codes, each_case, n, _MISTAKES_TIMEOUT_S, goes_on=n == 1)
+        observation = _launched(
+            grader, codes, each_case, n, _MISTAKES_TIMEOUT_S, continue_after_failure=n == 1
+        )
         seen, failure = iter(observation.cases), observation.failure
         for patch in rest:
             found[patch] = list(itertools.islice(seen, len(cases)))
@@ -176,7 +178,7 @@ def _launched(
     cases: Sequence[Case],
     n: int,
     timeout_s: float,
-    goes_on: bool = False,
+    continue_after_failure: bool = False,
 ) -> Observation:
     with tempfile.TemporaryDirectory(prefix="labkit-grade-") as folder:
         job = Job(
@@ -187,7 +189,7 @@ def _launched(
             allowed=grader.allowed,
             closed=grader.closed,
             watch_memory=grader.watch_memory,
-            goes_on=goes_on,
+            continue_after_failure=continue_after_failure,
         )
         by_rank = [(job, [case.of_rank(rank) for case in cases]) for rank in range(n)]
         failure = None
@@ -211,7 +213,7 @@ def _launched(
     if failure is not None:
         for rank, timeline in enumerate(failure.timeline):
             for i, observed in enumerate(seen):
-                if observed.ranks[rank] == RankSeen():
+                if observed.ranks[rank] == RankObservation():
                     observed.ranks[rank].events = _from_journal(timeline, f"{MARK}{i}")
     for rank, log in enumerate(logs):
         for i, observed in enumerate(seen):
@@ -237,11 +239,11 @@ def _from_journal(timeline: Timeline, region: str) -> list[Event]:
     ]
 
 
-def _records(path: Path, num_cases: int) -> list[RankSeen]:
+def _records(path: Path, num_cases: int) -> list[RankObservation]:
     """Read a rank's record of each case; an empty one for each case that it did not finish."""
-    seen: list[RankSeen] = []
+    seen: list[RankObservation] = []
     ends = FileNotFoundError, EOFError, pickle.UnpicklingError
     with contextlib.suppress(*ends), path.open("rb") as file:
         while True:
             seen.append(pickle.load(file))
-    return seen + [RankSeen() for _ in range(num_cases - len(seen))]
+    return seen + [RankObservation() for _ in range(num_cases - len(seen))]

@@ -46,9 +46,9 @@ def _first(grader: Grader, observation: Observation) -> tuple[Finding, Observed]
     failure = observation.failure
     for observed in observation.cases:
         for rank, seen in enumerate(observed.ranks):
-            if seen.broke:
+            if seen.broken_rule:
                 where = f"{observed.label}: rank {rank}" if observed.n > 1 else observed.label
-                return dataclasses.replace(seen.broke, first_seen=where), observed
+                return dataclasses.replace(seen.broken_rule, first_seen=where), observed
         if not observed.returned:
             assert failure is not None, f"a record is missing though no rank failed: {observed}"
             return _unfinished(grader, observed, failure), observed
@@ -67,7 +67,7 @@ def _wrong(grader: Grader, observation: Observation) -> tuple[Finding, Observed]
     """Return the finding where a case has a wrong result, or a side effect that is not allowed."""
     wrong, asked = _wrong_cases(grader, observation)
     if wrong[0].wrong_ranks:  # mistakes are recognised by their results
-        mistaken = observation.mistaken(wrong[0].case.function)
+        mistaken = observation.run_mistakes(wrong[0].case.function)
         mistake, example = named(grader.mistakes, Outcome.WRONG, wrong, asked, mistaken)
         if mistake is not None:
             return _finding(mistake, grader, example), example

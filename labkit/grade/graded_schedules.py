@@ -150,12 +150,12 @@ class Rules:
         name: str,
         why: str,
         made_by: Patch | Sequence[Patch],
-        seen: Callable[[Observed], bool],
+        when: Callable[[Observed], bool],
         hint: int = 2,
     ) -> Mistake:
         """Return a mistake whose schedules are valid, but take too long or hold too much."""
-        is_seen = lambda s: seen(s) and self.found(s) is not None  # noqa: E731
-        return Mistake(name, why, made_by, over_budget=is_seen, hint=hint)
+        is_slow = lambda s: when(s) and self.found(s) is not None  # noqa: E731
+        return Mistake(name, why, made_by, over_budget=is_slow, hint=hint)
 
     def found(self, s: Observed) -> Finding | None:
         """Return the first mistake of a schedule; None if it follows all rules."""

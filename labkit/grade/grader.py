@@ -83,7 +83,7 @@ class Mistake:
     """An explanation in one to three sentences: the cause, and how to think about it."""
     made_by: Patch | Sequence[Patch] = ()
     """How the mistake is made; several ways where the explanation is the same."""
-    seen: Predicate | None = None
+    wrong: Predicate | None = None
     """Evaluated in cases with a wrong result."""
     over_budget: Predicate | None = None
     """Evaluated in cases with right results. It may return a text with the numbers for True."""
@@ -111,7 +111,7 @@ class Mistake:
     @property
     def predicate(self) -> Predicate | None:
         """The mistake's predicate; None if it is recognised by its results."""
-        return self.seen or self.over_budget or self.hung or self.crashed
+        return self.wrong or self.over_budget or self.hung or self.crashed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Call the code under test on each rank, and record what it does.
 
     driver: cases by rank  ->  attempt_cases(world, job): load the code, then for each case
-                               call it with a WatchedGroup and write a RankSeen into the folder
+                               call it with a WatchedGroup and write a RankObservation into the
+                               folder
     driver: reads the records, and the journals of a run that did not end
 
 The ranks never have the expected results. Each case is recorded when it ends, so a crash or a hang
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from labkit.comm import Group
-from labkit.grade.observed import RankSeen, plain, tensors_in
+from labkit.grade.observed import RankObservation, plain, tensors_in
 from labkit.grade.verdict import Finding, Outcome
 from labkit.grade.watched import BrokenRule, Job, Watch, learner_site
 from labkit.launch import payload
@@ -50,7 +51,7 @@ def attempt_cases(world: Group, job: Job, cases: Sequence[tuple[Any, ...]]) -> N
                 seen, error = _attempt(watch, own, earlier)
             records.write(_pickled(seen))
             records.flush()
-            if error is not None and not job.goes_on:
+            if error is not None and not job.continue_after_failure:
                 raise error
 
 
@@ -63,8 +64,8 @@ MEETING = "\x02between cases"
 
 def _attempt(
     watch: Watch, args: tuple[Any, ...], earlier: dict[int, Any]
-) -> tuple[RankSeen, BaseException | None]:
-    seen = RankSeen()
+) -> tuple[RankObservation, BaseException | None]:
+    seen = RankObservation()
     error: BaseException | None = None
     try:
         with watch:
@@ -79,7 +80,7 @@ def _attempt(
     except BrokenRule as broken:
         error = broken
         how, where = str(broken), broken.site
-        seen.broke = Finding(Outcome.WRONG, broken.name, how, hint=3, where=where)
+        seen.broken_rule = Finding(Outcome.WRONG, broken.name, how, hint=3, where=where)
     except SystemExit as end:  # a launch would take exit() for success
         error = RuntimeError(f"the code ends its process: exit({end.code})").with_traceback(
             end.__traceback__
@@ -125,7 +126,7 @@ def _by_address(value: Any) -> dict[int, torch.Tensor]:
     return {x.untyped_storage().data_ptr(): x for x in tensors_in(value) if x.numel()}
 
 
-def _pickled(seen: RankSeen) -> bytes:
+def _pickled(seen: RankObservation) -> bytes:
     try:
         return payload.dumps(seen)
     except Exception:  # a lock, a generator, a module: nothing that can be compared

@@ -1,10 +1,10 @@
 """Observations for a grader: the inputs of a case, and what every rank did with them.
 
-    Case        the inputs of one call on all ranks together; the driver draws them
-    RankSeen    the record of one rank: its result, its arguments afterwards, its events in order
-    Observed    a case and the RankSeen of all ranks; predicates of mistakes take it
+    Case             the inputs of one call on all ranks together; the driver draws them
+    RankObservation  the record of one rank: its result, arguments afterwards, events in order
+    Observed         a case and the RankObservation of all ranks; predicates of mistakes take it
 
-Nothing in this file judges. RankSeen travels from the ranks to the driver as a pickle.
+Nothing in this file judges. RankObservation travels from the ranks to the driver as a pickle.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class RankSeen:
+class RankObservation:
     """The record of one rank and one case."""
 
     output: Any = None
@@ -134,7 +134,7 @@ class RankSeen:
     """True if the result lies in the memory of an argument."""
     is_earlier: bool = False
     """True if the result lies in the memory of an earlier case's result."""
-    broke: Finding | None = None
+    broken_rule: Finding | None = None
     """The rule that the code broke (see watched.BrokenRule); None if it broke none."""
     error: str = ""
     """`ValueError: message` if the function raised; empty otherwise."""
@@ -161,7 +161,7 @@ class Observed:
     """One case, as all ranks went through it."""
 
     case: Case
-    ranks: list[RankSeen]
+    ranks: list[RankObservation]
     right_of: Callable[..., Any]
     """The grader's `right`."""
     same: Callable[[Any, Any, Case], bool]
@@ -303,7 +303,7 @@ def right_result(right_of: Callable[..., Any], case: Case) -> Any:
     return right_of(*case.args, **known)
 
 
-def _steps_of(rank: RankSeen) -> Iterator[tuple[str, int]]:
+def _steps_of(rank: RankObservation) -> Iterator[tuple[str, int]]:
     """Yield a rank's sends where they started, and its receives where they ended."""
     for event in rank.events:
         if event.what in MESSAGES and event.peer is not None:
@@ -320,7 +320,7 @@ class Observation:
 
     cases: list[Observed]
     failure: RunError | None
-    mistaken: Callable[[str], Mapping[Any, Sequence[Observed]]] = lambda function: {}
+    run_mistakes: Callable[[str], Mapping[Any, Sequence[Observed]]] = lambda function: {}
     """Runs the known mistakes of a function on its cases, and returns their results by patch."""
 
 

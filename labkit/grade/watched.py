@@ -73,11 +73,11 @@ class Job:
     """Operations of the group that the code may use. If empty, the code gets no group."""
     closed: tuple[str, ...]
     watch_memory: bool
-    goes_on: bool
+    continue_after_failure: bool
     """True if the cases after a failing one are run too: on one rank only."""
 
     def records(self, rank: int) -> Path:
-        """Return the file for a rank's records: a pickled RankSeen for each case that it ended."""
+        """Return the file for a rank's records: a pickled RankObservation for each case."""
         return Path(self.folder, f"records-{rank}")
 
 

@@ -4,10 +4,10 @@ A job on several hosts, from its start to its verdict:
 
     hosted_job.py    one process that torchrun started: which rank it is, where the Run goes
     environment.py   what torchrun says of that rank, in environment variables
-    roll_call.py     how the ranks of all hosts find each other, and connect
+    rendezvous.py    how the ranks of all hosts find each other, and connect
     board.py         notes between hosts, in torch's TCPStore
-    hosted_rank.py   the rank that it forks, which calls the function in FILE; a door at which
-                     other hosts knock to learn whether it still lives
+    hosted_rank.py   the rank that it forks, which calls the function in FILE; a port that
+                     other hosts probe to learn whether it still lives
     attend.py        the attendant stands by the rank until the run is confirmed, or each host has a
                      verdict
     blocked_job.py   whether the job can still end

@@ -99,7 +99,7 @@ def _is_made_up(job: str) -> bool:
         return False
 
 
-def said(number: int, out: Path, shown: str, job: str) -> str:
+def attempt_message(number: int, out: Path, shown: str, job: str) -> str:
     """Return what rank 0 prints of an attempt that is not the first.
 
     shown: the folder `out` as people call it.

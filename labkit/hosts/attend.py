@@ -6,7 +6,7 @@
                               --> verdict, exit 1
 
 The attendant learns about its own rank from a Supervisor, as in `labkit.run`. It learns about the
-others from what they pin to the board, and from knocks at their doors.
+others from what they pin to the board, and from probes of their liveness ports.
 
 A rank has returned:
 
@@ -37,9 +37,9 @@ from labkit.hosts import post_mortem, records
 from labkit.hosts.attempts import UNCONFIRMED, RunVerdict
 from labkit.hosts.blocked_job import BlockedJobCheck
 from labkit.hosts.board import Board
-from labkit.hosts.hosted_rank import FolderOfOneRank, HostedSpec, NextHost, fork_rank, knock
+from labkit.hosts.hosted_rank import FolderOfOneRank, HostedSpec, NextHost, fork_rank, probe
 from labkit.hosts.rank_record import Record
-from labkit.hosts.roll_call import RollCall
+from labkit.hosts.rendezvous import Rendezvous
 from labkit.launch.rank_process import Rank, RankOutput
 from labkit.launch.supervise import Supervisor
 
@@ -81,10 +81,10 @@ class Attendant:
         )
         directory = FolderOfOneRank(spec.directory.path, spec.rank)
         self._supervisor = Supervisor([self._rank], directory)
-        self._next_host = NextHost(spec.environment, spec.call)
+        self._next_host = NextHost(spec.environment, spec.rendezvous)
         self._blocked_job = BlockedJobCheck(spec, board, self._supervisor, stall_s)
         self._has_reported = False
-        self._outcome = board.look_for("outcome")  # after the fork: it is a thread
+        self._outcome = board.watch("outcome")  # after the fork: it is a thread
 
     def attend(self) -> int:
         """Stay until the run is over; the exit code."""
@@ -102,7 +102,7 @@ class Attendant:
 
     def _listen(self) -> None:
         self._supervisor.listen(_LOOK_S)
-        self.spec.door.answer()
+        self.spec.liveness_port.answer()
         verdict = self._blocked_job.verdict()
         if verdict is not None and verdict.is_proof:
             self._settle(RunVerdict.of_proof(verdict).as_bytes().decode())
@@ -113,19 +113,21 @@ class Attendant:
 
     def _has_failed(self) -> bool:
         """Another rank has said so, or the next host does not answer any more."""
-        return self._outcome.said is not None or self._next_host.is_gone()
+        return self._outcome.content is not None or self._next_host.is_gone()
 
     def _confirm(self) -> int:
         """This rank has returned: wait for what rank 0 says when all have, and has compared."""
-        confirmation = Confirmation(self._own_record(), self.spec.call, self.board, self.folder)
-        while self._outcome.said is None:
-            if self._next_host.is_gone() and self._outcome.said is None:
+        confirmation = Confirmation(
+            self._own_record(), self.spec.rendezvous, self.board, self.folder
+        )
+        while self._outcome.content is None:
+            if self._next_host.is_gone() and self._outcome.content is None:
                 return self._fail()
-            if not confirmation.goes_on():
+            if not confirmation.confirm_step():
                 unconfirmed(_NO_ANSWER, self.spec, self.folder)
                 return UNCONFIRMED_CODE
             self._listen()
-        return self._end(self._outcome.said.decode())
+        return self._end(self._outcome.content.decode())
 
     def _own_record(self, order: int = 0) -> Record:
         return post_mortem.record_of(self.spec, self._supervisor, self._started_s, order)
@@ -137,7 +139,7 @@ class Attendant:
         verdict = _settled(outcome)
         if verdict is None or verdict.is_proof:
             return self._fail()
-        repeat(verdict, self.spec, self.folder)
+        write_verdict(verdict, self.spec, self.folder)
         return UNCONFIRMED_CODE if verdict.kind == UNCONFIRMED else 1
 
     def _fail(self) -> int:
@@ -145,18 +147,18 @@ class Attendant:
         order = 0
         if self._supervisor.has_failed:
             order = self._answered(lambda: self.board.count("failed")) or 0
-        if self._outcome.said is None:
+        if self._outcome.content is None:
             self._settle(_FAILED)
         self._supervisor.evidence.examine()
         record = self._own_record(order)
         self._leave_error(record)
-        records.hand_over(record, self.spec.call, self.board, self.folder)
-        proof = _settled(self._outcome.said.decode()) if self._outcome.said else None
-        see_to_it(self.spec, self.board, self.folder, proof)
+        records.send_record(record, self.spec.rendezvous, self.board, self.folder)
+        proof = _settled(self._outcome.content.decode()) if self._outcome.content else None
+        ensure_verdict(self.spec, self.board, self.folder, proof)
         return 1
 
     def _settle(self, outcome: str) -> None:
-        self._answered(lambda: self.board.settle("outcome", outcome))
+        self._answered(lambda: self.board.set_once("outcome", outcome))
 
     def _answered(self, ask: Callable[[], T]) -> T:
         """Return the board's answer; ask again for some seconds where there is none."""
@@ -182,14 +184,19 @@ def _settled(outcome: str) -> RunVerdict | None:
 class Confirmation:
     """Confirms one rank that has returned, with rank 0."""
 
-    def __init__(self, record: Record, call: RollCall, board: Board, folder: Path) -> None:
+    def __init__(self, record: Record, rendezvous: Rendezvous, board: Board, folder: Path) -> None:
         """record: of the rank, which has returned; folder: where the records of the attempt go."""
-        self._record, self._call, self._board, self._folder = record, call, board, folder
+        self._record, self._rendezvous, self._board, self._folder = (
+            record,
+            rendezvous,
+            board,
+            folder,
+        )
         self._is_handed_over = False
-        self._judge = _Judge(call, board, folder) if record.rank == 0 else None
+        self._judge = _Judge(rendezvous, board, folder) if record.rank == 0 else None
         self._next_sign_s = 0.0
 
-    def goes_on(self) -> bool:
+    def confirm_step(self) -> bool:
         """Do what there is to do by now; False where nobody is left to confirm anything."""
         if self._judge is not None:
             self._judge.look()
@@ -198,39 +205,41 @@ class Confirmation:
         if not self._is_handed_over:
             self._is_handed_over = self._hand_over()
         self._next_sign_s = time.monotonic() + _SIGN_EVERY_S
-        return self._board.is_there()
+        return self._board.ping()
 
     def _hand_over(self) -> bool:
-        is_there = records.hand_over(self._record, self._call, self._board, self._folder)
+        is_there = records.send_record(self._record, self._rendezvous, self._board, self._folder)
         return is_there and self._board.post(f"returned/{self._record.rank}", b"")
 
 
 class _Judge:
     """Rank 0's part: the outcome of the run when all ranks have returned."""
 
-    def __init__(self, call: RollCall, board: Board, folder: Path) -> None:
-        self._call, self._board, self._folder = call, board, folder
-        self._all_have = board.look_for_all([f"returned/{place.rank}" for place in call.places])
+    def __init__(self, rendezvous: Rendezvous, board: Board, folder: Path) -> None:
+        self._rendezvous, self._board, self._folder = rendezvous, board, folder
+        self._all_have = board.watch_all([f"returned/{place.rank}" for place in rendezvous.places])
         self._outcome = ""
         self._is_settled = False
 
     def look(self) -> None:
         """Settle the outcome, where it is due."""
-        if self._all_have.said is None or self._is_settled:
+        if self._all_have.content is None or self._is_settled:
             return
         if not self._outcome:
-            found, unknown = records.collect(self._call, self._board, self._folder)
+            found, unknown = records.collect(self._rendezvous, self._board, self._folder)
             if unknown:
                 return
-            self._outcome = _compared(self._call, found)
-        self._is_settled = self._board.settle("outcome", self._outcome)
+            self._outcome = _compared(self._rendezvous, found)
+        self._is_settled = self._board.set_once("outcome", self._outcome)
 
 
-def _compared(call: RollCall, found: Mapping[int, Record]) -> str:
+def _compared(rendezvous: Rendezvous, found: Mapping[int, Record]) -> str:
     """Compare the operations of all ranks across hosts. Return GOOD, or a verdict."""
     verdict = post_mortem.mismatch(found)
     absent = [
-        place.rank for place in call.places if place.rank not in found or found[place.rank].is_cut
+        place.rank
+        for place in rendezvous.places
+        if place.rank not in found or found[place.rank].is_cut
     ]
     if verdict is None and absent:
         text = (
@@ -239,11 +248,11 @@ def _compared(call: RollCall, found: Mapping[int, Record]) -> str:
         )
         verdict = RunVerdict(text, kind=UNCONFIRMED)
     if verdict is None:
-        post_mortem.tell_what_is_left(found)
+        post_mortem.report_unfinished_operations(found)
     return GOOD if verdict is None else verdict.as_bytes().decode()
 
 
-def see_to_it(
+def ensure_verdict(
     spec: HostedSpec, board: Board, folder: Path, proof: RunVerdict | None = None
 ) -> None:
     """Return when this host has a verdict. The first rank that is left of the host gives it.
@@ -252,34 +261,34 @@ def see_to_it(
     """
     if _comes_from_another(spec, folder):
         return
-    found, gone = records.wait_for(spec.call, board, folder, spec.door)
+    found, gone = records.wait_for(spec.rendezvous, board, folder, spec.liveness_port)
     if spec.environment.host_number == 0:
-        found = {**records.collect(spec.call, board, folder, _LAST_LOOK_S)[0], **found}
-    pronounce(post_mortem.of(spec.call, found, gone, proof), spec, folder)
+        found = {**records.collect(spec.rendezvous, board, folder, _LAST_LOOK_S)[0], **found}
+    publish_verdict(post_mortem.of(spec.rendezvous, found, gone, proof), spec, folder)
 
 
-def repeat(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
+def write_verdict(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
     """Return when this host has this verdict, or one that was here before it."""
     if not _comes_from_another(spec, folder):
-        pronounce(verdict, spec, folder)
+        publish_verdict(verdict, spec, folder)
 
 
 def unconfirmed(why: str, spec: HostedSpec, folder: Path) -> None:
     """Give the verdict that this rank has returned and that the run may be good or not."""
-    host = spec.call.places[spec.rank].host
+    host = spec.rendezvous.places[spec.rank].host
     text = (
         f"rank {spec.rank}, on host {host}, has finished, but it is not confirmed that the run is "
         f"good: {why}. What the ranks of this host returned is in {folder.parent}: "
         "Run.load(..., partial=True) opens it"
     )
-    repeat(RunVerdict(text, kind=UNCONFIRMED), spec, folder)
+    write_verdict(RunVerdict(text, kind=UNCONFIRMED), spec, folder)
 
 
 def _comes_from_another(spec: HostedSpec, folder: Path) -> bool:
     """Wait for a verdict of this host, 15 s at most. False: this rank gives it."""
     deadline = time.monotonic() + _WRITTEN_WITHIN_S
     while spec.rank != _speaker(spec) and time.monotonic() < deadline:
-        spec.door.answer()
+        spec.liveness_port.answer()
         if _path(spec, folder).exists():
             return True
         time.sleep(0.1)
@@ -293,12 +302,15 @@ def _path(spec: HostedSpec, folder: Path) -> Path:
 def _speaker(spec: HostedSpec) -> int:
     """Return the first rank of this host that is there."""
     for rank in spec.environment.local_ranks:
-        if rank == spec.rank or knock("127.0.0.1", spec.call.places[rank].door, 1.0) is None:
+        if (
+            rank == spec.rank
+            or probe("127.0.0.1", spec.rendezvous.places[rank].liveness_port, 1.0) is None
+        ):
             return rank
     return spec.rank
 
 
-def pronounce(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
+def publish_verdict(verdict: RunVerdict, spec: HostedSpec, folder: Path) -> None:
     """Store the verdict, print it, and leave it where torchrun looks for an error to show.
 
     Nothing of that where this host has one meanwhile.

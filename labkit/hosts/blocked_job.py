@@ -54,7 +54,7 @@ _TIMELINES = ("operations", "of_torch")
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankStatus:
     """Where a rank stands, as a note to the other hosts: a View, and which look it comes from.
 
     It holds what the doctor asks of a rank (doctor/waiting.py), as JSON, since it comes over a
@@ -76,12 +76,12 @@ class Standing:
     halt: Halt | None = None
 
     @classmethod
-    def of(cls, look: int, view: View) -> Standing:
+    def of(cls, look: int, view: View) -> RankStatus:
         """The content of the note."""
         return cls(
             look,
             view.stage,
-            Timeline(telling(view.operations)),
+            Timeline(relevant_operations(view.operations)),
             Timeline(list(view.recorded.operations[-_RECENT:])),
             list(view.recorded.enqueued.items()),
             view.recorded.is_idle,
@@ -122,16 +122,16 @@ class Standing:
         return compressed(json.dumps(data).encode())
 
     @classmethod
-    def from_bytes(cls, note: bytes) -> Standing:
+    def from_bytes(cls, note: bytes) -> RankStatus:
         """The note again. ValueError, with the reason, for anything else."""
         data = typed_json.parsed(decompressed(note, _MOST_BYTES))
         with typed_json.damage_named():
             data.update({name: typed_json.decode_timeline(data[name]) for name in _TIMELINES})
-            standing: Standing = typed_json.fitted(cls, data)
+            standing: RankStatus = typed_json.fitted(cls, data)
         return standing
 
 
-def telling(operations: Sequence[Operation]) -> list[Operation]:
+def relevant_operations(operations: Sequence[Operation]) -> list[Operation]:
     """Return, in order, the operations that say where the rank is and what it has posted."""
     before, recent = operations[:-_RECENT], operations[-_RECENT:]
     last_of = {_kind(operation): number for number, operation in enumerate(before)}
@@ -163,7 +163,7 @@ class BlockedJobCheck:
         """supervisor: of the one rank. stall_s: seconds without progress; None: it does nothing."""
         self._spec, self._board, self._supervisor = spec, board, supervisor
         self._stall_s = stall_s
-        self._standing: Standing | None = None
+        self._standing: RankStatus | None = None
         self._num_looks = 0
         self._pause_s = self._next_look_s = self._next_note_s = 0.0
         self._moved()
@@ -199,7 +199,7 @@ class BlockedJobCheck:
             if self._supervisor.evidence.examine(patience_s=PATIENCE_S):
                 return self._moved()
             self._num_looks += 1
-            self._standing = Standing.of(self._num_looks, self._supervisor.evidence.views[0])
+            self._standing = RankStatus.of(self._num_looks, self._supervisor.evidence.views[0])
             self._board.post(self._key(self._spec.rank), self._standing.as_bytes())
         self._next_note_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -222,9 +222,9 @@ class BlockedJobCheck:
         found = self._suspicion
         return found if found == before and found.fault not in _UNTOLD else None
 
-    def _read(self, rank: int) -> Standing | None:
+    def _read(self, rank: int) -> RankStatus | None:
         try:
-            return self._board.read(self._key(rank), Standing.from_bytes)
+            return self._board.read(self._key(rank), RankStatus.from_bytes)
         except NoAnswer:
             return None
 

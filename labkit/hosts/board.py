@@ -55,7 +55,7 @@ class NoAnswer(Exception):
 class Notice:
     """A note that somebody waits for."""
 
-    said: bytes | None = None
+    content: bytes | None = None
     """The content; None until it has arrived."""
 
 
@@ -136,7 +136,7 @@ class Board:
         """Add 1 to a number that begins at 0; its value then. None: not known, or not added."""
         return self._ask(lambda store: store.add(key, 1), _PATIENCE_S)
 
-    def settle(self, key: str, word: str) -> bool:
+    def set_once(self, key: str, word: str) -> bool:
         """Pin some KiB of text, unless there is one under the same key: the first one stays.
 
         False: not known that there is one now.
@@ -144,16 +144,16 @@ class Board:
         is_there = self._ask(lambda store: bool(store.compare_set(key, "", word)), _PATIENCE_S)
         return is_there is True
 
-    def is_there(self) -> bool:
+    def ping(self) -> bool:
         """Ask for a sign of life; False once the board is lost."""
         self._ask(lambda store: store.check(["any"]), _PATIENCE_S)
         return not self.is_lost
 
-    def look_for(self, key: str) -> Notice:
-        """Wait for what `settle` pins, without asking again and again."""
+    def watch(self, key: str) -> Notice:
+        """Wait for what `set_once` pins, without asking again and again."""
         return self._notice([key], lambda store: bytes(store.get(key)))
 
-    def look_for_all(self, keys: Sequence[str]) -> Notice:
+    def watch_all(self, keys: Sequence[str]) -> Notice:
         """Wait until all of several notes are pinned; what comes is empty."""
         return self._notice(keys, lambda store: b"")
 
@@ -171,7 +171,7 @@ class Board:
 
         def watch() -> None:
             try:
-                notice.said = line.ask(wait)
+                notice.content = line.ask(wait)
             except RuntimeError:
                 self.is_lost = True
 

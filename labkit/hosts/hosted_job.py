@@ -19,13 +19,12 @@ from typing import NoReturn
 import torch
 
 from labkit.comm.operation import ranks_named
-from labkit.hosts import roll_call
-from labkit.hosts.attempts import attempts, claim, folder_of, objection, said
+from labkit.hosts.attempts import attempt_message, attempts, claim, folder_of, objection
 from labkit.hosts.attend import Attendant
 from labkit.hosts.board import open_store
 from labkit.hosts.environment import Environment, name_of_job
-from labkit.hosts.hosted_rank import Door, HostedSpec
-from labkit.hosts.roll_call import RollCall
+from labkit.hosts.hosted_rank import HostedSpec, LivenessPort
+from labkit.hosts.rendezvous import Rendezvous, join
 from labkit.launch.payload import RunDirectory
 from labkit.launch.rank import end_with_parent
 from labkit.launch.request import LONGEST_TIMEOUT_S, checked_timeout
@@ -38,7 +37,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 # Counting GPUs must not start CUDA here: the rank is forked from this process.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-_ROLL_CALL_S = 120.0
+_RENDEZVOUS_S = 120.0
 _SAID_WITHIN_S = 10.0
 
 
@@ -52,42 +51,44 @@ def main() -> int:
     environment = Environment.read()
     out = Path(options.out or _default_out(environment)).absolute()
     _require(out, options.device, environment)
-    door = Door()
+    liveness_port = LivenessPort()
     scratch = RunDirectory() if environment.local_rank == 0 else None
     try:
-        store = open_store(environment, _ROLL_CALL_S)
+        store = open_store(environment, _RENDEZVOUS_S)
         job = name_of_job(environment, store)
-        call, board = roll_call.answer(
+        rendezvous, board = join(
             environment,
             store,
-            door=door.port,
+            liveness_port=liveness_port.port,
             folder=str(scratch.path) if scratch else "",
             next_attempt=max(attempts(out), default=-1) + 1,
             objection=objection(out, job),
             num_gpus=torch.cuda.device_count(),
-            timeout_s=_ROLL_CALL_S,
+            timeout_s=_RENDEZVOUS_S,
         )
         shown = options.out or _default_out(environment)
-        if environment.rank == 0 and (words := said(call.attempt, out, shown, job)):
+        if environment.rank == 0 and (
+            words := attempt_message(rendezvous.attempt, out, shown, job)
+        ):
             print(words, flush=True)
         claim(out, job)
-        remember_attempt(call.attempt)
+        remember_attempt(rendezvous.attempt)
         spec = HostedSpec(
             rank=environment.rank,
             world_size=environment.world_size,
-            device=options.device or ("cuda" if call.has_gpus() else "cpu"),
-            directory=RunDirectory.at(call.folder(environment)),
+            device=options.device or ("cuda" if rendezvous.has_gpus() else "cpu"),
+            directory=RunDirectory.at(rendezvous.folder(environment)),
             timeout_s=options.timeout,
             environment=environment,
-            call=call,
+            rendezvous=rendezvous,
             file=options.file,
             arguments=options.arguments,
-            door=door,
+            liveness_port=liveness_port,
         )
-        folder = folder_of(out, call.attempt)
+        folder = folder_of(out, rendezvous.attempt)
         code = Attendant(spec, board, folder, started_s, options.stall).attend()
         if code == 0 and environment.local_rank == 0:
-            print(f"labkit: {_kept(shown, environment, call)}", flush=True)
+            print(f"labkit: {_kept(shown, environment, rendezvous)}", flush=True)
         return code
     finally:
         if scratch is not None:
@@ -171,11 +172,11 @@ def _require(out: Path, device: str | None, environment: Environment) -> None:
         )
 
 
-def _kept(shown: str, environment: Environment, call: RollCall) -> str:
+def _kept(shown: str, environment: Environment, rendezvous: Rendezvous) -> str:
     """Where a good run can be opened, or what of it is on this host."""
-    if environment.host_number == call.places[0].host_number:
+    if environment.host_number == rendezvous.places[0].host_number:
         return f'kept in {shown}; Run.load("{shown}") opens it'
-    ranks, host = ranks_named(environment.local_ranks), call.places[0].host
+    ranks, host = ranks_named(environment.local_ranks), rendezvous.places[0].host
     return f"{ranks} kept in {shown} too; Run.load opens that of host {host}, which has all ranks"
 
 

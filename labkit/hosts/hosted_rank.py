@@ -1,4 +1,4 @@
-"""A rank that torchrun started: two processes, the rank and its attendant, and a door.
+"""A rank that torchrun started: two processes, the rank and its attendant, and a liveness port.
 
     torchrun's agent, one per host
       attendant of rank 2    prints its output, watches over it, talks to the other hosts
@@ -7,12 +7,12 @@
 The rank is forked from its attendant, which has imported torch and labkit and computes nothing, as
 the fork server in rank_process.py. So when a rank hangs in C++, or dies, its attendant reports it.
 
-Door: each rank listens on a port and says nothing there. While its process lives, a connection
-succeeds. When the process is gone, the kernel refuses it. When the host is gone, no answer comes.
-No byte is ever read from a door, so nothing can be sent through it. Each host knocks at the next
-one's door:
+LivenessPort: each rank listens on a port and says nothing there. While its process lives, a
+connection succeeds. When the process is gone, the kernel refuses it. When the host is gone, no
+answer comes. No byte is ever read, so nothing can be sent through the port. Each host probes the
+next one's port:
 
-    host 0 --> host 1 --> host 2 --> host 0      by its first rank: no door is knocked at by all
+    host 0 --> host 1 --> host 2 --> host 0      by its first rank: no port is probed by all
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 from labkit import interrupts
 from labkit.comm import Group
 from labkit.hosts.environment import Environment
-from labkit.hosts.roll_call import Place, RollCall, connect_by_environment, set_number_of_threads
+from labkit.hosts.rendezvous import Place, Rendezvous, connect_by_environment, set_number_of_threads
 from labkit.launch import payload
 from labkit.launch.payload import RunDirectory
 from labkit.launch.rank import RankSpec, rank_main
@@ -45,14 +45,14 @@ class HostedSpec(RankSpec):
     """The rank of a job on several hosts that a process is to be."""
 
     environment: Environment
-    call: RollCall
+    rendezvous: Rendezvous
     file: str
     arguments: Sequence[str]
-    door: Door
+    liveness_port: LivenessPort
 
     def program(self) -> tuple[Callable[..., Any], Sequence[Any]]:
         """The function in the file that every host has."""
-        self.door.close()
+        self.liveness_port.close()
         sys.argv = [self.file, *self.arguments]
         return read_program(self.file)
 
@@ -61,7 +61,7 @@ class HostedSpec(RankSpec):
         set_number_of_threads()
         journal = self.directory.of_rank(self.rank, "journal")
         world = connect_by_environment(
-            self.environment, self.call, self.device, journal, self.timeout_s
+            self.environment, self.rendezvous, self.device, journal, self.timeout_s
         )
         self.directory.of_rank(self.rank, "clock").write_text(repr(time.monotonic()))
         return world
@@ -175,11 +175,11 @@ SILENT = "does not answer"
 _EVERY_S = 2.0
 _AGAIN_S = 0.5
 _WAIT_S = 1.5
-_KNOCKS = 3
+_PROBES = 3
 
 
-class Door:
-    """This process's door, open until the process ends."""
+class LivenessPort:
+    """This process's port, open until the process ends."""
 
     def __init__(self) -> None:
         """Listen on a free port, for IPv4 and, where this host has it, IPv6."""
@@ -188,18 +188,18 @@ class Door:
         self.port: int = self._socket.getsockname()[1]
 
     def answer(self) -> None:
-        """Let those who have knocked go again, so that there is room for others."""
+        """Close the connections of all probes so far, so that there is room for others."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
                 self._socket.accept()[0].close()
 
     def close(self) -> None:
-        """In a forked child: the door is its parent's."""
+        """In a forked child: the port is its parent's."""
         self._socket.close()
 
 
-def knock(address: str, port: int, wait_s: float) -> str | None:
-    """Return None if the door is open, otherwise NO_PROCESS, or SILENT after `wait_s`."""
+def probe(address: str, port: int, wait_s: float) -> str | None:
+    """Return None if the port is open, otherwise NO_PROCESS, or SILENT after `wait_s`."""
     try:
         with socket.create_connection((address, port), wait_s):
             return None
@@ -209,8 +209,8 @@ def knock(address: str, port: int, wait_s: float) -> str | None:
         return SILENT
 
 
-class Knocks:
-    """Knocks at many doors. A host that is silent at the first one is silent at the others."""
+class LivenessProbes:
+    """Probes of many ports. A host that is silent at the first one is silent at the others."""
 
     def __init__(self, wait_s: float) -> None:
         """wait_s: for each answer."""
@@ -219,11 +219,11 @@ class Knocks:
         self._silent: set[int] = set()
 
     def at(self, place: Place) -> str | None:
-        """As `knock`; a host that is gone is waited for once, and not for each of its ranks."""
+        """As probe; a host that is gone is waited for once, and not for each of its ranks."""
         host = place.host_number
         if host in self._silent:
             return SILENT
-        answer = knock(place.address, place.door, self._wait_s)
+        answer = probe(place.address, place.liveness_port, self._wait_s)
         if answer is not SILENT:
             self._answering.add(host)
         elif host not in self._answering:  # else it is this rank alone that is too busy
@@ -243,25 +243,25 @@ def _listening() -> socket.socket:
 class NextHost:
     """The host after this one: whether it is there."""
 
-    def __init__(self, environment: Environment, call: RollCall) -> None:
-        """environment: of one of our ranks; its host's first does the knocking."""
-        self._place = _door_after(environment, call) if environment.local_rank == 0 else None
-        self._next_knock_s = time.monotonic() + _EVERY_S
+    def __init__(self, environment: Environment, rendezvous: Rendezvous) -> None:
+        """environment: of one of our ranks; its host's first does the probing."""
+        self._place = _port_after(environment, rendezvous) if environment.local_rank == 0 else None
+        self._next_probe_s = time.monotonic() + _EVERY_S
         self._num_unanswered = 0
 
     def is_gone(self) -> bool:
-        """Knock, if it is time to; whether nobody has answered several times."""
-        if self._place is None or time.monotonic() < self._next_knock_s:
+        """Probe, if it is time to; return whether nobody has answered several times."""
+        if self._place is None or time.monotonic() < self._next_probe_s:
             return False
-        is_silent = knock(self._place.address, self._place.door, _WAIT_S) is not None
+        is_silent = probe(self._place.address, self._place.liveness_port, _WAIT_S) is not None
         self._num_unanswered = self._num_unanswered + 1 if is_silent else 0
-        self._next_knock_s = time.monotonic() + (_AGAIN_S if is_silent else _EVERY_S)
-        return self._num_unanswered >= _KNOCKS
+        self._next_probe_s = time.monotonic() + (_AGAIN_S if is_silent else _EVERY_S)
+        return self._num_unanswered >= _PROBES
 
 
-def _door_after(environment: Environment, call: RollCall) -> Place | None:
-    """Return the door of the first rank on the next host, or None if there is one host only."""
-    places = call.places
+def _port_after(environment: Environment, rendezvous: Rendezvous) -> Place | None:
+    """Return the place of the first rank on the next host, or None if there is one host only."""
+    places = rendezvous.places
     hosts = sorted({place.host_number for place in places})
     if len(hosts) == 1:
         return None

@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 from labkit import doctor
 from labkit.comm import Operation, Timeline
 from labkit.comm.journal import read_journal
-from labkit.comm.mismatch import ADVICE, find
+from labkit.comm.mismatch import ADVICE, first_difference
 from labkit.comm.operation import listed, ranks_named
 from labkit.doctor import position as positions
 from labkit.doctor import sources
-from labkit.doctor.position import together
+from labkit.doctor.position import grouped_table
 from labkit.doctor.verdict import Stage
 from labkit.doctor.waiting import View
 from labkit.hosts.attempts import RunVerdict
 from labkit.hosts.hosted_rank import HostedSpec
 from labkit.hosts.rank_record import Failure, Record, encode_value
-from labkit.hosts.roll_call import Place, RollCall
+from labkit.hosts.rendezvous import Place, Rendezvous
 from labkit.launch import notes
 from labkit.launch.failure import cause_of_death
 from labkit.launch.rank import Raised, Returned
@@ -66,7 +66,7 @@ def failure(rank: Rank, timeline: Timeline) -> Failure | None:
             # The error itself says so, as on one host (launch/failure.py). The journal does not:
             # an operation that failed earlier may have been caught, and one outside labkit's Group
             # API is not in it.
-            is_consequence=report.came_from_a_communication,
+            is_consequence=report.is_communication_error,
         )
     if rank.stage is not Stage.DIED:
         return None
@@ -88,7 +88,7 @@ def _was_ended_while_it_waited(rank: Rank, timeline: Timeline) -> bool:
 
 
 def of(
-    call: RollCall,
+    rendezvous: Rendezvous,
     found: Mapping[int, Record],
     gone: Mapping[int, str],
     proof: RunVerdict | None = None,
@@ -99,18 +99,18 @@ def of(
     """
     own = [each for each in found.values() if each.failure and not each.failure.is_consequence]
     if own:
-        verdict = _of_culprit(min(own, key=lambda each: each.order or len(call.places) + 1))
+        verdict = _of_culprit(min(own, key=lambda each: each.order or len(rendezvous.places) + 1))
     elif proof is not None:
         verdict = proof
     elif gone:
-        verdict = _of_gone(call, gone)
+        verdict = _of_gone(rendezvous, gone)
     else:
-        verdict = mismatch(found) or _of_waiting(found, len(call.places))
-    verdict.missing = [place.rank for place in call.places if place.rank not in found]
+        verdict = mismatch(found) or _of_waiting(found, len(rendezvous.places))
+    verdict.missing = [place.rank for place in rendezvous.places if place.rank not in found]
     verdict.consequences = {
         rank: _consequence(record) for rank, record in found.items() if rank != verdict.rank
     }
-    absent = ["is gone" if each.rank in gone else "has sent no word" for each in call.places]
+    absent = ["is gone" if each.rank in gone else "has sent no word" for each in rendezvous.places]
     verdict.text += f"\n\nWhere each rank was:\n{_table(found, absent)}"
     return verdict
 
@@ -128,7 +128,7 @@ def _of_culprit(record: Record) -> RunVerdict:
             what += f"\n\n{failure.traceback}"
     return RunVerdict(
         what,
-        kind="Mismatch" if failure.type_name == "Disagreement" else "RankError",
+        kind="Mismatch" if failure.type_name == "OperationMismatch" else "RankError",
         rank=record.rank,
         exception_type=failure.type_name,
         traceback=failure.traceback,
@@ -137,10 +137,10 @@ def _of_culprit(record: Record) -> RunVerdict:
     )
 
 
-def _of_gone(call: RollCall, gone: Mapping[int, str]) -> RunVerdict:
+def _of_gone(rendezvous: Rendezvous, gone: Mapping[int, str]) -> RunVerdict:
     by_host: dict[int, list[Place]] = {}
     for rank in gone:
-        by_host.setdefault(call.places[rank].host_number, []).append(call.places[rank])
+        by_host.setdefault(rendezvous.places[rank].host_number, []).append(rendezvous.places[rank])
     parts = []
     for places in by_host.values():
         ranks = [place.rank for place in places]
@@ -157,16 +157,16 @@ def mismatch(found: Mapping[int, Record]) -> RunVerdict | None:
         return None
     size = max(found) + 1
     timelines = [found[rank].timeline if rank in found else Timeline() for rank in range(size)]
-    difference = find(timelines)
+    difference = first_difference(timelines)
     if difference is None:
         return None
     text = f"{difference.text(sources.place)}. {ADVICE[difference.aspect]}"
     return RunVerdict(text, kind="Mismatch")
 
 
-def tell_what_is_left(found: Mapping[int, Record]) -> None:
+def report_unfinished_operations(found: Mapping[int, Record]) -> None:
     """Print what the ranks of a good run have left behind."""
-    notes.tell_what_is_left([found[rank].timeline for rank in range(len(found))])
+    notes.report_unfinished_operations([found[rank].timeline for rank in range(len(found))])
 
 
 def _of_waiting(found: Mapping[int, Record], world_size: int) -> RunVerdict:
@@ -215,7 +215,7 @@ def _table(found: Mapping[int, Record], absent: Sequence[str]) -> str:
     rows = [
         _row(found[rank]) if rank in found else (without, "") for rank, without in enumerate(absent)
     ]
-    return together(rows)
+    return grouped_table(rows)
 
 
 def _row(record: Record) -> tuple[str, str]:
@@ -243,20 +243,20 @@ def record_of(spec: HostedSpec, supervisor: Supervisor, started_s: float, order:
         rank=spec.rank,
         world_size=spec.world_size,
         device=spec.device,
-        host=spec.call.places[spec.rank].host,
+        host=spec.rendezvous.places[spec.rank].host,
         stage=rank.stage,
         position=position(view),
         place=place(view),
         clock_s=_clock_s(spec),
         timeline=timeline,
-        attempt=spec.call.attempt,
+        attempt=spec.rendezvous.attempt,
         order=order,
         stack=supervisor.evidence.stacks[0].text,
         failure=failure(rank, timeline),
         seconds=time.monotonic() - started_s,
         ready_seconds=max(supervisor.ready_s - started_s, 0.0),
         log=rank.output.log,
-        num_hosts=len({place.host_number for place in spec.call.places}),
+        num_hosts=len({place.host_number for place in spec.rendezvous.places}),
     )
     timeline.start_s, timeline.end_s = record.clock_s, time.monotonic()
     if isinstance(report, Returned):

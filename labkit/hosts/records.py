@@ -13,24 +13,24 @@ from pathlib import Path
 from labkit.comm import Timeline
 from labkit.hosts import typed_json
 from labkit.hosts.board import Board, NoAnswer
-from labkit.hosts.hosted_rank import Door, Knocks
+from labkit.hosts.hosted_rank import LivenessPort, LivenessProbes
 from labkit.hosts.rank_record import LEFT_BEHIND, Record
-from labkit.hosts.roll_call import Place, RollCall
+from labkit.hosts.rendezvous import Place, Rendezvous
 
 _SIZES = struct.Struct("<QQQ")
 LARGEST_NOTE_BYTES = 64 * 2**20
-_KNOCK_S = 2.0
+_PROBE_S = 2.0
 _GRACE_S = 8.0
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 0.5, 30.0  # with the board, for one record
 
 
-def hand_over(record: Record, call: RollCall, board: Board, folder: Path) -> bool:
+def send_record(record: Record, rendezvous: Rendezvous, board: Board, folder: Path) -> bool:
     """Store the record on this host, and pin it to the board where rank 0 is on another.
 
     False where it is not known to be on the board.
     """
     record.write(folder)
-    if call.places[record.rank].host_number == call.places[0].host_number:
+    if rendezvous.places[record.rank].host_number == rendezvous.places[0].host_number:
         return True
     return board.post(f"record/{record.rank}", bounded(record, LARGEST_NOTE_BYTES))
 
@@ -49,7 +49,7 @@ def bounded(record: Record, most_bytes: int) -> bytes:
 
 
 def collect(
-    call: RollCall, board: Board, folder: Path, within_s: float = math.inf
+    rendezvous: Rendezvous, board: Board, folder: Path, within_s: float = math.inf
 ) -> tuple[dict[int, Record], list[int]]:
     """On rank 0's host: every rank's record that there is; those of other hosts are stored here.
 
@@ -57,7 +57,7 @@ def collect(
     """
     found, unknown = {}, []
     deadline_s = time.monotonic() + within_s
-    for place in call.places:
+    for place in rendezvous.places:
         try:
             record = _find(place, board, folder, deadline_s)
         except NoAnswer:
@@ -71,24 +71,24 @@ def collect(
 
 
 def wait_for(
-    call: RollCall, board: Board, folder: Path, door: Door
+    rendezvous: Rendezvous, board: Board, folder: Path, liveness_port: LivenessPort
 ) -> tuple[dict[int, Record], dict[int, str]]:
     """After a failure: the records that come, and who is gone, with the reason.
 
     After 8 s nothing more is asked; a silent host takes 2 s more, and a board whose answers are
-    late a few. door: our own, answered meanwhile.
+    late a few. liveness_port: our own, answered meanwhile.
     """
     found: dict[int, Record] = {}
     gone: dict[int, str] = {}
-    missing = list(call.places)
-    knocks, deadline = Knocks(_KNOCK_S), time.monotonic() + _GRACE_S
+    missing = list(rendezvous.places)
+    probes, deadline = LivenessProbes(_PROBE_S), time.monotonic() + _GRACE_S
     while missing and time.monotonic() < deadline:
         for place in missing:
             if time.monotonic() >= deadline:  # a board or a host that is gone takes seconds
                 break
-            door.answer()
+            liveness_port.answer()
             record = _find_in_time(place, board, folder, deadline)
-            if record is None and (silence := knocks.at(place)):
+            if record is None and (silence := probes.at(place)):
                 # It may have come and gone in between.
                 record = _find_in_time(place, board, folder, deadline)
                 if record is None:

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from labkit.collectives import ring_all_reduce
 from labkit.collectives.backend import LIBRARY, RING, CollectiveBackend
 from labkit.comm import FatTree, Group, Link, Topology
-from labkit.data_parallel import DDP, InBackground, library_all_reduce
+from labkit.data_parallel import DDP, BackgroundAllReduce, library_all_reduce
 from labkit.gpt_config import GPTConfig
 from labkit.inject.slow import Fault, compute, faults
 from labkit.inject.uneven import NetworkFault
@@ -40,7 +40,7 @@ from labkit.launch.run import run
 from labkit.moe.moe_layer import ExpertParallelMoE
 from labkit.moe.routing import MoEConfig
 from labkit.pipeline import Pipeline, one_f_one_b, plan
-from labkit.profile import Trace, of_run, read, recording
+from labkit.profile import Trace, read, recording, trace_of_run
 from labkit.profile.recorder import STEP
 from labkit.tensor_parallel import Replicated, column_linear, row_linear
 from labkit.zero import FullyShardedModule
@@ -106,7 +106,7 @@ def _plain(model: nn.Module) -> tuple[nn.Module, Step]:
 
 
 def _ddp(world: Group, backend: CollectiveBackend) -> tuple[nn.Module, Step]:
-    reduce = InBackground(ring_all_reduce, world) if backend is RING else library_all_reduce
+    reduce = BackgroundAllReduce(ring_all_reduce, world) if backend is RING else library_all_reduce
     return _plain(DDP(_stack(), world, reduce, bucket_bytes=LAYER_BYTES))
 
 
@@ -227,7 +227,7 @@ def timed_run(
         if folder is not None:
             folder.mkdir(exist_ok=True)
             done.to_chrome_trace(folder / "trace.json")
-        return of_run(done)
+        return trace_of_run(done)
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as kept:
         run(timed_training, 4, (str(kept), chosen, num_steps, strategy), timeout=120)
         return read([kept])

@@ -143,7 +143,7 @@ def numbers(text: str) -> list[Number]:
     return [_number(match) for match in _NUMBER.finditer(text)]
 
 
-def said_numbers(says: str) -> list[Number]:
+def numbers_in_claim(says: str) -> list[Number]:
     """Return the numbers of a claim: those in digits, or else the one written as a word."""
     if found := numbers(says):
         return found
@@ -217,7 +217,7 @@ def _difference(says: str, value: Any, is_product: bool) -> str:
     is_product: skip the check of the dimension. A result of calc keeps its dimension when it is
     multiplied by a plain number, so 2 bytes times N parameters would still be "parameters".
     """
-    said = said_numbers(says)
+    said = numbers_in_claim(says)
     if isinstance(value, str):
         same = value.casefold() == says.casefold()
         return "" if same else f"the text says {says!r}, the proof gives {value!r}"

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from labkit import doctor
-from labkit.comm import Disagreement, Timeline
+from labkit.comm import OperationMismatch, Timeline
 from labkit.comm.operation import named, ranks_named
 from labkit.doctor import position, sources, stacks
 from labkit.doctor.verdict import Fault, Stage, Verdict
@@ -43,7 +43,7 @@ def rank_error(supervisor: Supervisor) -> RunError:
     if has_found_a_mismatch:
         # Journals lack some of what ranks compare, such as the shared memory that they use.
         is_named = verdict.fault is Fault.MISMATCH
-        return cannot_end(supervisor, verdict if is_named else _as_found(supervisor, culprit))
+        return blocked_run(supervisor, verdict if is_named else _as_found(supervisor, culprit))
     consequences = {
         number: _consequence(supervisor, number)
         for number, other in enumerate(supervisor.ranks)
@@ -73,7 +73,7 @@ def rank_error(supervisor: Supervisor) -> RunError:
     return error
 
 
-def cannot_end(supervisor: Supervisor, verdict: Verdict) -> RunError:
+def blocked_run(supervisor: Supervisor, verdict: Verdict) -> RunError:
     """Return the error of a run whose ranks are in a deadlock, or call different operations."""
     kind = Mismatch if verdict.fault is Fault.MISMATCH else Deadlock
     message = f"{verdict}\n\n{_where_each_rank_is(supervisor)}"
@@ -104,12 +104,12 @@ def _as_found(supervisor: Supervisor, culprit: int) -> Verdict:
 
 
 def _has_found_a_mismatch(rank: Rank) -> bool:
-    return isinstance(rank.report, Raised) and rank.report.type_name == Disagreement.__name__
+    return isinstance(rank.report, Raised) and rank.report.type_name == OperationMismatch.__name__
 
 
 def _is_consequence(rank: Rank) -> bool:
     """Return whether another rank's failure can have caused what this rank did."""
-    return not isinstance(rank.report, Raised) or rank.report.came_from_a_communication
+    return not isinstance(rank.report, Raised) or rank.report.is_communication_error
 
 
 def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
@@ -120,7 +120,7 @@ def _blame(supervisor: Supervisor, number: int) -> tuple[bool, bool, float]:
     """
     rank = supervisor.ranks[number]
     died = rank.stage is Stage.DIED
-    comes_of_another = isinstance(rank.report, Raised) and rank.report.came_from_a_communication
+    comes_of_another = isinstance(rank.report, Raised) and rank.report.is_communication_error
     return (comes_of_another, not died, rank.ended_s)
 
 

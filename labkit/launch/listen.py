@@ -3,7 +3,7 @@
     listen_to_the_end    until all ranks have returned; four things end a run early: a rank fails,
                          ranks wait in vain, the timeout passes, Stop is pressed
     StallWatch           notices that a run will not end, without waiting for its timeout
-    consult              asks the doctor, and collects more evidence if the verdict is open
+    examine_and_diagnose asks the doctor, and collects more evidence if the verdict is open
 
 Notes on unfinished operations are printed when all ranks have returned.
 """
@@ -48,7 +48,7 @@ def listen_to_the_end(
         raise failure.interrupted(supervisor) from None
     if echo and supervisor.nothing_follows:
         supervisor.evidence.read_journals()
-        notes.tell_what_is_left(supervisor.evidence.timeline)
+        notes.report_unfinished_operations(supervisor.evidence.timeline)
 
 
 def _listen(
@@ -60,15 +60,15 @@ def _listen(
     while not supervisor.is_over and not supervisor.has_failed:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0:
-            why = consult(supervisor.evidence, PATIENCE_S)
+            why = examine_and_diagnose(supervisor.evidence, PATIENCE_S)
             raise failure.run_timeout(supervisor, why, timeout_s)
-        if supervisor.listen(min(remaining_s, watch.next_look_s)):
-            watch.news()
-        elif verdict := watch.look():
+        if supervisor.listen(min(remaining_s, watch.seconds_until_check)):
+            watch.note_report()
+        elif verdict := watch.check():
             if verdict.is_proof:
-                raise failure.cannot_end(supervisor, verdict)
+                raise failure.blocked_run(supervisor, verdict)
             if not has_reported:
-                notes.tell(f"{verdict.text}. The timeout is {timeout_s:g} s.")
+                notes.print_note(f"{verdict.text}. The timeout is {timeout_s:g} s.")
                 has_reported = True
 
 
@@ -94,16 +94,16 @@ class StallWatch:
         self._suspicion: Verdict | None = None
         self._doubted: Verdict | None = None
         self._ask_again_at_s = 0.0
-        self.news()
+        self.note_report()
 
-    def news(self) -> None:
+    def note_report(self) -> None:
         """A rank reported something."""
         self._look_s = _FIRST_LOOK_S
         self._progress_at_s = time.monotonic()
         self._next_look_at_s = self._progress_at_s + self._look_s
 
     @property
-    def next_look_s(self) -> float:
+    def seconds_until_check(self) -> float:
         """Seconds until the next look is due."""
         return max(self._next_look_at_s - time.monotonic(), 0)
 
@@ -112,13 +112,13 @@ class StallWatch:
         silent_s = time.monotonic() - self._progress_at_s
         return self._stall_s is not None and silent_s >= self._stall_s
 
-    def look(self) -> Verdict | None:
+    def check(self) -> Verdict | None:
         """Return the doctor's verdict if it is due and worth reporting, else None.
 
         With a proof the run cannot end any more, whatever other ranks do. Without a proof some
         ranks have waited for `stall_s` for another one, which computes or has other threads.
         """
-        if self.next_look_s > 0:
+        if self.seconds_until_check > 0:
             return None
         has_grown = self._supervisor.evidence.read_journals()
         is_starting = any(rank.stage is Stage.STARTING for rank in self._supervisor.ranks)
@@ -140,7 +140,7 @@ class StallWatch:
             return None
         if before == self._doubted and time.monotonic() < self._ask_again_at_s:
             return None
-        verdict = examined(evidence, PATIENCE_S)
+        verdict = confirmed_diagnosis(evidence, PATIENCE_S)
         if verdict.is_proof:
             return verdict
         # A thread, for example, may still send what is missing; or the thread may end.
@@ -149,20 +149,20 @@ class StallWatch:
 
     def _stall(self) -> Verdict | None:
         """Ask every rank, and return the doctor's verdict; None where no rank waits in vain."""
-        verdict = consult(self._supervisor.evidence, PATIENCE_S)
+        verdict = examine_and_diagnose(self._supervisor.evidence, PATIENCE_S)
         self._next_look_at_s = time.monotonic() + max(1.0, (self._stall_s or 0) / 2)
         if verdict.is_proof:
             return verdict
         return verdict if verdict.fault not in (Fault.BUSY, Fault.UNDER_WAY) else None
 
 
-def consult(evidence: Evidence, patience_s: float) -> Verdict:
+def examine_and_diagnose(evidence: Evidence, patience_s: float) -> Verdict:
     """Examine the ranks, and return the verdict on why the run does not end.
 
     If all operations seem posted, yet nothing moves, and ranks have used torch.distributed outside
     labkit's Group API, all of torch's record is read: two different operations may have met there.
     """
-    verdict = examined(evidence, patience_s)
+    verdict = confirmed_diagnosis(evidence, patience_s)
     has_foreign = any(view.recorded.operations for view in evidence.views)
     if verdict.fault is Fault.UNDER_WAY and has_foreign:
         evidence.examine(ALL, patience_s)
@@ -171,7 +171,7 @@ def consult(evidence: Evidence, patience_s: float) -> Verdict:
     return verdict
 
 
-def examined(evidence: Evidence, patience_s: float) -> Verdict:
+def confirmed_diagnosis(evidence: Evidence, patience_s: float) -> Verdict:
     """Return the verdict on fresh evidence. A deadlock needs two equal examinations.
 
     A rank's journal and torch's record are read one after the other. The rank may go on in between,

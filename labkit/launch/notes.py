@@ -1,8 +1,8 @@
 """Lines that the lab prints beside what the ranks print. Each begins with [labkit].
 
-    tell                 any such line
-    tell_late_messages   a run with a topology whose times are not those of the links
-    tell_what_is_left    operations that are unfinished when all ranks have returned:
+    print_note                     any such line
+    report_late_messages           a run with a topology whose times are not those of the links
+    report_unfinished_operations   operations that are unfinished when all ranks have returned:
 
     never waited for   an operation was started and got no wait(), so the contents of its tensors
                        are unknown
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from labkit.comm import Lateness, Operation, Timeline, Topology
-from labkit.comm.mismatch import WITHOUT_DATA, apart, collectives, has_order
+from labkit.comm.mismatch import WITHOUT_DATA, collectives, has_order, innermost_differing_sites
 from labkit.comm.operation import SHARED_MEMORY, listed, named, ranks_named, shortened, verb
 from labkit.doctor import sources
 from labkit.launch.run_result import Run
@@ -33,7 +33,7 @@ _COLUMNS = 96  # a page of JupyterLab breaks longer lines in the middle of a wor
 _COMMAND = re.compile("`[^`]*`")
 
 
-def tell(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a note, in lines that fit on a page. Text in backticks, to be copied, stays whole."""
     whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), f"[labkit] {text}")
     lines = textwrap.wrap(whole, _COLUMNS, break_long_words=False, break_on_hyphens=False)
@@ -44,10 +44,10 @@ def tell(text: str) -> None:
 _TOLERATED_SHARE = 0.05
 
 
-def tell_late_messages(run: Run) -> None:
+def report_late_messages(run: Run) -> None:
     """Print why a run's times are not those of its links; nothing for a run without a topology."""
     for line in _notes_on_throttling(run):
-        tell(f"{line}.")
+        print_note(f"{line}.")
 
 
 def _notes_on_throttling(run: Run) -> list[str]:
@@ -103,7 +103,7 @@ Half = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class Left:
+class UnfinishedOperation:
     """An operation of one rank."""
 
     rank: int
@@ -123,7 +123,7 @@ class Left:
 
 def _notes_on_what_is_left(timelines: Sequence[Timeline]) -> list[str]:
     """Return a line for each place that left an operation unfinished, up to _MOST_SHOWN."""
-    by_place: dict[tuple[object, ...], list[Left]] = {}
+    by_place: dict[tuple[object, ...], list[UnfinishedOperation]] = {}
     for each in _left(timelines):
         by_place.setdefault(each.place, []).append(each)
     lines = [*map(_said, by_place.values()), *_other_lines(timelines)]
@@ -133,7 +133,7 @@ def _notes_on_what_is_left(timelines: Sequence[Timeline]) -> list[str]:
     return lines
 
 
-def tell_what_is_left(timelines: Sequence[Timeline]) -> None:
+def report_unfinished_operations(timelines: Sequence[Timeline]) -> None:
     """Print a line for each place that left an operation unfinished."""
     for line in _notes_on_what_is_left(timelines):
         print(f"[labkit] {line}.", flush=True)
@@ -143,9 +143,9 @@ def _other_lines(timelines: Sequence[Timeline]) -> list[str]:
     """Return `all_reduce #3 met from different lines, ... on rank 0 and ... on rank 1`."""
     by_calls: dict[tuple[object, ...], list[dict[int, Operation]]] = {}
     for by_rank in collectives(timelines).values():
-        if len({each.called for each in by_rank.values()}) == 1:
+        if len({each.call_chain for each in by_rank.values()}) == 1:
             continue
-        calls = tuple((rank, each.called) for rank, each in sorted(by_rank.items()))
+        calls = tuple((rank, each.call_chain) for rank, each in sorted(by_rank.items()))
         if all(map(has_order, by_rank.values())):
             by_calls.setdefault(calls, []).append(by_rank)
     return [_met(together) for together in by_calls.values()]
@@ -155,9 +155,11 @@ def _met(together: Sequence[dict[int, Operation]]) -> str:
     by_rank = together[0]
     ranks_at: dict[str, list[int]] = {}
     for rank, site in zip(
-        sorted(by_rank), apart([by_rank[r] for r in sorted(by_rank)]), strict=True
+        sorted(by_rank),
+        innermost_differing_sites([by_rank[r] for r in sorted(by_rank)]),
+        strict=True,
     ):
-        at = f"{shortened(site.said)} ({sources.place(site)})"
+        at = f"{shortened(site.description)} ({sources.place(site)})"
         ranks_at.setdefault(at, []).append(rank)
     first = next(iter(by_rank.values()))
     more = f" and {len(together) - 1} more" if len(together) > 1 else ""
@@ -165,7 +167,7 @@ def _met(together: Sequence[dict[int, Operation]]) -> str:
     return f"{named(first)}{more} met from different lines, {listed(said)}"
 
 
-def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
+def _left(timelines: Sequence[Timeline]) -> Iterator[UnfinishedOperation]:
     journals = [timeline.operations for timeline in timelines]
     num_calls, num_messages = _counts(journals)
     received = {
@@ -190,7 +192,7 @@ def _left(timelines: Sequence[Timeline]) -> Iterator[Left]:
                 if (*other, operation.sequence) in received:
                     is_unwaited = False
             if is_unwaited or unmet:
-                yield Left(rank, operation, is_unwaited, unmet)
+                yield UnfinishedOperation(rank, operation, is_unwaited, unmet)
 
 
 def _counts(
@@ -221,7 +223,7 @@ def _other_half(operation: Operation, rank: int) -> Half:
     return (kind, operation.group_name, operation.peer, rank)
 
 
-def _said(together: Sequence[Left]) -> str:
+def _said(together: Sequence[UnfinishedOperation]) -> str:
     """Return `rank 1 never waited for all_reduce #2 (train.py, line 9), and rank 0 ...`."""
     first = together[0]
     operation = first.operation

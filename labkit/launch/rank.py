@@ -40,7 +40,7 @@ from labkit import interrupts
 from labkit.comm import Group, Lateness, Site, Topology, member, recorder
 from labkit.comm.callers import is_of_a_library
 from labkit.comm.connect import connect, sent_bytes
-from labkit.comm.group import leave_record
+from labkit.comm.group import write_flight_record
 from labkit.launch import payload
 from labkit.launch.payload import RunDirectory
 from labkit.launch.run_result import Memory
@@ -123,14 +123,14 @@ class Raised:
     exception: bytes | None
     """The exception itself, where it can be pickled."""
     at_s: float
-    came_from_a_communication: bool = False
+    is_communication_error: bool = False
 
 
 def rank_main(
     spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
 ) -> None:
     """Run a rank from start to end. Never returns."""
-    settle_in(spec, output, lifeline)
+    prepare_process(spec, output, lifeline)
     process_id = os.getpid()
     try:
         fn, args = spec.program()
@@ -153,7 +153,7 @@ def leave_if_forked(process_id: int) -> None:
         os._exit(0)
 
 
-def settle_in(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
+def prepare_process(spec: RankSpec, output: Connection, lifeline: Connection) -> None:
     """Prepare a process: own session, output and random numbers, and an end with the driver."""
     # Modules that the fork server has imported are shared memory, and live as long as the rank. A
     # garbage collection that goes through them copies their pages: 0.15 s of each rank.
@@ -188,7 +188,7 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
     process_id = os.getpid()
     value, report = measured(lambda: _value(fn, world, args), spec.device)
     leave_if_forked(process_id)
-    world.compare_what_is_left()
+    world.compare_remaining()
     try:
         dumped = payload.dump_value(value)
     except Exception as error:
@@ -197,7 +197,7 @@ def _call(fn: Any, world: Group, args: Any, spec: RankSpec) -> Returned:
             f"{error}. Return plain data or tensors"
         ) from error
     spec.directory.of_rank(spec.rank, "value").write_bytes(dumped)
-    return dataclasses.replace(report, lateness=world.take_lateness())
+    return dataclasses.replace(report, lateness=world.pop_lateness())
 
 
 def _value(fn: Any, world: Group, args: Any) -> Any:
@@ -266,7 +266,7 @@ def _watch_lifeline(lifeline: Connection, stack: TextIO, record: Path) -> None:
                 with contextlib.suppress(Exception):  # the rank may not have joined the world yet
                     recorder.dump(prefix)
             with contextlib.suppress(Exception):  # the run's folder may be gone
-                leave_record(record, only_active=request == ACTIVE)
+                write_flight_record(record, only_active=request == ACTIVE)
     os.killpg(0, signal.SIGKILL)  # this process, and what it has started
 
 

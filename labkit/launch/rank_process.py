@@ -97,7 +97,7 @@ class RankProcess:
             self.process.join(_KILLED_S)
             if self.process.is_alive():
                 halt = halt_of(self.process.pid)
-                why = "does not end" if halt is None else halt.said
+                why = "does not end" if halt is None else halt.description
                 print(
                     f"[labkit] process {self.process.pid} of rank {self.rank} {why}: it was sent "
                     "SIGKILL, and is gone once the kernel lets go of it.",
@@ -283,5 +283,5 @@ class Rank:
     @property
     def may_be_the_cause(self) -> bool:
         """It has failed, and not only because a communication with another rank failed."""
-        is_consequence = isinstance(self.report, Raised) and self.report.came_from_a_communication
+        is_consequence = isinstance(self.report, Raised) and self.report.is_communication_error
         return self.stage in (Stage.DIED, Stage.RAISED) and not is_consequence

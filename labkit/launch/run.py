@@ -107,7 +107,7 @@ def run(
             engine=engine,
             topology=topology,
         )
-        notes.tell_late_messages(result)
+        notes.report_late_messages(result)
     except KeyboardInterrupt as stop:
         raise as_interrupted(stop) from None
     return result

@@ -46,7 +46,7 @@ class Algorithm:
 
     def reduce(self, x: torch.Tensor, group: Group) -> torch.Tensor:
         """Return the sum of `x` over the ranks, in x itself if the algorithm can do that."""
-        if takes_out(self.all_reduce):
+        if accepts_out(self.all_reduce):
             return self.all_reduce(x, group, out=x)
         return self.all_reduce(x, group)
 
@@ -119,7 +119,7 @@ def _one(algorithm: Any) -> Algorithm:
     )
 
 
-def takes_out(all_reduce: Callable[..., Any]) -> bool:
+def accepts_out(all_reduce: Callable[..., Any]) -> bool:
     """Return whether a function takes an `out` for its result."""
     try:
         return "out" in inspect.signature(all_reduce).parameters

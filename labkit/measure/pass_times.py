@@ -29,9 +29,9 @@ _ROUNDS, _CLOSE = 20, 1e-3
 
 
 class RecordedEngine(Engine):
-    """An engine that records the pieces of each pass, and the seconds of each step.
+    """An engine that records the batch of each pass, and the seconds of each step.
 
-    passes: the pieces of each pass; `viz.passes` draws them. seconds: of each step, with the
+    passes: the batch of each pass; `viz.passes` draws them. seconds: of each step, with the
     scheduler and the sampling.
     """
 
@@ -50,15 +50,15 @@ class RecordedEngine(Engine):
 
 
 class _Noting(Decoder):
-    """Appends the pieces of each pass to a list."""
+    """Appends the batch of each pass to a list."""
 
     def __init__(self, decoder: Decoder, passes: list[list[ScheduledTokens]]) -> None:
         super().__init__(decoder.model)
         self.decoder, self.passes = decoder, passes
 
-    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
-        logits_SV = self.decoder(pieces, cache)
-        self.passes.append(list(pieces))
+    def __call__(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
+        logits_SV = self.decoder(batch, cache)
+        self.passes.append(list(batch))
         return logits_SV
 
 
@@ -73,7 +73,7 @@ def fit_pass_time(
     if len(passes) < 3:
         raise ValueError(f"{len(passes)} passes do not determine three numbers; record some more")
     seconds_n1 = torch.tensor(seconds, dtype=torch.float64)[:, None]
-    terms_n3 = torch.tensor([[1, *_work(pieces)] for pieces in passes], dtype=torch.float64)
+    terms_n3 = torch.tensor([[1, *_work(batch)] for batch in passes], dtype=torch.float64)
     fits = [
         _least_deviation(terms_n3, seconds_n1, list(used))
         for num in (1, 2, 3)
@@ -84,9 +84,9 @@ def fit_pass_time(
     return PassTime(*best_31.flatten().tolist())
 
 
-def _work(pieces: Sequence[ScheduledTokens]) -> tuple[int, int]:
+def _work(batch: Sequence[ScheduledTokens]) -> tuple[int, int]:
     """Return the new tokens of a pass, and the tokens cached before it."""
-    return sum(len(piece.tokens) for piece in pieces), sum(piece.start for piece in pieces)
+    return sum(len(entry.tokens) for entry in batch), sum(entry.start for entry in batch)
 
 
 def _least_deviation(terms_n3: Tensor, seconds_n1: Tensor, used: list[int]) -> Tensor:
@@ -121,13 +121,13 @@ class _FittedDecoder(Decoder):
         ]
         self.pass_time, self.now_s = pass_time, 0.0
 
-    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
+    def __call__(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         """Return logits that leave one choice: the recorded token."""
-        cache.commit(pieces)
-        self.now_s += self.pass_time(*_work(pieces))
-        logits_SV = torch.full((len(pieces), self.model.config.vocab), -torch.inf)
-        for logits_V, piece in zip(logits_SV, pieces, strict=True):
-            logits_V[self.tokens[piece.sequence][piece.end]] = 0
+        cache.commit(batch)
+        self.now_s += self.pass_time(*_work(batch))
+        logits_SV = torch.full((len(batch), self.model.config.vocab), -torch.inf)
+        for logits_V, entry in zip(logits_SV, batch, strict=True):
+            logits_V[self.tokens[entry.sequence][entry.end]] = 0
         return logits_SV
 
     def sleep(self, seconds: float) -> None:

@@ -38,7 +38,7 @@ from labkit.inject.timed_training import WIDTH, Wait
 from labkit.launch import launch
 from labkit.measure.alpha_beta_fit import Equation, solve
 from labkit.measure.measured import aligned
-from labkit.profile import Terms, breakdown, of_run
+from labkit.profile import Terms, breakdown, trace_of_run
 from labkit.profile.breakdown import BUBBLE, STRAGGLER, TRANSFER
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def scaling(
 
 def _points(timelines: Sequence[Timeline], num_steps: int) -> tuple[Point, Point]:
     """Return the strong and weak points, from the timelines of `_steps_on_rank`."""
-    steps = list(zip(*breakdown(of_run(timelines)).values(), strict=True))
+    steps = list(zip(*breakdown(trace_of_run(timelines)).values(), strict=True))
     return _point(steps[:num_steps]), _point(steps[num_steps:])
 
 

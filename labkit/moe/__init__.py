@@ -25,13 +25,13 @@ from labkit.moe.gpt_moe import (
     gather_parameters,
 )
 from labkit.moe.moe_layer import (
+    DispatchPlan,
     ExpertParallelMoE,
     Experts,
     MoE,
-    Plan,
     combine,
     dispatch,
-    held_by_ranks,
+    experts_by_rank,
     make_plan,
 )
 from labkit.moe.router import (
@@ -64,7 +64,7 @@ __all__ = [
     "MoEGPT",
     "MoEOutput",
     "MoETrained",
-    "Plan",
+    "DispatchPlan",
     "Routing",
     "TopKRouter",
     "clip_gradients",
@@ -73,7 +73,7 @@ __all__ = [
     "expert_capacity",
     "expert_load",
     "gather_parameters",
-    "held_by_ranks",
+    "experts_by_rank",
     "load_balancing_loss",
     "make_plan",
     "reduce_gradients",

@@ -26,7 +26,7 @@ from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.copies import require_equal_copies
 from labkit.model import GPT, Block, GPTConfig
-from labkit.moe.moe_layer import ExpertParallelMoE, Experts, MoE, held_by_ranks
+from labkit.moe.moe_layer import ExpertParallelMoE, Experts, MoE, experts_by_rank
 from labkit.moe.router import BiasBalancedRouter
 from labkit.moe.routing import MoEConfig, Routing
 
@@ -162,7 +162,7 @@ def gather_parameters(model: ExpertParallelGPT, world: Group | None = None) -> d
 
 def _experts_of(layer: ExpertParallelMoE, model: ExpertParallelGPT) -> dict[str, Tensor]:
     """Return a layer's experts as rows of numbers, since all experts are equally large."""
-    one = Experts(model.moe.of_expert(model.config), [0])["0"]
+    one = Experts(model.moe.for_expert(model.config), [0])["0"]
     shapes = {name: parameter.shape for name, parameter in one.named_parameters()}
     numel = sum(shape.numel() for shape in shapes.values())
     example = layer.router.gate.weight
@@ -232,7 +232,7 @@ def expert_load(routing: Routing, group: Group | None = None) -> ExpertLoad:
     mine_12E = torch.stack([routing.kept_E, routing.dropped_E])[None]
     all_n2E: Tensor = group.all_gather(mine_12E)
     kept, dropped = (_rows(all_n2E[:, which]) for which in range(2))
-    return ExpertLoad(kept, dropped, held_by_ranks(routing.num_experts, group.size))
+    return ExpertLoad(kept, dropped, experts_by_rank(routing.num_experts, group.size))
 
 
 def _rows(counts_nE: Tensor) -> tuple[tuple[int, ...], ...]:

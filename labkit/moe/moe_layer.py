@@ -72,7 +72,7 @@ class MoE(nn.Module):
     def __init__(self, config: GPTConfig, moe: MoEConfig) -> None:
         super().__init__()
         self.router = make_router(config, moe)
-        self.experts = Experts(moe.of_expert(config), range(moe.num_experts))
+        self.experts = Experts(moe.for_expert(config), range(moe.num_experts))
 
     def forward(
         self, x_BTD: Tensor, group_tokens: Sequence[int] | None = None
@@ -95,18 +95,18 @@ class ExpertParallelMoE(nn.Module):
     """MoE over a group such as mesh.ep. A rank has its own tokens and experts `held[group.rank]`.
 
     Layout: x_BTD, each rank's own batch, of any number of tokens, including 0. The router is
-    replicated: give all ranks one seed, or broadcast it; this is not checked. `held_by_ranks` says
-    which rank has which experts.
-    Wire: an all-to-all of counts; two all-to-alls of rows in forward, and two in backward.
-    Every rank calls forward and backward: x needs a gradient on every rank or on none.
+    replicated: give all ranks one seed, or broadcast it; this is not checked. `experts_by_rank`
+    says which rank has which experts. Wire: an all-to-all of counts; two all-to-alls of rows in
+    forward, and two in backward. Every rank calls forward and backward: x needs a gradient on every
+    rank or on none.
     """
 
     def __init__(self, config: GPTConfig, moe: MoEConfig, group: Group | None = None) -> None:
         super().__init__()
         self.group = chosen(group)
-        self.held = held_by_ranks(moe.num_experts, self.group.size)
+        self.held = experts_by_rank(moe.num_experts, self.group.size)
         self.router = make_router(config, moe)
-        self.experts = Experts(moe.of_expert(config), self.held[self.group.rank])
+        self.experts = Experts(moe.for_expert(config), self.held[self.group.rank])
 
     def forward(self, x_BTD: Tensor) -> tuple[Tensor, Routing]:
         """Return the outputs of this rank's tokens, and their routing."""
@@ -148,10 +148,10 @@ class Experts(nn.ModuleDict):
         return torch.cat([mlp(part) for mlp, part in zip(self.values(), parts, strict=True)])
 
 
-def held_by_ranks(num_experts: int, num_ranks: int) -> tuple[range, ...]:
+def experts_by_rank(num_experts: int, num_ranks: int) -> tuple[range, ...]:
     """Return the experts of each rank, in order. The first E % n ranks hold one more.
 
-    held_by_ranks(5, 3) == (range(0, 2), range(2, 4), range(4, 5)). Ranks beyond E hold none.
+    experts_by_rank(5, 3) == (range(0, 2), range(2, 4), range(4, 5)). Ranks beyond E hold none.
     """
     least, more = divmod(num_experts, num_ranks)
     starts = [rank * least + min(rank, more) for rank in range(num_ranks + 1)]
@@ -159,7 +159,7 @@ def held_by_ranks(num_experts: int, num_ranks: int) -> tuple[range, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class DispatchPlan:
     """The rows that one rank sends and receives, from `make_plan`, for dispatch and combine."""
 
     group: Group
@@ -185,10 +185,10 @@ def make_plan(
     num_tokens: int,
     held: Sequence[range],
     group: Group,
-) -> Plan:
+) -> DispatchPlan:
     """Sort the assignments of this rank's tokens, and exchange the numbers of rows to be sent.
 
-    held: the experts of each rank, `held_by_ranks`. Every rank calls it.
+    held: the experts of each rank, `experts_by_rank`. Every rank calls it.
     Wire: an all-to-all of counts, int64: 8 bytes for each expert of other ranks.
     """
     by_expert_A = expert_A.argsort(stable=True)
@@ -206,7 +206,7 @@ def make_plan(
     # Rows arrive by source, then by expert. A stable sort by expert makes segments.
     experts_e = torch.arange(num_own, device=expert_A.device).repeat(group.size)
     expert_R = experts_e.repeat_interleave(received, output_size=sum(received_counts))
-    return Plan(
+    return DispatchPlan(
         group,
         num_tokens,
         by_expert_A,
@@ -218,7 +218,7 @@ def make_plan(
     )
 
 
-def dispatch(x_ND: Tensor, plan: Plan) -> Tensor:
+def dispatch(x_ND: Tensor, plan: DispatchPlan) -> Tensor:
     """Return rows_RD for this rank's experts, expert by expert. Adjoint: combine.
 
     Wire: one all-to-all forward, one backward.
@@ -231,7 +231,7 @@ def dispatch(x_ND: Tensor, plan: Plan) -> Tensor:
     return received_RD.index_select(0, plan.segments_R)
 
 
-def combine(rows_RD: Tensor, plan: Plan, weight_A: Tensor | None = None) -> Tensor:
+def combine(rows_RD: Tensor, plan: DispatchPlan, weight_A: Tensor | None = None) -> Tensor:
     """Return y_ND: for each token the sum of its rows, times their weights. Adjoint: dispatch.
 
     weight_A: in the order of the assignments given to `make_plan`; None for weights of 1. Weights

@@ -74,7 +74,7 @@ from labkit.moe.routing import (
     Weights,
     check_choices,
     check_factor,
-    check_it_learns,
+    check_router_is_trained,
     checked_groups,
     counts_of,
     expert_capacity,
@@ -129,7 +129,7 @@ class TopKRouter(Router):
         super().__init__(hidden, num_experts, top_k)
         if weights not in ("of_chosen", "of_all"):
             raise ValueError(f"weights={weights!r}: give 'of_chosen' or 'of_all'")
-        check_it_learns(num_experts, top_k, weights)
+        check_router_is_trained(num_experts, top_k, weights)
         check_factor(capacity_factor)
         self.weights, self.capacity_factor = weights, capacity_factor
 

@@ -133,13 +133,13 @@ class MoEConfig:
                 "top_k * N / E tokens, and none is dropped; leave it out"
             )
         if self.router != "expert_choice":
-            check_it_learns(self.num_experts, self.top_k, self.weights)
+            check_router_is_trained(self.num_experts, self.top_k, self.weights)
         check_factor(self.capacity_factor)
         for name in ("balance_coefficient", "z_coefficient", "bias_rate"):
             allowed = "0 or more; 0 turns it off"
             arguments.number(name, getattr(self, name), allowed, least=0, below=math.inf)
 
-    def of_expert(self, config: GPTConfig) -> GPTConfig:
+    def for_expert(self, config: GPTConfig) -> GPTConfig:
         """Return the config whose MLP is one expert."""
         return config if self.expert_ffn is None else replace(config, ffn=self.expert_ffn)
 
@@ -151,7 +151,7 @@ def check_choices(num_experts: int, top_k: int) -> None:
     arguments.whole("top_k", top_k, allowed, most=num_experts)
 
 
-def check_it_learns(num_experts: int, top_k: int, weights: Weights) -> None:
+def check_router_is_trained(num_experts: int, top_k: int, weights: Weights) -> None:
     """Raise ValueError if a token's weight is always 1: the router gets no gradient."""
     if weights == "of_chosen" and top_k == 1 < num_experts:
         raise ValueError(

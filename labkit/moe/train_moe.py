@@ -44,7 +44,7 @@ from labkit.comm.group import chosen
 from labkit.copies import require_same
 from labkit.data import Batch, Corpus
 from labkit.data_parallel.reduction import flattened, parts_of
-from labkit.global_norm import as_part
+from labkit.global_norm import mark_gradient_shard
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
 from labkit.moe.gpt_moe import ExpertParallelGPT, MoEGPT, MoEOutput, gather_parameters
@@ -149,7 +149,7 @@ def train_step(
     max_norm: of the whole gradient, over all ranks; None: it is not clipped.
     Also counts_2LE of the global batch: choices, and dropped ones. The timeline names the phases.
     """
-    everyone = mesh.joined("dp", "ep")
+    everyone = mesh.combined_group("dp", "ep")
     share = batch.share(everyone.rank, everyone.size).to(everyone.device)
     optimizer.zero_grad()
     with everyone.region("forward"):
@@ -249,7 +249,7 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
     experts that are sharded over others than mesh.ep.
     """
     require_sharded_over_ep(module, mesh)
-    everyone = mesh.joined("dp", "ep")
+    everyone = mesh.combined_group("dp", "ep")
     shared, experts = shared_and_experts(module)
     without = [name for name, p in (shared | experts).items() if p.grad is None]
     if without:
@@ -261,7 +261,7 @@ def reduce_gradients(module: nn.Module, mesh: Mesh) -> None:
     _reduce(experts.values(), mesh.dp, everyone.size, "gradients of experts")
     if mesh.ep.size > 1:
         for parameter in experts.values():
-            as_part(parameter)
+            mark_gradient_shard(parameter)
 
 
 def clip_gradients(module: nn.Module, mesh: Mesh, max_norm: float) -> Tensor:

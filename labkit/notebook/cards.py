@@ -29,7 +29,7 @@ from labkit.interview.cards import Card, load_topics
 from labkit.interview.cards import sitting as sittings
 from labkit.interview.drills.drill import Kind
 from labkit.interview.page import html_of
-from labkit.notebook.controls import button, listen, note, page, row, say, show
+from labkit.notebook.controls import button, capture_warnings, note, page, row, say, show
 from labkit.notebook.court import proofs_html
 from labkit.notebook.shown import FAINT, Shown, box
 from labkit.progress import clock, practice, scheduling
@@ -61,15 +61,15 @@ class CardSitting:
         # A card that could not be stored is still due by the store; do not ask it for ever.
         unstored = {each.card.id for each in self._done if not each.is_stored}
         left = [card for card in self._cards if card.id not in unstored]
-        found, heard = listen(lambda: sittings.next_cards(left, 1))
-        say(self._trouble, heard.html)
+        found, captured = capture_warnings(lambda: sittings.next_cards(left, 1))
+        say(self._trouble, captured.html)
         self._count()  # a grade may have been tried again, and be another one
         self._ask(found[0]) if found else self._offer_others()
 
     def early(self) -> None:
-        """Ask the card that is due soonest, before its time."""
-        found, heard = listen(lambda: sittings.soonest(self._cards))
-        say(self._trouble, heard.html)
+        """Ask the card that is next due, before its time."""
+        found, captured = capture_warnings(lambda: sittings.next_due_card(self._cards))
+        say(self._trouble, captured.html)
         if found is not None:
             self._ask(found)
 
@@ -99,9 +99,9 @@ class CardSitting:
 
     def _offer_others(self) -> None:
         self.question = None
-        text, _ = listen(lambda: sittings.nothing_due(self._cards))
+        text, _ = capture_warnings(lambda: sittings.nothing_due(self._cards))
         self._place.children = (widgets.HTML(f'<p role="status">{escape(text)}</p>'),)
-        others, _ = listen(lambda: sittings.next_cards(sittings.cards_of(), 1))
+        others, _ = capture_warnings(lambda: sittings.next_cards(sittings.cards_of(), 1))
         self._show_only(*([self._elsewhere] if others else []), self._early)
         (self._elsewhere if others else self._early).focus()
 
@@ -182,9 +182,9 @@ class CardQuestion:
         self.widget = widgets.VBox(
             [self._prompt, self._trouble, self._entry, row([self._reveal]), self._hidden]
         )
-        standing, heard = listen(lambda: sittings.standing(card))
+        standing, captured = capture_warnings(lambda: sittings.standing(card))
         self._prompt.value = prompt_html(card, standing)
-        say(self._trouble, heard.html)
+        say(self._trouble, captured.html)
 
     @property
     def said(self) -> frozenset[int]:
@@ -225,10 +225,10 @@ class CardQuestion:
         """
         if self.is_stored:
             return True
-        _, heard = listen(lambda: sittings.grade(self.card, self.said, rating))
+        _, captured = capture_warnings(lambda: sittings.grade(self.card, self.said, rating))
         is_first, self.rating = self.rating is None, rating
-        self.is_stored = not heard.is_unwritten
-        say(self._status, heard.html + self._outcome_html())
+        self.is_stored = not captured.is_unwritten
+        say(self._status, captured.html + self._outcome_html())
         if self.is_stored:
             say(self._trouble, "")
             for point in self._points:
@@ -259,11 +259,11 @@ class CardQuestion:
         """Return the grades, each with the time until the card would be asked again."""
         if scheduling.is_installed():
             subject = sittings.subject(self.card)
-            waits, heard = listen(lambda: practice.next_intervals(subject))
+            waits, captured = capture_warnings(lambda: practice.next_intervals(subject))
             for rating, wait in waits.items():
                 self._grades[rating].description = f"{rating} · {wait}"
                 self._grades[rating].tooltip = f"Grade it {rating}: asked again in {wait}"
-            say(self._trouble, heard.html)
+            say(self._trouble, captured.html)
         self._propose()
 
     def _propose(self) -> None:
@@ -283,7 +283,7 @@ class CardQuestion:
             return f"<p>{graded}. This grade is <b>not stored</b>: press it again to try again.</p>"
         state = None
         if scheduling.is_installed():
-            state, _ = listen(lambda: practice.state(sittings.subject(self.card)))
+            state, _ = capture_warnings(lambda: practice.state(sittings.subject(self.card)))
         back = "asked again when the package fsrs is there: pip install fsrs"
         if state is not None:
             back = f"asked again in {practice.in_words(state.due_s - clock.now_s())}"

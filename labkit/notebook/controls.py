@@ -7,12 +7,12 @@ Ticker runs every second in the kernel's own event loop, without a thread. A tas
 with the kernel, never runs beside a cell's code, and is idle while one runs; so what a tick shows
 must be computed from a clock, and not from the number of ticks.
 
-`listen` catches a ProgressWarning, which would go unseen from a widget's button, and shows it
-beside the answer:
+`capture_warnings` catches a ProgressWarning, which would go unseen from a widget's button, and
+shows it beside the answer:
 
-    rating, heard = listen(lambda: grade(card, said))
-    heard.is_unwritten          nothing was stored
-    heard.html                  what happened, in words
+    rating, captured = capture_warnings(lambda: grade(card, said))
+    captured.is_unwritten          nothing was stored
+    captured.html                  what happened, in words
 
 `with_slider_names` makes labels of sliders part of the page for a screen reader. A slider of
 ipywidgets has its label beside it, but nothing ties the two together: a screen reader says "slider,
@@ -189,7 +189,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class CapturedWarnings:
     """Texts of the store's warnings; none if all went well."""
 
     messages: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class Heard:
         return "".join(f"<p><b>Progress.</b> {escape(each)}</p>" for each in self.messages)
 
 
-def listen(call: Callable[[], Result]) -> tuple[Result, Heard]:
+def capture_warnings(call: Callable[[], Result]) -> tuple[Result, CapturedWarnings]:
     """Return what `call` returns, and the store's warnings meanwhile. Others pass through.
 
     Where `call` raises, all of them do: there is no answer then for them to stand beside.
@@ -225,7 +225,7 @@ def listen(call: Callable[[], Result]) -> tuple[Result, Heard]:
         raise
     said = [each for each in caught if issubclass(each.category, ProgressWarning)]
     _pass_on([each for each in caught if each not in said])
-    return result, Heard(tuple(dict.fromkeys(str(each.message) for each in said)))
+    return result, CapturedWarnings(tuple(dict.fromkeys(str(each.message) for each in said)))
 
 
 def _pass_on(caught: list[warnings.WarningMessage]) -> None:

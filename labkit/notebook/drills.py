@@ -27,9 +27,9 @@ from labkit.interview.case_files import CASES
 from labkit.interview.drills import Outcome, Question, Ruling, UnknownDrill, drills_of
 from labkit.interview.drills.drill import Kind
 from labkit.interview.drills.question import Exhibit
-from labkit.interview.drills.session import SAME_AGAIN, Asked, Round
+from labkit.interview.drills.session import REPEATED_ANSWER, Asked, Round
 from labkit.notebook.cards import link, topics_of
-from labkit.notebook.controls import button, listen, note, on_enter, page, row, say, show
+from labkit.notebook.controls import button, capture_warnings, note, on_enter, page, row, say, show
 from labkit.notebook.shown import FAINT, Shown, box
 from labkit.progress import clock, practice, scheduling
 
@@ -161,8 +161,8 @@ class DrillQuestion:
         if not text.strip():
             say(self._ruling, "Type a number first, or choose Show the answer.")
             return None
-        if self.asked.is_same_again(text):
-            say(self._ruling, f"{self._ruled_html} <p>{SAME_AGAIN}</p>")
+        if self.asked.is_repeated(text):
+            say(self._ruling, f"{self._ruled_html} <p>{REPEATED_ANSWER}</p>")
             return None
         ruling = self.asked.answer(text)
         self._ruled_html = _ruling_html(ruling, text.strip(), self.asked.is_over)
@@ -175,11 +175,11 @@ class DrillQuestion:
         """Show the way to the answer, and store the rating; given up, if it was not right yet."""
         if self.asked.rating is not None:
             return self.asked.rating
-        rating, heard = listen(self.asked.finish)
-        self.is_stored = not heard.is_unwritten
+        rating, captured = capture_warnings(self.asked.finish)
+        self.is_stored = not captured.is_unwritten
         self._entry.disabled = True
         show(self._controls, False)
-        say(self._end, _solution_html(self.asked) + heard.html + self._outcome_html())
+        say(self._end, _solution_html(self.asked) + captured.html + self._outcome_html())
         self._on_over()
         return rating
 
@@ -189,7 +189,7 @@ class DrillQuestion:
             return f"<p>{rated}. This rating is <b>not stored</b>.</p>"
         back = "; when to ask again needs the package fsrs: pip install fsrs"
         if scheduling.is_installed():
-            state, _ = listen(lambda: practice.state(self.asked.drill.subject))
+            state, _ = capture_warnings(lambda: practice.state(self.asked.drill.subject))
             wait = "" if state is None else practice.in_words(state.due_s - clock.now_s())
             back = f", asked again in {wait}" if wait else ""
         return f"<p>{rated}: stored{escape(back)}. {self._place_html()}</p>"

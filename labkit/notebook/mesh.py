@@ -73,10 +73,10 @@ def _rules(name: str, rank: int, chosen: int, sizes: Mapping[str, int]) -> str:
 
 def _cell(place: Place, sizes: Mapping[str, int], gpus_per_node: int) -> str:
     where = " ".join(f"{axis}{at}" for axis, at in place.coordinates.items())
-    told = "\n".join([f"rank {place.rank}", *_told(place.rank, sizes, gpus_per_node)])
+    tooltip = "\n".join([f"rank {place.rank}", *_group_texts(place.rank, sizes, gpus_per_node)])
     width = f"width: {2.3 * len(sizes) + 0.4:.1f}em;"  # three letters for each axis
     return (
-        f'<span class="rank r{place.rank}" style="{_CELL} {width}" title="{escape(told)}">'
+        f'<span class="rank r{place.rank}" style="{_CELL} {width}" title="{escape(tooltip)}">'
         f"<b>{place.rank}</b><br>{escape(where)}</span>"
     )
 
@@ -86,12 +86,12 @@ def _words(rank: int, sizes: Mapping[str, int], gpus_per_node: int) -> str:
     lines = [
         f'<div><span style="display: inline-block; width: 0.9em; height: 0.9em; background: '
         f'{COLOURS[axis]};"></span> {escape(text)}</div>'
-        for axis, text in zip(sizes, _told(rank, sizes, gpus_per_node), strict=True)
+        for axis, text in zip(sizes, _group_texts(rank, sizes, gpus_per_node), strict=True)
     ]
     return f'<div style="margin-top: 4px;">rank {rank}{"".join(lines)}</div>'
 
 
-def _told(rank: int, sizes: Mapping[str, int], gpus_per_node: int) -> list[str]:
+def _group_texts(rank: int, sizes: Mapping[str, int], gpus_per_node: int) -> list[str]:
     groups = groups_of(rank, sizes)
     return [group_text(axis, members, gpus_per_node) for axis, members in groups.items()]
 
@@ -129,8 +129,8 @@ class MeshExplorer:
     def _refresh(self, _: Any = None) -> None:
         num_ranks = math.prod(self.sizes.values())
         if num_ranks > MOST_RANKS:
-            told = f"{num_ranks} ranks; up to {MOST_RANKS} are drawn. Make an axis shorter."
-            self._said.value = box(f"<div>{told}</div>")
+            text = f"{num_ranks} ranks; up to {MOST_RANKS} are drawn. Make an axis shorter."
+            self._said.value = box(f"<div>{text}</div>")
             return
         self._rank.max = num_ranks - 1  # which moves a rank that is no longer there
         self._said.value = mesh_html(self.sizes, self._node.value, self._rank.value)
@@ -138,8 +138,8 @@ class MeshExplorer:
     def __repr__(self) -> str:
         sizes, gpus_per_node, rank = self._start
         axes = " x ".join(f"{axis} {size}" for axis, size in sizes.items())
-        told = [group_text(*each, gpus_per_node) for each in groups_of(rank, sizes).items()]
-        return "\n".join([f"mesh {axes}, {gpus_per_node} GPUs per node; rank {rank}", *told])
+        groups = [group_text(*each, gpus_per_node) for each in groups_of(rank, sizes).items()]
+        return "\n".join([f"mesh {axes}, {gpus_per_node} GPUs per node; rank {rank}", *groups])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()

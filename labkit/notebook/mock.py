@@ -28,7 +28,7 @@ from labkit.interview.mock import interview as asking
 from labkit.interview.mock.interview import Scored
 from labkit.interview.mock.report import write_report
 from labkit.interview.page import html_of
-from labkit.notebook.controls import Ticker, button, listen, note, page, row, say, show
+from labkit.notebook.controls import Ticker, button, capture_warnings, note, page, row, say, show
 from labkit.notebook.mock_items import ItemView, view_of
 from labkit.notebook.shown import FAINT, box
 from labkit.progress import clock
@@ -225,8 +225,8 @@ class ReportView:
 
     def __init__(self, make: Callable[[], Report]) -> None:
         """make: the report, which the progress store remembers when it is made."""
-        self.report, heard = listen(make)
-        self._is_stored = not heard.is_unwritten
+        self.report, captured = capture_warnings(make)
+        self._is_stored = not captured.is_unwritten
         day = clock.day_of(clock.now_s())
         self._file = widgets.Text(
             value=f"~/mock_interview_{day}",
@@ -238,8 +238,8 @@ class ReportView:
         self._saved = note()
         summary, details = _pages(self.report)
         save = [self._file, row([self._save_html, self._save_markdown]), self._saved]
-        told = widgets.HTML(summary + heard.html + self._stored_html())
-        self.widget = widgets.VBox([told, *save, widgets.HTML(details)])
+        report = widgets.HTML(summary + captured.html + self._stored_html())
+        self.widget = widgets.VBox([report, *save, widgets.HTML(details)])
 
     def focus(self) -> None:
         """Move the cursor to the first control."""

@@ -26,7 +26,7 @@ from labkit.interview.mock import interview as asking
 from labkit.interview.mock.interview import GivenExercise, Scored
 from labkit.interview.mock.plan import EXERCISE, QUESTION
 from labkit.notebook.cards import CardQuestion, link
-from labkit.notebook.controls import button, listen, note, row, say
+from labkit.notebook.controls import button, capture_warnings, note, row, say
 from labkit.notebook.drills import DrillQuestion
 
 OnDone = Callable[[Scored], None]
@@ -111,7 +111,7 @@ class ExerciseItem:
         say(self._verdict, _WAIT)
         self._check.disabled = True
         try:
-            verdict, heard = listen(lambda: check(self._name))
+            verdict, captured = capture_warnings(lambda: check(self._name))
         except asking.CANNOT_BE_CHECKED as error:
             say(self._verdict, f"<p>✗ {escape(str(error))}</p>")
             return None
@@ -122,7 +122,7 @@ class ExerciseItem:
             self._check.disabled = False
         is_old = bool(verdict) and not self._given.is_new()
         refusal = f"<p>✗ {_marked(self._given.refusal)}</p>" if is_old else ""
-        say(self._verdict, verdict._repr_html_() + heard.html + refusal)
+        say(self._verdict, verdict._repr_html_() + captured.html + refusal)
         if verdict and not is_old:
             self._end(passed=True)
         return verdict

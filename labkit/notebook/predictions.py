@@ -234,17 +234,17 @@ def reveal(
     quantity = in_unit(truth, unit)
     mark = "~" if varies or (source == MEASURED and quantity.dimension == "seconds") else ""
     question = question_of(key)
-    told = f"{source}: {mark}{_told(truth, unit)}."
+    answer = f"{source}: {mark}{_true_number(truth, unit)}."
     prediction = load(key)
     if prediction is None:
-        return _folded(question, told)
+        return _folded(question, answer)
     words = verdict(prediction.quantity, quantity, tolerance)
     is_right = judge(key, words)
-    text = f"You said {prediction.text}. {told} {words}"
+    text = f"You said {prediction.text}. {answer} {words}"
     return _beside(question, text, _RIGHT if is_right else _WRONG)
 
 
-def _told(truth: float, unit: str) -> str:
+def _true_number(truth: float, unit: str) -> str:
     """Write a number as a reader sees it: minutes and counts in the question's own unit."""
     return f"{number_text(truth)} {unit}" if _keeps(unit) else text_of(in_unit(truth, unit))
 
@@ -254,11 +254,11 @@ def _keeps(unit: str) -> bool:
     return unit in _LONG or bool(counted(unit))
 
 
-def _folded(question: str, told: str) -> Shown:
+def _folded(question: str, answer: str) -> Shown:
     """Put the true number behind a click."""
-    text = f"{told} (You made no prediction.)"
+    text = f"{answer} (You made no prediction.)"
     summary = escape(question or "The answer") + " (You made no prediction. Click for the answer.)"
-    html = f"<details><summary>{summary}</summary>{escape(told)}</details>"
+    html = f"<details><summary>{summary}</summary>{escape(answer)}</details>"
     return Shown(f"{question}\n{text}" if question else text, box(html))
 
 

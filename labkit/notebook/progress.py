@@ -16,7 +16,7 @@ import ipywidgets as widgets
 from labkit import arguments
 from labkit.interview.summary import Standing, Tally, notebooks_of, standing, standing_of
 from labkit.notebook.cards import link
-from labkit.notebook.controls import Heard, button, listen, page, row
+from labkit.notebook.controls import CapturedWarnings, button, capture_warnings, page, row
 from labkit.notebook.shown import BORDER, FAINT, box
 from labkit.progress import clock
 from labkit.progress.event import Event
@@ -46,20 +46,20 @@ class Dashboard:
             refresh = button("Refresh", self.refresh, tooltip="Read the progress store again")
             parts.append(row([refresh, self._status]))
         self._widget = page(parts)
-        self._show(Heard()) if given else self.refresh()
+        self._show(CapturedWarnings()) if given else self.refresh()
 
     def refresh(self) -> Standing:
         """Read the store again. Its problems are shown above its content."""
-        self.found, heard = listen(standing)
-        self._show(heard)
+        self.found, captured = capture_warnings(standing)
+        self._show(captured)
         time = f"{clock.moment_of(self.found.now_s):%H:%M:%S}"
         self._status.value = f'<span role="status" class="faint">As of {time}</span>'
         return self.found
 
-    def _show(self, heard: Heard) -> None:
+    def _show(self, captured: CapturedWarnings) -> None:
         # An unreadable store may not be empty.
-        is_unknown = heard.is_unread and self.found.is_new
-        self._page.value = heard.html + ("" if is_unknown else page_html(self.found))
+        is_unknown = captured.is_unread and self.found.is_new
+        self._page.value = captured.html + ("" if is_unknown else page_html(self.found))
 
     def __repr__(self) -> str:
         if self._given is None:
@@ -126,10 +126,10 @@ def streak_text(days: int) -> str:
 
 def due_text(due: dict[str, int]) -> str:
     """Write `Due now: 2 cards, 1 drill`."""
-    told = [
+    parts = [
         f"{number} {kind}{'' if number == 1 else 's'}" for kind, number in due.items() if number
     ]
-    return f"Due now: {', '.join(told) or 'nothing'}"
+    return f"Due now: {', '.join(parts) or 'nothing'}"
 
 
 def _first_page() -> str:
@@ -193,7 +193,7 @@ def _seen_text(known: Mastery) -> str:
 
 
 def _exercises(rows: Sequence[ExerciseRow]) -> str:
-    begun = [row for row in rows if row.is_started]
+    started = [row for row in rows if row.is_started]
     solved = sum(row.passed_s is not None for row in rows)
     heading = ("exercise", "solved", "attempts", "hints", "solution", "last check")
     cells = [
@@ -205,18 +205,18 @@ def _exercises(rows: Sequence[ExerciseRow]) -> str:
             "seen before" if row.solution_shown else "not seen",
             "–" if row.last_s is None else f"{clock.day_of(row.last_s):%d %b %Y}",
         )
-        for row in begun
+        for row in started
     ]
-    others = [row.name for row in rows if row not in begun]
+    others = [row.name for row in rows if row not in started]
     caption = f"Exercises: {solved} of {len(rows)} solved"
-    return _table(caption, heading, cells) + _not_begun(others)
+    return _table(caption, heading, cells) + _not_started(others)
 
 
-def _not_begun(names: Sequence[str]) -> str:
+def _not_started(names: Sequence[str]) -> str:
     if not names:
         return ""
     links = ", ".join(link(f"exercises/{name}.py", name) for name in names)
-    return f"<details><summary>Not begun: {len(names)}</summary>{links}</details>"
+    return f"<details><summary>Not started: {len(names)}</summary>{links}</details>"
 
 
 def _tallies(found: Standing) -> str:

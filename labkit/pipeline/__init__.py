@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from labkit.pipeline.gpt_pp import (
         GPTStage,
         PipelineGPT,
-        balance,
-        even,
+        balanced_stages,
+        even_stages,
         gather_full_state,
         layer_costs,
         stage_costs,

@@ -9,7 +9,7 @@ first half and puts the second into a list. Everything else is cheap and stays i
 embeddings, activations, attention without its projections. (nn.MultiheadAttention stays in I, too:
 a mode cannot see its projections, which are not calls of F.linear. The result is right, but little
 is left for W.) The layers of labkit.tensor_parallel have Functions of their own, which defer the
-same half to the DeferredWeights in their argument `later`. They communicate in I.
+same half to the WeightGradStore in their argument `grad_sink`. They communicate in I.
 
 A split backward keeps x and dy of every linear layer until W, and frees everything else in I. This
 takes less memory than before I in a block of a transformer, and more in a plain chain of linear
@@ -41,7 +41,7 @@ class _Product(NamedTuple):
     grad_y: Tensor
 
 
-class DeferredWeights(TorchFunctionMode):
+class WeightGradStore(TorchFunctionMode):
     """`with deferred: y = stage(x)`; then `deferred.backward(y, grad)` is I, `accumulate()` is W.
 
     A stage needs one for each microbatch: it keeps what W needs. The gradients of parameters that
@@ -67,8 +67,8 @@ class DeferredWeights(TorchFunctionMode):
             is_matrix = weight.dim() == 2 and x.dim() >= 2
             if is_matrix and _is_parameter(weight) and (bias is None or _is_parameter(bias)):
                 return _Linear.apply(x, weight, bias, self)
-        if "later" in kwargs and torch.is_grad_enabled():  # a function that can defer W itself
-            return func(*args, **{**kwargs, "later": self})
+        if "grad_sink" in kwargs and torch.is_grad_enabled():  # a function that can defer W itself
+            return func(*args, **{**kwargs, "grad_sink": self})
         return func(*args, **kwargs)
 
     def put(self, x: Tensor, weight: Tensor, grad_y: Tensor) -> None:
@@ -96,7 +96,7 @@ class DeferredWeights(TorchFunctionMode):
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, deferred: DeferredWeights
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, deferred: WeightGradStore
     ) -> Tensor:
         ctx.save_for_backward(x)
         # Not saved like x: hooks on saved tensors may return copies, but W needs the leaves.

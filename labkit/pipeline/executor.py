@@ -42,9 +42,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.global_norm import as_part
+from labkit.global_norm import mark_gradient_shard
 from labkit.pipeline import pipeline_checks as checks
-from labkit.pipeline.deferred import DeferredWeights
+from labkit.pipeline.deferred import WeightGradStore
 from labkit.pipeline.op import Kind, Op, Schedule, consumer
 from labkit.pipeline.simulation import Span
 from labkit.pipeline.stage_messages import StageMessages
@@ -96,9 +96,9 @@ class Pipeline:
         validate(schedule)
         self.schedule, self.group = schedule, chosen(group)
         checks.stages(stages, schedule, self.group)
-        checks.same_plan(schedule, tied, self.group)
+        checks.require_same_schedule(schedule, tied, self.group)
         self.stages, self.loss, self.tied = dict(stages), loss, tied
-        self._means = None if isinstance(loss, WeightedLoss) else checks.MeanOfMeans(loss)
+        self._means = None if isinstance(loss, WeightedLoss) else checks.MeanLossCheck(loss)
         self._stage_messages = StageMessages(schedule, self.group)
         self._is_usable = True  # False during a step, and after one that has failed
 
@@ -117,7 +117,7 @@ class Pipeline:
                 "Pipeline in a new run"
             )
         work = self._work(inputs, targets)
-        self._is_usable, before = False, set_aside(self.tied)
+        self._is_usable, before = False, pop_gradient(self.tied)
         self._stage_messages.begin([len(part) for part in work.inputs], tuple(inputs.shape[1:]))
         spans: list[Span] = []
         in_flight = 0
@@ -138,7 +138,7 @@ class Pipeline:
         if self.group.size > 1:
             for stage in self.stages.values():
                 for parameter in stage.parameters():
-                    as_part(parameter)
+                    mark_gradient_shard(parameter)
         self._is_usable = True
         return Step(work.mean_loss(), work.losses(), tuple(spans), in_flight)
 
@@ -198,7 +198,7 @@ class Work:
         inputs: Tensor,
         targets: Tensor,
         device: torch.device,
-        means: checks.MeanOfMeans | None = None,
+        means: checks.MeanLossCheck | None = None,
     ) -> None:
         checks.batch(inputs, targets, schedule.num_microbatches)
         self.inputs = inputs.to(device).tensor_split(schedule.num_microbatches)
@@ -245,7 +245,7 @@ class Work:
 
     def _forward(self, op: Op, taken: Tensor | None) -> Tensor | None:
         x = self.inputs[op.microbatch] if taken is None else taken.requires_grad_()
-        deferred = DeferredWeights() if op.stage in self._splits else None
+        deferred = WeightGradStore() if op.stage in self._splits else None
         with deferred or nullcontext():
             y = self._output(op, x)
             checks.output(y, x, op, self._stages[op.stage])
@@ -297,10 +297,10 @@ class _Held(NamedTuple):
     x: Tensor | None
     # The graph's end instead of the output, whose memory is not needed once it is sent.
     end: GradientEdge | None
-    deferred: DeferredWeights | None
+    deferred: WeightGradStore | None
 
 
-def set_aside(weight: Tensor | None) -> Tensor | None:
+def pop_gradient(weight: Tensor | None) -> Tensor | None:
     """Remove and return a tied weight's gradient before a step.
 
     Earlier steps have already summed it over the two ranks. A step sums only what it adds.

@@ -49,7 +49,7 @@ TIED = "embedding.token.weight"
 """The name in GPT of the weight that embedding and head share."""
 
 
-class Layered(Protocol):
+class StageableGPT(Protocol):
     """A model that can be cut into stages: a GPT, or another form of it under the same names."""
 
     config: GPTConfig
@@ -62,7 +62,7 @@ class Layered(Protocol):
 class GPTStage(nn.Module):
     """Some neighbouring layers of a GPT: the GPT's own modules, under their names in it."""
 
-    def __init__(self, whole: Layered, layers: range) -> None:
+    def __init__(self, whole: StageableGPT, layers: range) -> None:
         super().__init__()
         self.config = whole.config
         last = whole.config.num_layers + 1
@@ -112,14 +112,14 @@ class PipelineGPT(nn.Module):
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         layers: Sequence[range] | None = None,
-        cut: Callable[[GPT], Layered] = lambda whole: whole,
+        cut: Callable[[GPT], StageableGPT] = lambda whole: whole,
         stage_class: Callable[[Any, range], GPTStage] = GPTStage,
     ) -> None:
         super().__init__()
         require_schedule(schedule)
         self.config, self.schedule, self.rank = config, schedule, rank
         if layers is None:
-            layers = balance(layer_costs(config), schedule.num_stages)
+            layers = balanced_stages(layer_costs(config), schedule.num_stages)
         _require_layers(layers, config, schedule)
         self.layers = list(layers)
         whole = cut(GPT(config, seed, dtype))  # whole only here: the lab's models are small
@@ -134,7 +134,7 @@ class PipelineGPT(nn.Module):
         """stage -> module, for the stages of this rank."""
         return {int(stage): module for stage, module in self._modules_of.items()}  # type: ignore[misc]
 
-    def holder_of(self, name: str) -> int:
+    def owner_of(self, name: str) -> int:
         """Return the rank that holds a parameter, by its name in GPT; for the tied weight, the
         first stage's."""
         kind, _, rest = name.partition(".")
@@ -172,7 +172,7 @@ def gather_full_state(model: PipelineGPT, group: Group | None = None) -> dict[st
     own, group = model.gpt_parameters(), chosen(group)
     state = {}
     for name, parameter in model.whole_parameters():
-        root = model.holder_of(name)
+        root = model.owner_of(name)
         empty = torch.empty_like(parameter, device=group.device)
         mine = own[name].detach() if group.rank == root else empty
         state[name] = group.broadcast(mine, root)
@@ -186,7 +186,7 @@ def _require_layers(layers: Sequence[range], config: GPTConfig, schedule: Schedu
         raise ValueError(
             f"layers={list(layers)} for {schedule.num_stages} stages of layers 0 (embedding) to "
             f"{wanted[-1]} (norm and head): give each stage one or more, all of them in order, as "
-            "balance(layer_costs(config), num_stages) does"
+            "balanced_stages(layer_costs(config), num_stages) does"
         )
 
 
@@ -261,12 +261,12 @@ def layer_costs(config: GPTConfig) -> list[float]:
     return [0.0, *[block] * config.num_layers, 2.0 * D * config.vocab]
 
 
-def balance(costs: Sequence[float], num_stages: int) -> list[range]:
+def balanced_stages(costs: Sequence[float], num_stages: int) -> list[range]:
     """Return the layers of each stage so that the slowest stage is as fast as possible.
 
     costs: of each layer, with embedding and head, in any unit. Among equally fast cuts it returns
     the one with the least sum of squares. Time: 2 num_stages * layers**2.
-    balance([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
+    balanced_stages([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
     ValueError, TypeError for more stages than layers, and for a num_stages that is not whole.
     """
     costs = plain(costs)
@@ -304,7 +304,7 @@ def _best_cut(
     return best[num_layers], [range(a, b) for a, b in pairwise(reversed(ends))]
 
 
-def even(num_layers: int, num_stages: int) -> list[range]:
+def even_stages(num_layers: int, num_stages: int) -> list[range]:
     """Return equally many layers for each stage; the first stages have one more if need be.
 
     ValueError, TypeError for more stages than layers, and for a num_stages that is not whole.

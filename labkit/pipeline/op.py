@@ -63,7 +63,7 @@ class Op(NamedTuple):
 
     @property
     def product(self) -> Product:
-        """What this operation computes; for B as for I the input's gradient, which others need."""
+        """The tensor that other stages need of it: for B, as for I, the input's gradient."""
         kind, stage, microbatch = self
         return (Kind.I, stage, microbatch) if kind is Kind.B else self
 

@@ -14,7 +14,7 @@ from labkit.data import IGNORED, counted
 from labkit.pipeline.op import Op, Schedule
 
 
-def same_plan(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
+def require_same_schedule(schedule: Schedule, tied: Tensor | None, group: Group) -> None:
     """Check that all ranks have one schedule, and that the tied weights are alike, or both None.
 
     The tied weights are those of the ranks of the first and the last stage. Wire: an all-gather of
@@ -124,7 +124,7 @@ def loss(value: Any) -> None:
         raise ValueError("loss returned a number that needs no gradient; leave out detach()")
 
 
-class MeanOfMeans:
+class MeanLossCheck:
     """Checks that a loss of two microbatches together is the mean of their two losses.
 
     This does not hold for a sum, a mean weighted by classes, or a loss that compares rows with each

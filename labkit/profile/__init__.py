@@ -1,6 +1,6 @@
 """Find why a step is slow, from a run or from PyTorch Profiler's traces of any job.
 
-    trace = profile.of_run(run)                        # a labkit run
+    trace = profile.trace_of_run(run)                        # a labkit run
     trace = profile.read(["rank0.json", "rank1.json"])  # traces of CPU or GPU ranks
     profile.breakdown(trace)[0]                        # the steps of rank 0, by term
     profile.report(trace).words()                      # the critical path, and remedies
@@ -12,7 +12,7 @@ Read in this order:
     kineto          a trace of PyTorch Profiler; activity: a rank's activity by its journal
     trace_file      reads a file, and checks all of its fields
     communication_kernels, launches     kernels that communicate, and their launches
-    meetings, trace_notes               matches kernels of several ranks; notes on missing data
+    matching, trace_notes               matches kernels of several ranks; notes on missing data
     breakdown       a step's time by term; the terms add up to the step
     dependencies    the graph of waits: replay, critical path, slack
     what_if         a replay with one thing changed
@@ -27,9 +27,9 @@ from labkit.profile.bottleneck import Finding, diagnose
 from labkit.profile.breakdown import Terms, breakdown, figures
 from labkit.profile.comparison import Comparison, compare
 from labkit.profile.dependencies import Dependencies
-from labkit.profile.h200_traces import h200
+from labkit.profile.h200_traces import h200_trace
 from labkit.profile.kineto import read
-from labkit.profile.recorder import of_run, recording
+from labkit.profile.recorder import recording, trace_of_run
 from labkit.profile.report import Report, page, report
 from labkit.profile.step_trace import Trace
 
@@ -44,11 +44,11 @@ __all__ = [
     "compare",
     "diagnose",
     "figures",
-    "h200",
-    "of_run",
+    "h200_trace",
     "page",
     "read",
     "recording",
     "report",
+    "trace_of_run",
     "what_if",
 ]

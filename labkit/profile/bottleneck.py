@@ -17,8 +17,8 @@ The replay says for each cause how long the run would take without it.
     compute     (not removed: the share of computing)                     faster kernels, more ranks
 
 All but the last four are faults if they cost at least the share ALARM of the time (latency:
-LATENCY_ALARM). The last four bound every run without a fault. A journal (of_run) has no operators,
-so it does not separate the host's time from computing, nor a straggler from imbalance.
+LATENCY_ALARM). The last four bound every run without a fault. A journal (trace_of_run) has no
+operators, so it does not separate the host's time from computing, nor a straggler from imbalance.
 
 If ranks have no trace, an apparent transfer may be waiting for one of them. Such exchanges are
 reported as "transfer or waiting", and not as latency, overlap or bandwidth. A straggler among the
@@ -224,7 +224,7 @@ def _slow_link(graph: Dependencies) -> Finding:
     """
     by_pair: dict[tuple[tuple[int, ...], int], list[float]] = defaultdict(list)
     sizes: Counter[int] = Counter()
-    for by_rank in graph.trace.meetings.values():
+    for by_rank in graph.trace.matched_exchanges.values():
         ends = {each.kind: each for each in by_rank.values()}
         if ends.keys() == set(MESSAGES) and graph.sees_end(ends["recv"]):
             sizes[ends["recv"].nbytes] += 1

@@ -87,7 +87,7 @@ def last_arrivals(trace: Trace) -> dict[tuple, tuple[float, int]]:
     """Return, by key of an exchange, when the last rank arrived, and which rank it was."""
     return {
         key: max((each.posted_s, rank) for rank, each in by_rank.items())
-        for key, by_rank in trace.meetings.items()
+        for key, by_rank in trace.matched_exchanges.items()
     }
 
 

@@ -90,7 +90,7 @@ class Dependencies:
         """Own work by rank, split where it posts an exchange or waits for one."""
         self._posts: dict[tuple[tuple, int], int] = {}
         waits: list[tuple[Exchange, int, int]] = []
-        meetings = trace.meetings
+        meetings = trace.matched_exchanges
         self._rates = _Rates(trace)
         self.sees_end = self._rates.sees_end
         self.ends = [self._add_rank(own, waits) for own in trace.ranks.values()]

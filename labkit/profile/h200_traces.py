@@ -21,7 +21,7 @@ _FOLDER = Path(__file__).with_name("traces")
 H200_NAMES = ("large_model", "small_model", "item_per_layer", "slow_loader")
 
 
-def h200(name: str) -> Trace:
+def h200_trace(name: str) -> Trace:
     """Read the trace of this name. Raises ValueError, with all names, for an unknown one."""
     if name not in H200_NAMES:
         raise ValueError(f"no trace is called {name!r}; there are {', '.join(H200_NAMES)}")

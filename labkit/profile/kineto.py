@@ -17,7 +17,7 @@ The parts of a Trace, and their events in a file:
 
 On CPU ranks the n-th collective of one kind and shape on a rank is matched with the n-th on the
 others; an all-to-all, with the n-th of any shape. Kernels are matched by group and kind, in order,
-or by `Seq` if torch has written it. `meetings` corrects matches that contradict the times.
+or by `Seq` if torch has written it. `matching` corrects matches that contradict the times.
 
 The trace's notes list events that were left out, devices that were not recorded, and kernels that
 may be communication.
@@ -49,7 +49,7 @@ from labkit.profile.launches import (
     launched_at,
     one_after_the_other,
 )
-from labkit.profile.meetings import met_in_time
+from labkit.profile.matching import match_by_time
 from labkit.profile.step_trace import (
     COMPUTE,
     COPY,
@@ -117,7 +117,7 @@ def read(
     is_known, host_only = len(ranks) > 1 or bool(sizes), frozenset(notes.host_only)
     trace = Trace(world_size, dict(sorted(ranks.items())), [], is_known, host_only)
     trace = aligned(trace) if len(hosts) > 1 else trace
-    trace = met_in_time(trace, notes.on_device, 1e-3 if len(hosts) > 1 else 5e-5)
+    trace = match_by_time(trace, notes.on_device, 1e-3 if len(hosts) > 1 else 5e-5)
     trace.notes[:0] = [*missing(world_size, ranks), *notes.sentences(trace)]
     return trace
 

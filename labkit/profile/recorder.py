@@ -1,6 +1,6 @@
 """Record the steps of a loop with PyTorch Profiler, one file per rank, for `read`.
 
-`of_run` makes a Trace of a Run, out of labkit's own journal:
+`trace_of_run` makes a Trace of a Run, out of labkit's own journal:
 
 with world.region("step"):              a training step
     with world.region("data"):          loading: any region whose name begins with "data"
@@ -86,7 +86,7 @@ STEP = "step"
 _WAKE_UP_S = 1e-4
 
 
-def of_run(run: Run | Sequence[Timeline]) -> Trace:
+def trace_of_run(run: Run | Sequence[Timeline]) -> Trace:
     """Return the trace of a run, or of timelines by rank. Operations without an end are left out.
 
     The times of several hosts are on one clock if all ranks left the first meeting at the same

@@ -146,7 +146,7 @@ class Trace:
     """Ranks whose device was not recorded: their work is the host's."""
 
     @property
-    def meetings(self) -> dict[tuple, dict[int, Exchange]]:
+    def matched_exchanges(self) -> dict[tuple, dict[int, Exchange]]:
         """Exchanges by key and rank."""
         found: dict[tuple, dict[int, Exchange]] = defaultdict(dict)
         for rank, own in self.ranks.items():
@@ -195,7 +195,7 @@ def has_one_clock(trace: Trace) -> bool:
     """Return whether no rank had a result of all ranks before the last of them had arrived."""
     return all(
         max(each.posted_s for each in by_rank.values()) <= min(e.done_s for e in by_rank.values())
-        for by_rank in trace.meetings.values()
+        for by_rank in trace.matched_exchanges.values()
         if next(iter(by_rank.values())).kind in _OF_ALL
     )
 
@@ -217,7 +217,7 @@ def in_doubt(trace: Trace) -> set[tuple]:
     """
     found = set()
     all_are_there = trace.size_is_known and len(trace.ranks) >= trace.world_size
-    for key, by_rank in trace.meetings.items():
+    for key, by_rank in trace.matched_exchanges.items():
         each = next(iter(by_rank.values()))
         if each.kind in ALONE:
             continue
@@ -244,7 +244,7 @@ def aligned(trace: Trace, least_s: float = 1e-3) -> Trace:
     ends: dict[int, dict[tuple[bool, bool], list[float]]] = {
         rank: defaultdict(list) for rank in trace.ranks
     }
-    for by_rank in trace.meetings.values():
+    for by_rank in trace.matched_exchanges.values():
         if first in by_rank and by_rank[first].kind in (*_OF_ALL, "all_to_all"):
             own = by_rank[first]
             for rank, exchange in by_rank.items():

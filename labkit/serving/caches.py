@@ -15,11 +15,11 @@ hand out slots:
 
 A pass uses a cache like this. The scheduler does the first step, the decoder the others:
 
-    cache.reserve(...)                 make room for the tokens of each piece
-    cache.slots(pieces)                the slot of every token of these sequences, old and new
+    cache.reserve(...)                 make room for the tokens of each entry
+    cache.slots(batch)                 the slot of every token of these sequences, old and new
     cache.write(layer, slots, k, v)    in each layer
     cache.read(layer, slots)           in each layer
-    cache.commit(pieces)               the tokens count as cached
+    cache.commit(batch)                the tokens count as cached
 
 Layout: keys_LNGK and values_LNGK, N slots. A slot takes 2 L G K numbers.
 Papers: Yu et al., "Orca", OSDI 2022, whose cache is rung 2; Kwon et al., "Efficient Memory
@@ -124,25 +124,25 @@ class KVCache:
         """Return the number of its cached tokens, where its next tokens start. Rung 1: 0."""
         return self._num_cached.get(sequence, 0)
 
-    def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
-        """Return the slots of tokens 0 to end - 1 of each piece's sequence, on the CPU.
+    def slots(self, batch: Sequence[ScheduledTokens]) -> list[Tensor]:
+        """Return the slots of tokens 0 to end - 1 of each entry's sequence, on the CPU.
 
-        ValueError: a piece does not start where the cached tokens end, or has no room.
+        ValueError: an entry does not start where the cached tokens end, or has no room.
         """
         found = []
-        for piece in pieces:
-            cached, held_n = self.num_cached(piece.sequence), self.held(piece.sequence)
-            if piece.start != cached:
+        for entry in batch:
+            cached, held_n = self.num_cached(entry.sequence), self.held(entry.sequence)
+            if entry.start != cached:
                 raise ValueError(
-                    f"sequence {piece.sequence} has {cached} cached tokens, and its piece starts "
-                    f"at {piece.start}; give the tokens from num_cached({piece.sequence}) on"
+                    f"sequence {entry.sequence} has {cached} cached tokens, and its entry starts "
+                    f"at {entry.start}; give the tokens from num_cached({entry.sequence}) on"
                 )
-            if piece.end > len(held_n):
+            if entry.end > len(held_n):
                 raise ValueError(
-                    f"sequence {piece.sequence} has {len(held_n)} slots, and its piece ends at "
-                    f"{piece.end}; call reserve({piece.sequence}, {piece.end}, ...) first"
+                    f"sequence {entry.sequence} has {len(held_n)} slots, and its entry ends at "
+                    f"{entry.end}; call reserve({entry.sequence}, {entry.end}, ...) first"
                 )
-            found.append(held_n[: piece.end])
+            found.append(held_n[: entry.end])
         return found
 
     def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
@@ -158,10 +158,10 @@ class KVCache:
             self.values_LNGK[layer].index_select(0, slots_n),
         )
 
-    def commit(self, pieces: Sequence[ScheduledTokens]) -> None:
-        """Count the tokens of these pieces as cached: they were written in all layers."""
-        for piece in pieces:
-            self._num_cached[piece.sequence] = piece.end
+    def commit(self, batch: Sequence[ScheduledTokens]) -> None:
+        """Count these tokens as cached: they were written in all layers."""
+        for entry in batch:
+            self._num_cached[entry.sequence] = entry.end
 
     def truncate(self, sequence: int, num_tokens: int) -> None:
         """Forget the cached tokens of a sequence after its first `num_tokens`.
@@ -179,15 +179,15 @@ class KVCache:
         """Give up all slots of a sequence that ended, was cancelled or preempted, if it has any."""
         self._num_cached.pop(sequence, None)
 
-    def copy_out(self, sequence: int) -> list[Tensor]:
+    def swap_out(self, sequence: int) -> list[Tensor]:
         """Return copies of its part of `tensors`, copy_LnXX, for another cache or for later."""
         held_n = self.held(sequence)[: self.num_cached(sequence)].to(self.keys_LNGK.device)
         return [stored_LNXX.index_select(1, held_n) for stored_LNXX in self.tensors]
 
-    def copy_in(
+    def swap_in(
         self, sequence: int, tokens: list[int], longest: int, copies: Sequence[Tensor]
     ) -> bool:
-        """Reserve room for a new sequence and fill it with `copy_out`'s copies of its tokens.
+        """Reserve room for a new sequence and fill it with `swap_out`'s copies of its tokens.
 
         False: there is no room, and nothing has changed.
         """
@@ -258,16 +258,16 @@ class NoCache(KVCache):
         """There is always room, since nothing is kept."""
         return True
 
-    def slots(self, pieces: Sequence[ScheduledTokens]) -> list[Tensor]:
+    def slots(self, batch: Sequence[ScheduledTokens]) -> list[Tensor]:
         """Return the places of the tokens in the pass itself."""
-        for piece in pieces:
-            if piece.start:
+        for entry in batch:
+            if entry.start:
                 raise ValueError(
-                    f"sequence {piece.sequence} has no cached tokens, and its piece starts at "
-                    f"{piece.start}; without a cache, give all of its tokens in every pass"
+                    f"sequence {entry.sequence} has no cached tokens, and its entry starts at "
+                    f"{entry.start}; without a cache, give all of its tokens in every pass"
                 )
-        places_n = torch.arange(sum(piece.end for piece in pieces), device="cpu")
-        return list(places_n.split([piece.end for piece in pieces]))
+        places_n = torch.arange(sum(entry.end for entry in batch), device="cpu")
+        return list(places_n.split([entry.end for entry in batch]))
 
     def write(self, layer: int, slots_n: Tensor, k_nGK: Tensor, v_nGK: Tensor) -> None:
         """Keep the keys and values of this layer and pass, the only ones there are."""
@@ -278,7 +278,7 @@ class NoCache(KVCache):
         k_nGK, v_nGK = self._of_layer
         return k_nGK.index_select(0, slots_n), v_nGK.index_select(0, slots_n)
 
-    def commit(self, pieces: Sequence[ScheduledTokens]) -> None:
+    def commit(self, batch: Sequence[ScheduledTokens]) -> None:
         """Keep nothing."""
 
 

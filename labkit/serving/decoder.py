@@ -1,14 +1,14 @@
-"""One forward for a batch of pieces: whole prompts, chunks of them, and single tokens together.
+"""One forward for a batch: whole prompts, chunks of them, and single tokens together.
 
-    pieces     sequence 7: T h e      sequence 3: t      sequence 9: a      (S = 3)
+    batch      sequence 7: T h e      sequence 3: t      sequence 9: a      (S = 3)
     tokens_n   T h e t a              all tokens of the pass in one row, n = 5
                -> embedding -> norm, query, key, value -> attention -> out -> norm, MLP -> ...
-    logits_SV  a row for each piece, of the token that follows its last
+    logits_SV  a row for each entry, of the token that follows its last
 
-Everything but attention works token by token, for tokens of any sequence. Attention of a piece
-reads the keys and values of its whole sequence from the cache, after the piece's own were written:
+Everything but attention works token by token, for tokens of any sequence. Attention of an entry
+reads the keys and values of its whole sequence from the cache, after the entry's own were written:
 
-    q_SHtK     pieces of equally many tokens t, together: one call for all single tokens
+    q_SHtK     entries of equally many tokens t, together: one call for all single tokens
     k_SGsK     their keys by slots, the shorter sequences padded with their own first, s
     mask_Sts   true where a key's position is at most the query's; padding lies beyond it
 
@@ -54,28 +54,28 @@ class Decoder:
         return config
 
     @torch.no_grad()
-    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
-        """Return logits_SV, or more rows: num_logits of each piece.
+    def __call__(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
+        """Return logits_SV, or more rows: num_logits of each entry.
 
-        Call cache.reserve before. Each piece is of another sequence, and is cached afterwards.
-        ValueError: a piece without room or with a wrong start, or more tokens than positions.
+        Call cache.reserve before. Each entry is of another sequence, and is cached afterwards.
+        ValueError: an entry without room or with a wrong start, or more tokens than positions.
         """
-        layout = self.layout(pieces, cache)
+        layout = self.layout(batch, cache)
         x_nD = self.through_blocks(self.embedded(layout), layout, cache)
-        logits_SV = self.logits(x_nD[rows_of_logits(pieces)])
-        cache.commit(pieces)
+        logits_SV = self.logits(x_nD[rows_of_logits(batch)])
+        cache.commit(batch)
         return logits_SV
 
-    def layout(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
+    def layout(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
         """Place each token. ValueError for more tokens than positions, and as in cache.slots."""
-        longest = self.model.config.longest
-        for piece in pieces:
-            if longest is not None and piece.end > longest:
+        longest = self.model.config.max_positions
+        for entry in batch:
+            if longest is not None and entry.end > longest:
                 raise ValueError(
-                    f"sequence {piece.sequence} gets {piece.end} tokens, and the model has "
+                    f"sequence {entry.sequence} gets {entry.end} tokens, and the model has "
                     f"{longest} positions; end it before, or use GPTConfig(rotary=True)"
                 )
-        return _layout(pieces, cache)
+        return _layout(batch, cache)
 
     def embedded(self, layout: Layout) -> Tensor:
         """Return x_nD before the first block."""
@@ -111,18 +111,18 @@ def store_head_by_inputs(model: GPT) -> GPT:
     return model
 
 
-def _ends(pieces: Sequence[ScheduledTokens]) -> Tensor:
-    """Return the end of each piece in the row of all tokens."""
-    return torch.tensor([len(piece.tokens) for piece in pieces], device="cpu").cumsum(0)
+def _ends(batch: Sequence[ScheduledTokens]) -> Tensor:
+    """Return the end of each entry in the row of all tokens."""
+    return torch.tensor([len(entry.tokens) for entry in batch], device="cpu").cumsum(0)
 
 
-def rows_of_logits(pieces: Sequence[ScheduledTokens]) -> list[int]:
-    """Return the rows of x_nD that become logits: the last num_logits tokens of each piece."""
-    ends = _ends(pieces).tolist()
+def rows_of_logits(batch: Sequence[ScheduledTokens]) -> list[int]:
+    """Return the rows of x_nD that become logits: the last num_logits tokens of each entry."""
+    ends = _ends(batch).tolist()
     return [
         row
-        for piece, end in zip(pieces, ends, strict=True)
-        for row in range(end - piece.num_logits, end)
+        for entry, end in zip(batch, ends, strict=True)
+        for row in range(end - entry.num_logits, end)
     ]
 
 
@@ -145,14 +145,14 @@ class Layout:
     groups: list[_Alike]
 
 
-def _layout(pieces: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
-    slots, device = cache.slots(pieces), cache.keys_LNGK.device
-    places = [at for piece in pieces for at in range(piece.start, piece.end)]
+def _layout(batch: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
+    slots, device = cache.slots(batch), cache.keys_LNGK.device
+    places = [at for entry in batch for at in range(entry.start, entry.end)]
     positions_n = torch.tensor(places, device="cpu")
-    ends_S = _ends(pieces)
+    ends_S = _ends(batch)
     alike = defaultdict(list)
-    for index, piece in enumerate(pieces):
-        alike[len(piece.tokens)].append(index)
+    for index, entry in enumerate(batch):
+        alike[len(entry.tokens)].append(index)
     groups = []
     for num_tokens, members in alike.items():
         rows_St = ends_S[members, None] - num_tokens + torch.arange(num_tokens, device="cpu")
@@ -162,9 +162,9 @@ def _layout(pieces: Sequence[ScheduledTokens], cache: KVCache) -> Layout:
         mask_Sts = torch.arange(slots_Ss.shape[1], device="cpu") <= positions_n[rows_St][..., None]
         groups.append(_Alike(rows_St.to(device), slots_Ss.to(device), mask_Sts[:, None].to(device)))
     return Layout(
-        tokens_n=torch.tensor([token for piece in pieces for token in piece.tokens], device=device),
+        tokens_n=torch.tensor([token for entry in batch for token in entry.tokens], device=device),
         positions_n=positions_n.to(device),
-        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, pieces, strict=True)]).to(device),
+        slots_n=torch.cat([s[p.start :] for s, p in zip(slots, batch, strict=True)]).to(device),
         groups=groups,
     )
 

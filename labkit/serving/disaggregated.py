@@ -64,7 +64,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         self._group = group
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="prefill")
         self._coming: dict[int, futures.Future[list[Tensor]]] = {}
-        self._nothing = cache.copy_out(-1)  # without a sequence: has the shapes to receive
+        self._nothing = cache.swap_out(-1)  # without a sequence: has the shapes to receive
 
     def add(self, request: Request) -> int:
         """Like Engine. The request waits until its keys and values have come."""
@@ -108,7 +108,7 @@ class DisaggregatedEngine(EngineWithRanks, Engine):
         if coming is None:
             super()._fill(generation)
         else:
-            self.cache.copy_in(
+            self.cache.swap_in(
                 generation.id, generation.tokens[:-1], generation.longest, coming.result()
             )
 
@@ -148,6 +148,6 @@ def prefill(decoder: Decoder, cache: KVCache, group: Group) -> None:
             )
         if num_shared < num_tokens:
             decoder([ScheduledTokens(sequence, tokens[num_shared:], num_shared)], cache)
-        for copy_LnXX in cache.copy_out(sequence):
+        for copy_LnXX in cache.swap_out(sequence):
             group.send(copy_LnXX, 0)
         cache.free(sequence)

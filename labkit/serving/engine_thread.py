@@ -55,7 +55,7 @@ class EngineEnded(RuntimeError):
     """The engine has failed or was closed, and the answer is not complete."""
 
 
-class Part(NamedTuple):
+class TextDelta(NamedTuple):
     """The text that one more token of an answer completes, perhaps none.
 
     choice: the index of its request in the call. finish_reason: with the last token, else None.
@@ -82,17 +82,17 @@ class EngineThread:
 
     async def ask(
         self, requests: Sequence[Request], stops: Sequence[str] = ()
-    ) -> AsyncGenerator[Part]:
+    ) -> AsyncGenerator[TextDelta]:
         """Yield the parts of all answers, as passes compute them.
 
         All requests are accepted, or none. The first part raises the errors of `Engine.add`, and
         EngineEnded. Later parts can raise EngineEnded, and RuntimeError for a failed request.
         Closing the iterator cancels unfinished answers.
         """
-        parts: asyncio.Queue[Part | Exception] = asyncio.Queue()
+        parts: asyncio.Queue[TextDelta | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def send(part: Part | Exception) -> None:
+        def send(part: TextDelta | Exception) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody listens
                 loop.call_soon_threadsafe(parts.put_nowait, part)
 
@@ -172,12 +172,12 @@ class EngineThread:
 
     def _add_later(self) -> None:
         """Give the engine the next answers of calls with fewer than _MOST_OF_A_CALL there."""
-        num_begun = Counter(answer.send for answer in self._answers.values())
+        num_started = Counter(answer.send for answer in self._answers.values())
         for waiting in self._later:
             with suppress(QueueFull):
-                while waiting and num_begun[waiting[0].send] < _MOST_OF_A_CALL:
+                while waiting and num_started[waiting[0].send] < _MOST_OF_A_CALL:
                     self._begin(waiting[0], self.engine.add(waiting[0].request))
-                    num_begun[waiting[0].send] += 1
+                    num_started[waiting[0].send] += 1
                     del waiting[0]
         self._later = [waiting for waiting in self._later if waiting]
 
@@ -216,7 +216,7 @@ class EngineThread:
             if answer.text.is_stopped:
                 reason = "stop"
                 self.engine.cancel(output.id)
-            answer.send(Part(answer.choice, text, reason))
+            answer.send(TextDelta(answer.choice, text, reason))
             if reason is not None:
                 del self._answers[output.id]
                 self.metrics.ends[reason] += 1
@@ -229,7 +229,7 @@ class _Answer:
     choice: int
     request: Request
     text: TextStream
-    send: Callable[[Part | Exception], None]
+    send: Callable[[TextDelta | Exception], None]
     timing: Timing = field(default_factory=lambda: Timing(time.perf_counter()))
     id: int = -1
 

@@ -41,7 +41,7 @@ from pydantic import (
 )
 
 from labkit.serving.byte_text import encode, encode_chat
-from labkit.serving.engine_thread import EngineEnded, Part
+from labkit.serving.engine_thread import EngineEnded, TextDelta
 from labkit.serving.requests import Request
 from labkit.serving.serving_engine import QueueFull, TooLong
 
@@ -203,7 +203,7 @@ class Reply:
             "model": body.model,
         }
 
-    async def whole(self, parts: AsyncIterator[Part]) -> dict[str, Any]:
+    async def whole(self, parts: AsyncIterator[TextDelta]) -> dict[str, Any]:
         """Return the body of a reply that is not a stream."""
         texts, reasons = [""] * self._num_answers, [""] * self._num_answers
         async for part in parts:
@@ -216,9 +216,11 @@ class Reply:
         ]
         return {**self._head, "choices": choices, "usage": self._usage()}
 
-    async def events(self, first: Part, parts: AsyncGenerator[Part]) -> AsyncIterator[str]:
+    async def events(
+        self, first: TextDelta, parts: AsyncGenerator[TextDelta]
+    ) -> AsyncIterator[str]:
         """Yield the events of a stream, from its first part on; an error is one, too."""
-        part: Part | None = first
+        part: TextDelta | None = first
         async with aclosing(parts):
             try:
                 for i in range(self._num_answers if self._is_chat else 0):

@@ -143,11 +143,11 @@ class Pages:
         """Like KVCache."""
         return len(self._tables[sequence].tokens) if sequence in self._tables else 0
 
-    def commit(self, pieces: Sequence[ScheduledTokens]) -> None:
+    def commit(self, batch: Sequence[ScheduledTokens]) -> None:
         """Like KVCache, and other sequences find the pages that are full now."""
-        for piece in pieces:
-            table = self._tables[piece.sequence]
-            table.tokens += piece.tokens
+        for entry in batch:
+            table = self._tables[entry.sequence]
+            table.tokens += entry.tokens
             num_known = len(table.keys)
             parent = table.keys[-1] if table.keys else b""
             tokens = table.tokens[num_known * self.page_size :]

@@ -1,6 +1,6 @@
 """Decoders of a GPT that is cut over ranks: by heads and features, by layers, or by both.
 
-Every rank calls its decoder with the same pieces, and gets the same logits, equal bit by bit. So
+Every rank calls its decoder with the same batch, and gets the same logits, equal bit by bit. So
 all ranks sample the same tokens, and an Engine on each of them plans the same passes: on_ranks.py.
 
 TensorParallelDecoder: every rank has a share of each layer.
@@ -12,7 +12,7 @@ TensorParallelDecoder: every rank has a share of each layer.
     cache    keys_LNgK: all layers, the key-value heads of this rank
     wire     2 L + 1 all-reduces of x_nD, waited for one after the other; an all-gather of logits_SV
 
-PipelineDecoder: every rank has some layers. A pass is cut into microbatches of whole pieces.
+PipelineDecoder: every rank has some layers. A pass is cut into microbatches of whole entries.
 
     time ->                1     2     3     4     5
     rank 0  blocks 0, 1    m0    m1    m2
@@ -24,7 +24,7 @@ PipelineDecoder: every rank has some layers. A pass is cut into microbatches of 
 
 Tensor parallelism waits 2 L + 1 times in a pass for small messages, so its ranks belong on the
 fastest links. A pipeline waits p times. Its ranks are idle for (p - 1) / (m + p - 1) of a pass, and
-a single piece is on one rank at a time. So tensor parallelism makes each token faster, and a
+a single entry is on one rank at a time. So tensor parallelism makes each token faster, and a
 pipeline serves more requests at once, with models that do not fit on one rank.
 
 This sends more than is needed: every rank gets the logits and samples, so that each has a whole
@@ -68,7 +68,7 @@ class TensorParallelDecoder(Decoder):
     decoder = TensorParallelDecoder(parallelize(model, world))
     cache = PagedCache(decoder.cache_config, num_pages)     the same number on every rank
 
-    Wire of a pass of n tokens in S pieces, per rank of t: 2 L + 1 all-reduces of n D numbers,
+    Wire of a pass of n tokens in S entries, per rank of t: 2 L + 1 all-reduces of n D numbers,
     2 (t - 1) / t of them each, and an all-gather of S V / t numbers, rounded up, (t - 1) times.
     """
 
@@ -122,8 +122,8 @@ class PipelineDecoder(Decoder):
 
     The model has one stage per rank. A stage without blocks has a cache of one layer, not used.
 
-    Wire of a pass of n tokens in S pieces: a rank sends n D numbers to the next one, in m messages,
-    and the last rank broadcasts S V numbers.
+    Wire of a pass of n tokens in S entries: a rank sends n D numbers to the next one, in m
+    messages, and the last rank broadcasts S V numbers.
     """
 
     def __init__(
@@ -146,10 +146,10 @@ class PipelineDecoder(Decoder):
         return replace(self.stage.cache_config, num_layers=max(1, num_layers))
 
     @torch.no_grad()
-    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
+    def __call__(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
         """Like Decoder, on all ranks."""
         rank, last = self.group.rank, self.group.size - 1
-        parts = _microbatches(pieces, self.num_microbatches)
+        parts = _microbatches(batch, self.num_microbatches)
         sent, logits = [], []
         coming = self._receive(parts[0])
         for part, following in zip_longest(parts, parts[1:]):
@@ -164,16 +164,16 @@ class PipelineDecoder(Decoder):
         for pending in sent:
             pending.wait()
         vocab = self.model.config.vocab
-        mine = torch.cat(logits) if logits else self._empty(len(rows_of_logits(pieces)), vocab)
+        mine = torch.cat(logits) if logits else self._empty(len(rows_of_logits(batch)), vocab)
         all_logits: Tensor = self.group.broadcast(mine, last)
-        cache.commit(pieces)
+        cache.commit(batch)
         return all_logits
 
     def _receive(self, part: Sequence[ScheduledTokens] | None) -> Pending[Tensor] | None:
         """Start to receive a microbatch; None if there is none, or this rank embeds it."""
         if part is None or self.group.rank == 0:
             return None
-        num_tokens = sum(len(piece.tokens) for piece in part)
+        num_tokens = sum(len(entry.tokens) for entry in part)
         buffer = self._empty(num_tokens, self.model.config.hidden)
         return self.group.irecv(buffer, self.group.rank - 1)
 
@@ -181,12 +181,12 @@ class PipelineDecoder(Decoder):
         return next(self.model.parameters()).new_empty(shape)
 
 
-def _microbatches(pieces: Sequence[ScheduledTokens], at_most: int) -> list[list[ScheduledTokens]]:
-    """Group neighbouring pieces, with about as many tokens in each microbatch."""
-    total = sum(len(piece.tokens) for piece in pieces)
+def _microbatches(batch: Sequence[ScheduledTokens], at_most: int) -> list[list[ScheduledTokens]]:
+    """Group neighbouring entries, with about as many tokens in each microbatch."""
+    total = sum(len(entry.tokens) for entry in batch)
     parts: list[list[ScheduledTokens]] = [[] for _ in range(at_most)]
     start = 0
-    for piece in pieces:
-        parts[start * at_most // total].append(piece)
-        start += len(piece.tokens)
+    for entry in batch:
+        parts[start * at_most // total].append(entry)
+        start += len(entry.tokens)
     return [part for part in parts if part]

@@ -13,10 +13,10 @@ Which replica? A policy is a pure function of the router's knowledge of each rep
 Without the last condition, requests with one popular prefix would all go to one replica.
 
 If a replica fails, its requests go on at another one. The router has kept the tokens so far. The
-other replica gets them as `Request.answered`, computes keys and values of all tokens in a pass, as
-after a preemption, and draws with the request's seed where the first one stopped. If three replicas
-in a row fail before they return a token of a request, the request ends with an error: it may be the
-cause.
+other replica gets them as `Request.prior_output`, computes keys and values of all tokens in a pass,
+as after a preemption, and draws with the request's seed where the first one stopped. If three
+replicas in a row fail before they return a token of a request, the request ends with an error: it
+may be the cause.
 
 Paper: Srivatsa et al., "Preble", arXiv:2407.00023 (by prefix, with a bound on imbalance; SGLang's
 router has one, too).
@@ -81,7 +81,7 @@ def by_prefix(loads: Sequence[Load], num_before: int, *, max_imbalance_tokens: i
 
 
 @dataclass(eq=False)
-class Routed:
+class RoutedRequest:
     """A request that has not ended, and the tokens of its answer that the router gave out.
 
     replica: the one that has it; None: it waits for one. num_before: tokens when this replica got
@@ -96,21 +96,21 @@ class Routed:
     num_failures: int = 0
 
     @property
-    def so_far(self) -> Request:
+    def continuation(self) -> Request:
         """The request, with all tokens of its answer that are known."""
-        return replace(self.request, answered=[*self.request.answered, *self.answer])
+        return replace(self.request, prior_output=[*self.request.prior_output, *self.answer])
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Return whether its replica gave a token of it."""
         return len(self.answer) > self.num_before
 
     @property
     def outstanding_tokens(self) -> int:
         """The most tokens that its replica has yet to compute."""
-        if not self.has_begun:  # its answer so far is computed again, too
+        if not self.has_started:  # its answer so far is computed again, too
             return len(self.request.prompt) + self.request.max_new_tokens
-        return self.request.max_new_tokens - len(self.request.answered) - len(self.answer)
+        return self.request.max_new_tokens - len(self.request.prior_output) - len(self.answer)
 
 
 class Router(EngineClient):
@@ -124,8 +124,8 @@ class Router(EngineClient):
         self.max_unfinished = self.most_unfinished = max_unfinished
         self.config, self.capacity = replicas.config, replicas.capacity
         self.counts = replicas.counts
-        self.waiting: list[Routed] = []  # for a replica that is ready
-        self.running: list[Routed] = []  # at a replica, in its queue or in its passes
+        self.waiting: list[RoutedRequest] = []  # for a replica that is ready
+        self.running: list[RoutedRequest] = []  # at a replica, in its queue or in its passes
         self._ids, self._num_placed, self.num_moved = itertools.count(), 0, 0
         # The blocks of tokens that each replica was sent, by prefix key, the latest last.
         self._sent: dict[int, dict[bytes, None]] = defaultdict(dict)
@@ -145,7 +145,7 @@ class Router(EngineClient):
         if self.replicas.is_over:
             raise AllReplicasFailed(self._none_is_left())
         require_room("max_unfinished", self.max_unfinished, len(self.waiting) + len(self.running))
-        routed = Routed(next(self._ids), request)
+        routed = RoutedRequest(next(self._ids), request)
         self.waiting.append(routed)
         self._place()
         return routed.id
@@ -180,15 +180,15 @@ class Router(EngineClient):
         """Send all waiting requests to replicas, if one is ready."""
         while self.waiting and self.replicas.ready:
             routed = self.waiting.pop(0)
-            so_far = routed.so_far
-            keys = list(_keys(so_far))
+            continuation = routed.continuation
+            keys = list(_keys(continuation))
             loads = [self._load(number, keys) for number in self.replicas.ready]
             number = self.policy(loads, self._num_placed)
             self._num_placed += 1
             self._remember(number, keys)
             routed.replica, routed.num_before = number, len(routed.answer)
             self.running.append(routed)
-            self.replicas.send(number, Add(routed.id, so_far))
+            self.replicas.send(number, Add(routed.id, continuation))
 
     def _load(self, number: int, keys: Sequence[bytes]) -> Load:
         shared = itertools.takewhile(self._sent[number].__contains__, keys)
@@ -217,7 +217,7 @@ class Router(EngineClient):
             if output.finish_reason:
                 self.running.remove(routed)
                 assert routed.replica is not None
-                self._remember(routed.replica, _keys(routed.so_far))
+                self._remember(routed.replica, _keys(routed.continuation))
         return outputs
 
     def _lost(self, number: int) -> list[Output]:
@@ -225,10 +225,10 @@ class Router(EngineClient):
         self._sent.pop(number, None)
         lost = [each for each in self.running if each.replica == number]
         self.running = [each for each in self.running if each.replica != number]
-        self.num_moved += sum(each.has_begun for each in lost)
+        self.num_moved += sum(each.has_started for each in lost)
         for each in lost:
             each.replica = None
-            each.num_failures = 0 if each.has_begun else each.num_failures + 1
+            each.num_failures = 0 if each.has_started else each.num_failures + 1
         self.waiting[:0] = [each for each in lost if each.num_failures < _MOST_FAILURES]
         reason = (
             f"{_MOST_FAILURES} replicas in a row failed while they had this request, and it may be "
@@ -250,4 +250,4 @@ class Router(EngineClient):
 
 def _keys(request: Request) -> Iterator[bytes]:
     """Return the prefix keys of its blocks of tokens, prompt and answer."""
-    return prefix_keys([*request.prompt, *request.answered], _BLOCK)
+    return prefix_keys([*request.prompt, *request.prior_output], _BLOCK)

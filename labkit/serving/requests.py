@@ -66,7 +66,7 @@ class Request:
 
     stop: the answer ends with the first of these tokens, which is its last one.
     priority: a smaller number is served first, as in vLLM; one scheduler looks at it.
-    answered: the first tokens of the answer, if another engine has returned them already. They
+    prior_output: the first tokens of the answer, if another engine has returned them already. They
     count as new tokens. The next ones are those that the other engine would have drawn.
     """
 
@@ -75,7 +75,7 @@ class Request:
     sampling: Sampling = GREEDY
     stop: frozenset[int] = frozenset()
     priority: int = 0
-    answered: Sequence[int] = ()
+    prior_output: Sequence[int] = ()
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class Generation:
     tokens: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = [*self.request.prompt, *self.request.answered]
+        self.tokens = [*self.request.prompt, *self.request.prior_output]
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -99,7 +99,7 @@ class Generation:
         import torch
 
         generator = torch.Generator().manual_seed(self.request.sampling.seed)
-        for _ in self.request.answered:  # each took one draw: see `sample`
+        for _ in self.request.prior_output:  # each took one draw: see `sample`
             torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
         return generator
 

@@ -1,6 +1,6 @@
 """Schedulers choose the tokens of the next pass: five rungs, each with one more idea.
 
-    waiting  g f e  ->  running  d c b a  ->  one pass of pieces  ->  a new token each
+    waiting  g f e  ->  running  d c b a  ->  one batch per pass  ->  a new token each
 
 plain.py is rung 2 with caches that grow without a limit. Here a cache can be full, and the rungs
 differ in what happens then.

@@ -144,7 +144,9 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
         "created": int(time.time()),
         "owned_by": "labkit",
         # As in vLLM. JSON has no infinity for a model without a limit.
-        "max_model_len": None if engine.engine.longest == math.inf else engine.engine.longest,
+        "max_model_len": None
+        if engine.engine.max_model_len == math.inf
+        else engine.engine.max_model_len,
     }
 
     def require_model(id: str) -> None:
@@ -161,7 +163,7 @@ def make_app(engine: EngineThread, name: str) -> FastAPI:
     async def chat(body: ChatBody, http: HttpRequest) -> Response:
         require_model(body.model)
         [prompt] = body.prompts()
-        room = max(1, min(engine.engine.longest - len(prompt), DEFAULT_CHAT_TOKENS))
+        room = max(1, min(engine.engine.max_model_len - len(prompt), DEFAULT_CHAT_TOKENS))
         limit = body.max_completion_tokens or body.max_tokens or int(room)
         return await answer(engine, http, body, limit)
 
@@ -229,10 +231,10 @@ async def answer(
     reply = Reply(body, requests)
     try:
         if not body.stream:
-            return JSONResponse(await unless_gone(http, reply.whole(parts)))
+            return JSONResponse(await until_disconnect(http, reply.whole(parts)))
         # Wait for the first part before the stream begins: a refused request needs another status,
         # and a generator that has not started would not be closed.
-        first = await unless_gone(http, anext(parts))
+        first = await until_disconnect(http, anext(parts))
     except (RuntimeError, ValueError) as error:
         is_chat = isinstance(body, ChatBody) and body.max_completion_tokens is not None
         limit = "max_completion_tokens" if is_chat else "max_tokens"
@@ -252,7 +254,7 @@ def _require_few(num_prompts: int, n: int, limit: int | None) -> None:
         raise ApiError(400, message, "n")
 
 
-async def unless_gone(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
+async def until_disconnect(http: HttpRequest, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. If the client goes away, cancel it."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(http.receive())
     try:
@@ -318,11 +320,11 @@ def _engine(decoder: Decoder, model: GPT, max_waiting: int | None = None) -> Eng
             f"there is no memory for {MAX_RUNNING} sequences of context={model.config.context}, "
             f"{num_pages} pages: {str(error):.100}"
         ) from None
-    scheduler = partial(short_prompts_too, max_running=MAX_RUNNING, token_budget=128)
+    scheduler = partial(chunked_prefill_short_first, max_running=MAX_RUNNING, token_budget=128)
     return Engine(decoder, cache, scheduler, max_waiting=max_waiting)
 
 
-def short_prompts_too(state: State, *, max_running: int, token_budget: int) -> Plan:
+def chunked_prefill_short_first(state: State, *, max_running: int, token_budget: int) -> Plan:
     """Schedule as chunked_prefill, but short prompts do not wait for other clients' long ones.
 
     Single tokens come first. Then the oldest prompt gets half of the remaining budget, so that it

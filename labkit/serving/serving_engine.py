@@ -87,9 +87,9 @@ class EngineClient(ABC):
         """Pages of the cache that no request holds; the sum over several engines."""
 
     @property
-    def longest(self) -> float:
+    def max_model_len(self) -> float:
         """The most tokens of one request, prompt and answer."""
-        return min(self.capacity, self.config.longest or math.inf)
+        return min(self.capacity, self.config.max_positions or math.inf)
 
     @property
     def has_work(self) -> bool:
@@ -192,17 +192,17 @@ class Engine(EngineClient):
             plan.chunks
         ):  # share all prefixes before any page is taken, which could be one of theirs
             self._admit(chunk.generation)
-        pieces = [self._piece(chunk) for chunk in plan.chunks]
+        batch = [self._scheduled(chunk) for chunk in plan.chunks]
         outputs: list[Output] = []
-        for chunk, piece, logits in zip(plan.chunks, pieces, self._logits(pieces), strict=True):
+        for chunk, entry, logits in zip(plan.chunks, batch, self._logits(batch), strict=True):
             generation = chunk.generation
-            if self.cache.num_cached(generation.id) < piece.end < len(generation.tokens):
+            if self.cache.num_cached(generation.id) < entry.end < len(generation.tokens):
                 raise RuntimeError(
                     f"a chunk of request {generation.id}'s prompt is not in the cache afterwards, "
                     f"so the prompt would never end: {type(self.cache).__name__} needs a scheduler "
                     "that computes whole prompts, such as preempting"
                 )
-            if piece.end == len(generation.tokens):  # else the next token is known already
+            if entry.end == len(generation.tokens):  # else the next token is known already
                 outputs += self._next(generation, logits)
                 if outputs[-1].finish_reason == "error":
                     self.cache.unpublish(generation.id)
@@ -213,9 +213,9 @@ class Engine(EngineClient):
     def _plan(self) -> Plan:
         return self.scheduler(State(self.waiting, self.running, self.cache))
 
-    def _logits(self, pieces: list[ScheduledTokens]) -> Sequence[Tensor]:
-        """Run the pass. Returns for each piece the argument of `_next`."""
-        return list(self.decoder(pieces, self.cache))
+    def _logits(self, batch: list[ScheduledTokens]) -> Sequence[Tensor]:
+        """Run the pass. Returns for each entry the argument of `_next`."""
+        return list(self.decoder(batch, self.cache))
 
     def _next(self, generation: Generation, logits_V: Tensor) -> list[Output]:
         """Draw the next token and append it."""
@@ -247,7 +247,7 @@ class Engine(EngineClient):
             self.running.append(generation)
             self._fill(generation)
 
-    def _piece(self, chunk: Chunk) -> ScheduledTokens:
+    def _scheduled(self, chunk: Chunk) -> ScheduledTokens:
         """Return tokens of a chunk. Room for all tokens of its generation is reserved at once."""
         generation, id = chunk.generation, chunk.generation.id
         if not self.cache.reserve(id, len(generation.tokens), generation.longest):
@@ -280,7 +280,7 @@ def require_servable(request: Request, config: GPTConfig, capacity: float) -> No
     if wrong := [token for token in prompt if not 0 <= token < config.vocab]:
         raise ValueError(f"token {wrong[0]} is outside 0..{config.vocab - 1} of the model")
     limits = {
-        "positions of the model": config.longest,
+        "positions of the model": config.max_positions,
         "slots of the cache": capacity,
     }
     longest = len(prompt) + request.max_new_tokens

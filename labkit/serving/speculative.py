@@ -82,8 +82,8 @@ class SpeculativeEngine(Engine):
 
     `step` gives an Output for each token, several of one request in their order. Greedy answers
     are those of Engine. Sampled ones have the same distribution, but not the same draws. So if a
-    sampled answer goes on at another engine (Request.answered), its next tokens are not those that
-    the first engine would have drawn.
+    sampled answer goes on at another engine (Request.prior_output), its next tokens are not those
+    that the first engine would have drawn.
 
     Drafts come in addition to the scheduler's plan, and take pages that are left in both caches:
     no request is preempted for them. A pass has no drafts for a prompt.
@@ -113,10 +113,10 @@ class SpeculativeEngine(Engine):
                 f"the draft model has {small.vocab} tokens and the target {large.vocab}; "
                 "take models with one vocabulary, for drafts are compared token by token"
             )
-        if (small.longest or math.inf) < (large.longest or math.inf):
+        if (small.max_positions or math.inf) < (large.max_positions or math.inf):
             raise ValueError(
-                f"the draft model has {small.longest} positions, and the target "
-                f"{large.longest or 'no limit'}; take a draft model with as many"
+                f"the draft model has {small.max_positions} positions, and the target "
+                f"{large.max_positions or 'no limit'}; take a draft model with as many"
             )
         self.draft, self.draft_cache, self.num_drafts = draft, draft_cache, num_drafts
         self.accepted: Counter[tuple[int, int]] = Counter()
@@ -130,7 +130,7 @@ class SpeculativeEngine(Engine):
         return num_accepted / (num_accepted + num_rejected)
 
     @property
-    def tokens_per_check(self) -> float:
+    def mean_acceptance_length(self) -> float:
         """Mean tokens of a pass with all num_drafts drafts: compare (1 - a^(k+1)) / (1 - a)."""
         full = {num: count for (of, num), count in self.accepted.items() if of == self.num_drafts}
         return sum((num + 1) * count for num, count in full.items()) / sum(full.values())
@@ -144,16 +144,16 @@ class SpeculativeEngine(Engine):
         super()._fill(generation)
         self.draft_cache.share_prefix(generation.id, generation.tokens)
 
-    def _logits(self, pieces: list[ScheduledTokens]) -> list[Tensor]:
-        """For each piece, logits_jV of the tokens after its last and after each of its drafts."""
+    def _logits(self, batch: list[ScheduledTokens]) -> list[Tensor]:
+        """For each entry, logits_jV of the tokens after its last and after each of its drafts."""
         running = {each.id: each for each in self.running}
-        self._drafts = {p.sequence: self._reserved(running[p.sequence], p) for p in pieces}
+        self._drafts = {p.sequence: self._reserved(running[p.sequence], p) for p in batch}
         self._propose()
-        longer = [self._with_drafts(piece) for piece in pieces]
+        longer = [self._with_drafts(entry) for entry in batch]
         logits_nV = self.decoder(longer, self.cache)
-        return list(logits_nV.split([piece.num_logits for piece in longer]))
+        return list(logits_nV.split([entry.num_logits for entry in longer]))
 
-    def _reserved(self, generation: Generation, piece: ScheduledTokens) -> _Draft:
+    def _reserved(self, generation: Generation, entry: ScheduledTokens) -> _Draft:
         """Make room for drafts in both caches, if the answer has started; without room, no drafts.
 
         The last token of an answer is never drafted, since the target always gives one itself.
@@ -161,7 +161,7 @@ class SpeculativeEngine(Engine):
         num_tokens, longest = len(generation.tokens), generation.longest
         num_wanted = min(self.num_drafts, longest - num_tokens - 1)
         has_room = (
-            len(generation.request.prompt) < num_tokens == piece.end
+            len(generation.request.prompt) < num_tokens == entry.end
             and self.cache.reserve(generation.id, num_tokens + num_wanted, longest)
             and self.draft_cache.reserve(generation.id, num_tokens + num_wanted, longest)
         )
@@ -183,12 +183,12 @@ class SpeculativeEngine(Engine):
                 self.draft_cache.truncate(id, len(draft.generation.tokens) - 1)
 
     def _propose_one(self, drafts: list[_Draft]) -> None:
-        pieces = []
+        batch = []
         for draft in drafts:
             tokens = [*draft.generation.tokens, *draft.tokens]
             start = self.draft_cache.num_cached(draft.generation.id)
-            pieces.append(ScheduledTokens(draft.generation.id, tokens[start:], start))
-        for draft, logits_V in zip(drafts, self.draft(pieces, self.draft_cache), strict=True):
+            batch.append(ScheduledTokens(draft.generation.id, tokens[start:], start))
+        for draft, logits_V in zip(drafts, self.draft(batch, self.draft_cache), strict=True):
             try:
                 q_V = distribution(logits_V, draft.generation.request.sampling)
             except ValueError:  # the draft's logits are not finite; the target's may be
@@ -197,9 +197,9 @@ class SpeculativeEngine(Engine):
             draft.tokens.append(draw_token(q_V, *_uniforms(draft.generation, 1)))
             draft.rows_kV.append(q_V)
 
-    def _with_drafts(self, piece: ScheduledTokens) -> ScheduledTokens:
-        drafts = self._drafts[piece.sequence].tokens
-        return replace(piece, tokens=[*piece.tokens, *drafts], num_logits=len(drafts) + 1)
+    def _with_drafts(self, entry: ScheduledTokens) -> ScheduledTokens:
+        drafts = self._drafts[entry.sequence].tokens
+        return replace(entry, tokens=[*entry.tokens, *drafts], num_logits=len(drafts) + 1)
 
     def _next(self, generation: Generation, logits_jV: Tensor) -> list[Output]:
         """Check the drafts, append the accepted ones and one more token, and uncache the others."""

@@ -57,7 +57,7 @@ class SwappingEngine(Engine):
         self._copies.pop(id, None)
 
     def _preempt(self, generation: Generation) -> None:
-        copies = self.cache.copy_out(generation.id)
+        copies = self.cache.swap_out(generation.id)
         super()._preempt(generation)
         if self.host_bytes + _num_bytes(copies) <= self.max_host_bytes:
             self._copies[generation.id] = [copy_LnXX.cpu() for copy_LnXX in copies]
@@ -69,7 +69,7 @@ class SwappingEngine(Engine):
             super()._fill(generation)
             return
         tokens = generation.tokens[: copies[0].shape[1]]
-        if self.cache.copy_in(generation.id, tokens, generation.longest, copies):
+        if self.cache.swap_in(generation.id, tokens, generation.longest, copies):
             self.swapped_bytes += _num_bytes(copies)
 
 

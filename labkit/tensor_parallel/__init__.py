@@ -3,7 +3,8 @@
 Read in this order:
 
     plain.py               start here: a column and a row layer in the fewest lines, f and g
-    activation_layout.py   how ranks hold features between layers; f and g as `enter` and `leave`
+    activation_layout.py   how ranks hold features between layers; f and g:
+                           `enter_parallel_region` and `leave_parallel_region`
     linear.py              ColumnLinear and RowLinear, as in the paper; how a tensor is sharded
     attention.py           the two halves of a block; which rank has which heads, also with fewer
                            key-value heads than ranks
@@ -22,8 +23,8 @@ from labkit.tensor_parallel.activation_layout import (
     ActivationLayout,
     Replicated,
     SequenceSharded,
-    enter,
-    leave,
+    enter_parallel_region,
+    leave_parallel_region,
 )
 from labkit.tensor_parallel.attention import (
     HeadShares,
@@ -70,14 +71,14 @@ __all__ = [
     "TensorParallelGPT",
     "clip_gradients",
     "column_linear",
-    "enter",
+    "enter_parallel_region",
     "even_sharding",
     "gather_features",
     "gather_full",
     "gather_full_gradients",
     "gather_full_state",
     "head_choices",
-    "leave",
+    "leave_parallel_region",
     "load_full_state",
     "parallelize",
     "row_linear",

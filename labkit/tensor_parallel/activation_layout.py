@@ -1,16 +1,16 @@
 """Activation layouts: how the ranks of a group hold features between layers.
 
 It adds to plain.py: f and g for either of two layouts, so that features between layers can also be
-sharded by sequence. A layer needs all tokens on every rank (`whole`). Each rank computes a partial
-sum of the layer's result, and the layer adds up the partial sums (`summed`). The layouts:
+sharded by sequence. A layer needs all tokens on every rank (`gather`). Each rank computes a partial
+sum of the layer's result, and the layer adds up the partial sums (`reduce`). The layouts:
 
-                    whole                     summed                    a rank holds
+                    gather                    reduce                    a rank holds
     Replicated      nothing to do             all-reduce                x_BTD
     SequenceSharded all-gather                reduce-scatter            x_nD: its tokens, N/n rows
 
-`whole` and `summed` are adjoint: the backward of each is the other. `enter` begins a layer
-(Megatron's f: forward `whole`, backward `summed`). `leave` ends it (g: forward `summed`, backward
-`whole`). So two methods define all four collectives of a layer.
+`gather` and `reduce` are adjoint: the backward of each is the other. `enter_parallel_region` begins
+a layer (Megatron's f: forward `gather`, backward `reduce`). `leave_parallel_region` ends it (g:
+forward `reduce`, backward `gather`). So two methods define all four collectives of a layer.
 
 Here every rank computes the same loss from replicated values. labkit.collectives.autograd has the
 other convention, and explains the error of mixing the two.
@@ -39,17 +39,17 @@ class ActivationLayout(Protocol):
 
     group: Group
 
-    def whole(self, x: Tensor) -> Finish:
+    def gather(self, x: Tensor) -> Finish:
         """Start to gather the features of all tokens from `x`."""
 
-    def summed(self, partial: Tensor) -> Finish:
+    def reduce(self, partial: Tensor) -> Finish:
         """Start to add up the ranks' partial sums of all tokens; `partial` may be overwritten."""
 
 
 class Replicated:
     """Every rank holds all of x, of any shape, as in the first Megatron-LM.
 
-    Wire: `whole` nothing, `summed` 2(n-1)/n of x's bytes.
+    Wire: `gather` nothing, `reduce` 2(n-1)/n of x's bytes.
     """
 
     def __init__(self, group: Group | None, backend: CollectiveBackend | None = None) -> None:
@@ -57,11 +57,11 @@ class Replicated:
         self.group = chosen(group)
         self._backend = chosen_backend(backend, self.group)
 
-    def whole(self, x: Tensor) -> Finish:
+    def gather(self, x: Tensor) -> Finish:
         """Return x itself."""
         return lambda: x
 
-    def summed(self, partial: Tensor) -> Finish:
+    def reduce(self, partial: Tensor) -> Finish:
         """Start an all-reduce of the partial sums."""
         return self._backend.all_reduce(partial.contiguous(), self.group).wait
 
@@ -70,10 +70,10 @@ class SequenceSharded:
     """Rank r holds rows r*k to (r+1)*k - 1 of the N = B*T tokens: sequence parallelism.
 
     Operations on single tokens (norms, the residual sum) then need 1/n of the work and memory. If n
-    does not divide N, k is ceil(N/n), rows of zeros pad the last shards, and `whole` drops them.
+    does not divide N, k is ceil(N/n), rows of zeros pad the last shards, and `gather` drops them.
     Dropout, which the lab's GPT does not have, would need random numbers that differ by rank here,
     and the same numbers on all ranks where features are replicated.
-    Wire: `whole` and `summed` (n-1)/n of x's bytes each.
+    Wire: `gather` and `reduce` (n-1)/n of x's bytes each.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SequenceSharded:
         first, total = self.group.rank * self.num_rows, self.num_sequences * self.num_tokens
         return range(min(first, total), min(first + self.num_rows, total))
 
-    def whole(self, x: Tensor) -> Finish:
+    def gather(self, x: Tensor) -> Finish:
         """Start an all-gather of x_nD to x_BTD. ValueError unless x has k rows."""
         if x.dim() != 2 or len(x) != self.num_rows:
             raise ValueError(
@@ -115,7 +115,7 @@ class SequenceSharded:
         shape = (self.num_sequences, self.num_tokens)
         return lambda: gathered.wait()[:total].unflatten(0, shape)
 
-    def summed(self, partial: Tensor) -> Finish:
+    def reduce(self, partial: Tensor) -> Finish:
         """Start a reduce-scatter of partial sums x_BTD to this rank's rows x_nD of their sum.
 
         ValueError unless the first dims are B and T.
@@ -131,41 +131,41 @@ class SequenceSharded:
         return self._backend.reduce_scatter(filled, self.group).wait
 
 
-def enter(x: Tensor, layout: ActivationLayout) -> Tensor:
+def enter_parallel_region(x: Tensor, layout: ActivationLayout) -> Tensor:
     """Begin a layer: return all tokens. Backward sums the tokens' gradients over the ranks."""
-    return _Enter.apply(x, layout)
+    return _EnterParallelRegion.apply(x, layout)
 
 
-def leave(partial: Tensor, layout: ActivationLayout) -> Tensor:
+def leave_parallel_region(partial: Tensor, layout: ActivationLayout) -> Tensor:
     """End a layer: return the sum of the ranks' parts. Backward gathers the gradient of all tokens.
 
     The gradient of each part is that of the sum, so for Replicated backward sends nothing.
     """
-    return _Leave.apply(partial, layout)
+    return _LeaveParallelRegion.apply(partial, layout)
 
 
-# `summed` may overwrite its argument, so the functions below copy the caller's tensor or gradient.
+# `reduce` may overwrite its argument, so the functions below copy the caller's tensor or gradient.
 
 
-class _Enter(torch.autograd.Function):
+class _EnterParallelRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layout: ActivationLayout) -> Tensor:
         ctx.layout = layout
-        return layout.whole(x)()
+        return layout.gather(x)()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.layout.summed(grad.clone())(), None
+        return ctx.layout.reduce(grad.clone())(), None
 
 
-class _Leave(torch.autograd.Function):
+class _LeaveParallelRegion(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, partial: Tensor, layout: ActivationLayout) -> Tensor:
         ctx.layout = layout
-        return layout.summed(partial.clone())()
+        return layout.reduce(partial.clone())()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.layout.whole(grad)(), None
+        return ctx.layout.gather(grad)(), None

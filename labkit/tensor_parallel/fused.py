@@ -16,10 +16,10 @@ again in backward. This divides the layer's saved input by n.
 The overlap depends on the backend: LIBRARY works in the background, while RING and SHARED_MEMORY
 are done when they return. A row layer's backward needs the whole gradient first, and hides nothing.
 
-A pipeline schedule that splits backward postpones step 2: see `Later`. Step 2 sends nothing, so
-each rank may do it at any time. This costs both advantages. Nothing is left to compute while step
-1's sum is in flight. And the gathered x, n times a rank's rows, is kept until W.
-Paper: Korthikanti et al., arXiv:2205.05198, section 4.2.2.
+A pipeline schedule that splits backward postpones step 2: see `WeightGradSink`. Step 2 sends
+nothing, so each rank may do it at any time. This costs both advantages. Nothing is left to compute
+while step 1's sum is in flight. And the gathered x, n times a rank's rows, is kept until W. Paper:
+Korthikanti et al., arXiv:2205.05198, section 4.2.2.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from labkit.tensor_parallel.activation_layout import ActivationLayout
 from labkit.tensor_parallel.linear import require_fitting
 
 
-class Later(Protocol):
+class WeightGradSink(Protocol):
     """An object that computes gradients of weights later, such as labkit.pipeline.deferred.
 
-    If it is a torch function mode, it calls the functions below again, with itself as `later`.
+    If it is a torch function mode, it calls the functions below again, with itself as `grad_sink`.
     """
 
     is_deferring: bool
@@ -49,47 +49,53 @@ class Later(Protocol):
 
 
 def column_linear(
-    x: Tensor, layout: ActivationLayout, *weights: Tensor, later: Later | None = None
+    x: Tensor, layout: ActivationLayout, *weights: Tensor, grad_sink: WeightGradSink | None = None
 ) -> tuple[Tensor, ...]:
     """Return products of `x` with each weight w_fD: this rank's features y (..., f) of all tokens.
 
     x: in this layout. Backward sums x's gradient over the ranks once, for all weights together.
     TypeError for anything but tensors and an ActivationLayout; ValueError for weights of another D.
-    Wire: forward `whole` of x; backward `summed` of x's gradient, and `whole` of x again.
+    Wire: forward `gather` of x; backward `reduce` of x's gradient, and `gather` of x again.
     """
     if has_torch_function((x, *weights)):
         all_of_them: tuple[Tensor, ...] = handle_torch_function(
-            column_linear, (x, *weights), x, layout, *weights, later=later
+            column_linear, (x, *weights), x, layout, *weights, grad_sink=grad_sink
         )
         return all_of_them
     for weight in weights:
         require_fitting("x", x, weight, "all D features of each token, and weights (f, D)")
-    return _ColumnLinear.apply(layout, later, *_as_autocast((x, *weights)))
+    return _ColumnLinear.apply(layout, grad_sink, *_as_autocast((x, *weights)))
 
 
 def row_linear(
-    y: Tensor, layout: ActivationLayout, weight: Tensor, *, later: Later | None = None
+    y: Tensor, layout: ActivationLayout, weight: Tensor, *, grad_sink: WeightGradSink | None = None
 ) -> Tensor:
     """Return the sum over the ranks of y_BTf w_Df^T, in this layout.
 
     TypeError and ValueError as in column_linear.
-    Wire: forward `summed` of the output; backward `whole` of its gradient.
+    Wire: forward `reduce` of the output; backward `gather` of its gradient.
     """
     if has_torch_function((y, weight)):
-        z: Tensor = handle_torch_function(row_linear, (y, weight), y, layout, weight, later=later)
+        z: Tensor = handle_torch_function(
+            row_linear, (y, weight), y, layout, weight, grad_sink=grad_sink
+        )
         return z
     require_fitting("y", y, weight, "this rank's f features, and its weight (D, f)")
-    return _RowLinear.apply(layout, later, *_as_autocast((y, weight)))
+    return _RowLinear.apply(layout, grad_sink, *_as_autocast((y, weight)))
 
 
 class _ColumnLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, layout: ActivationLayout, later: Later | None, x: Tensor, *weights: Tensor
+        ctx: Any,
+        layout: ActivationLayout,
+        grad_sink: WeightGradSink | None,
+        x: Tensor,
+        *weights: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.layout, ctx.later = layout, _Leaves(later, weights)
+        ctx.layout, ctx.leaves = layout, _Leaves(grad_sink, weights)
         ctx.save_for_backward(x, *weights)
-        whole = layout.whole(x)()
+        whole = layout.gather(x)()
         return tuple(F.linear(whole, weight) for weight in weights)
 
     @staticmethod
@@ -97,14 +103,14 @@ class _ColumnLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         _, _, needs_x, *needs = ctx.needs_input_grad
-        whole = ctx.layout.whole(x) if any(needs) else None
+        whole = ctx.layout.gather(x) if any(needs) else None
         if needs_x:
-            summed = ctx.layout.summed(_back_through(grads, weights))
+            summed = ctx.layout.reduce(_back_through(grads, weights))
         of_weights: list[Tensor | None] = [None] * len(weights)
         if whole is not None:
             inputs = whole()
             of_weights = [
-                ctx.later.of_weight(number, inputs, grad) if needed else None
+                ctx.leaves.of_weight(number, inputs, grad) if needed else None
                 for number, (grad, needed) in enumerate(zip(grads, needs, strict=True))
             ]
         return None, None, summed() if needs_x else None, *of_weights
@@ -113,36 +119,40 @@ class _ColumnLinear(torch.autograd.Function):
 class _RowLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, layout: ActivationLayout, later: Later | None, y: Tensor, weight: Tensor
+        ctx: Any,
+        layout: ActivationLayout,
+        grad_sink: WeightGradSink | None,
+        y: Tensor,
+        weight: Tensor,
     ) -> Tensor:
-        ctx.layout, ctx.later = layout, _Leaves(later, (weight,))
+        ctx.layout, ctx.leaves = layout, _Leaves(grad_sink, (weight,))
         ctx.save_for_backward(y, weight)
-        return layout.summed(F.linear(y, weight))()
+        return layout.reduce(F.linear(y, weight))()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, weight = ctx.saved_tensors
         _, _, needs_y, needs_weight = ctx.needs_input_grad
-        whole = ctx.layout.whole(grad)()
-        of_weight = ctx.later.of_weight(0, y, whole) if needs_weight else None
+        whole = ctx.layout.gather(grad)()
+        of_weight = ctx.leaves.of_weight(0, y, whole) if needs_weight else None
         return None, None, whole @ weight if needs_y else None, of_weight
 
 
 class _Leaves:
     """The weights of one layer whose gradients may be postponed: those that are leaves."""
 
-    def __init__(self, later: Later | None, weights: tuple[Tensor, ...]) -> None:
-        self._later = later
+    def __init__(self, grad_sink: WeightGradSink | None, weights: tuple[Tensor, ...]) -> None:
+        self._grad_sink = grad_sink
         # Not save_for_backward: its hooks may return a copy, and the gradient belongs to the leaf.
-        self._leaves = [each if later and each.is_leaf else None for each in weights]
+        self._leaves = [each if grad_sink and each.is_leaf else None for each in weights]
 
     def of_weight(self, number: int, x: Tensor, grad_y: Tensor) -> Tensor | None:
         """Return the gradient of a weight; None if it is postponed."""
         leaf = self._leaves[number]
-        if self._later is None or leaf is None or not self._later.is_deferring:
+        if self._grad_sink is None or leaf is None or not self._grad_sink.is_deferring:
             return grad_y.flatten(0, -2).T @ x.flatten(0, -2)
-        self._later.put(x, leaf, grad_y)
+        self._grad_sink.put(x, leaf, grad_y)
         return None
 
 

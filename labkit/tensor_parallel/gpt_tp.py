@@ -86,7 +86,7 @@ class TensorParallelGPT(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Return logits_BTv. Every rank passes the same tokens (not checked). Errors as in GPT."""
-        require_tokens(tokens_BT, self.config.vocab, self.config.longest)
+        require_tokens(tokens_BT, self.config.vocab, self.config.max_positions)
         layout: ActivationLayout = Replicated(self.group, self.backend)
         replicated = self._replicated()
         if self.sequence_parallel:

@@ -40,9 +40,13 @@ from torch.nn import functional as F
 from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.global_norm import as_part
+from labkit.global_norm import mark_gradient_shard
 from labkit.shards import Extent
-from labkit.tensor_parallel.activation_layout import Replicated, enter, leave
+from labkit.tensor_parallel.activation_layout import (
+    Replicated,
+    enter_parallel_region,
+    leave_parallel_region,
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Sharding:
         share = self.share(full.detach(), rank).clone(memory_format=torch.contiguous_format)
         parameter = nn.Parameter(share, full.requires_grad)
         if self.dim is not None and len(self.ranges) > 1 and full.requires_grad:
-            parameter.register_post_accumulate_grad_hook(as_part)
+            parameter.register_post_accumulate_grad_hook(mark_gradient_shard)
         return parameter
 
     def full_shape(self, share: Tensor) -> torch.Size:
@@ -152,7 +156,7 @@ class ColumnLinear(nn.Module):
         ValueError unless x has all features that the whole layer takes.
         """
         require_fitting("x", x, self.weight, "all features; gather_features joins the ranks'")
-        return F.linear(enter(x, Replicated(self.group)), self.weight, self.bias)
+        return F.linear(enter_parallel_region(x, Replicated(self.group)), self.weight, self.bias)
 
 
 class RowLinear(nn.Module):
@@ -177,7 +181,7 @@ class RowLinear(nn.Module):
         """
         instead = "this rank's features: a column layer's output, or what share_features cuts out"
         require_fitting("y", y, self.weight, instead)
-        z = leave(F.linear(y, self.weight), Replicated(self.group))
+        z = leave_parallel_region(F.linear(y, self.weight), Replicated(self.group))
         return z if self.bias is None else z + self.bias
 
 

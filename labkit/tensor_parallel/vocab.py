@@ -27,7 +27,7 @@ from labkit.collectives.backend import first_order_only
 from labkit.comm import Group
 from labkit.comm.group import chosen
 from labkit.data import counted
-from labkit.tensor_parallel.activation_layout import ActivationLayout, leave
+from labkit.tensor_parallel.activation_layout import ActivationLayout, leave_parallel_region
 from labkit.tensor_parallel.linear import even_sharding
 
 
@@ -53,7 +53,7 @@ def vocab_embedding(
     else:
         rows = F.embedding((tokens_BT - vocab.start).where(is_mine, 0), weight_vD)
         partial = rows * is_mine[..., None]
-    return leave(partial, layout)
+    return leave_parallel_region(partial, layout)
 
 
 def vocab_cross_entropy(

@@ -240,7 +240,7 @@ def passes(
 ) -> Picture:
     """Draw a grid for each schedule: a row per request, a column per pass, and bars of tokens.
 
-    schedules: by name, the pieces of each pass, as `measure.RecordedDecoder` notes them. Columns
+    schedules: by name, the batch of each pass, as `measure.RecordedDecoder` notes them. Columns
     are equally wide in all panels. The last token of a prompt that is alone in a chunk looks like a
     new token. Returns a Picture. ValueError if there is no pass.
     """
@@ -286,15 +286,15 @@ def passes(
 
 def _cells(schedule: Sequence[Sequence[ScheduledTokens]]) -> Iterator[Cell]:
     ends: dict[int, int] = {}
-    for column, pieces in enumerate(schedule):
-        for piece in pieces:
-            end = ends.get(piece.sequence)
-            if end is not None and piece.start < end:
+    for column, batch in enumerate(schedule):
+        for entry in batch:
+            end = ends.get(entry.sequence)
+            if end is not None and entry.start < end:
                 kind = "again"
             else:
-                kind = "prompt" if end is None or len(piece.tokens) > 1 else "token"
-            yield Cell(piece.sequence, column, len(piece.tokens), kind)
-            ends[piece.sequence] = max(end or 0, piece.end)
+                kind = "prompt" if end is None or len(entry.tokens) > 1 else "token"
+            yield Cell(entry.sequence, column, len(entry.tokens), kind)
+            ends[entry.sequence] = max(end or 0, entry.end)
 
 
 def _draw_grid(axes: Axes, cells: Sequence[Cell], rows: Sequence[int], column: float) -> None:

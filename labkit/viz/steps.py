@@ -103,8 +103,8 @@ def _draw_rows(picture: Picture, step: SimulatedStep, shown: list[RankClass]) ->
     axes.set_yticks([row + 0.5 for row in range(len(shown))], [each.name for each in shown])
     place = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "fontsize": points}
     for row, each in enumerate(shown):
-        told = f"{each.num_ranks:,} rank{'s' * (each.num_ranks > 1)}"
-        axes.text(1.01, row + 0.5, told, **style.FAINT | place)
+        text = f"{each.num_ranks:,} rank{'s' * (each.num_ranks > 1)}"
+        axes.text(1.01, row + 0.5, text, **style.FAINT | place)
 
 
 def _box(step: SimulatedStep, row: int, span: StepSpan, per_time: float) -> Box:

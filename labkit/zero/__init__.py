@@ -17,7 +17,7 @@ One step of ZeRO-3 takes five files:
 
 Beside these, for a second reading:
 
-    optimizer_within.py   Zero1Optimizer as a torch optimizer; the optimizer within it
+    local_optimizer.py   Zero1Optimizer as a torch optimizer; the local optimizer in it
     state_dict.py         optimizer states, sharded or whole
     states_on_disk.py     optimizer states on the CPU or on disk
 

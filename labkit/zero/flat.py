@@ -71,7 +71,7 @@ class Fragment(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Flat:
+class FlatBuffer:
     """Parameters of one dtype in one flat tensor: each parameter is a view of it."""
 
     parameters: tuple[Tensor, ...]
@@ -133,12 +133,12 @@ class Flat:
                 )
 
 
-def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> Flat:
+def flattened(parameters: Sequence[Tensor], layout: Layout, num_ranks: int) -> FlatBuffer:
     """Move the parameters into one flat tensor. Memory: both, until the old tensors are freed."""
     first = parameters[0]
     weights = torch.zeros(layout.numel, dtype=first.dtype, device=first.device)
     forms = tuple(torch.empty_like(parameter, device="meta") for parameter in parameters)
-    flat = Flat(tuple(parameters), forms, layout, weights, num_ranks)
+    flat = FlatBuffer(tuple(parameters), forms, layout, weights, num_ranks)
     for parameter, view in zip(parameters, flat.views(weights), strict=True):
         view.copy_(parameter.data)
         parameter.data = view

@@ -86,7 +86,7 @@ class Passes:
         """Move a parameter's complete gradient into the unit's flat gradients."""
         if self._backward_id != torch._C._current_graph_task_id():
             raise RuntimeError(f"{unit.name}: {_ANOTHER_PASS}")
-        flat.take(index, parameter)
+        flat.collect_gradient(index, parameter)
 
     def _begin(self) -> None:
         """Begin a forward pass. Drop all that a pass without a complete backward has left."""
@@ -95,7 +95,7 @@ class Passes:
             unit.num_passes = 0
             unit.drop()
             for flat in unit.flats:
-                flat.follow_frozen()
+                flat.sync_requires_grad()
         self._previous_calls, self._calls = self._calls or self._previous_calls, []
 
     def _before_backward(self, unit: Unit, _: Tensor) -> None:

@@ -22,10 +22,10 @@ from torch import Tensor
 from labkit.collectives.backend import own_part
 from labkit.comm import Group
 from labkit.comm.group import chosen
-from labkit.global_norm import PartOfGradient
+from labkit.global_norm import GradientShard
 from labkit.optimizer import MASTER, OwnedFragment
-from labkit.zero.flat import Flat, Fragment, by_elements, by_parameters, flattened
-from labkit.zero.optimizer_within import Groups, Inner, Member, by_kind, takes_fragments
+from labkit.zero.flat import FlatBuffer, Fragment, by_elements, by_parameters, flattened
+from labkit.zero.local_optimizer import Groups, LocalOptimizer, Member, by_kind, takes_fragments
 from labkit.zero.state_dict import State, copied, gathered, is_sharded, merged, part_of
 
 _NOT_SETTINGS = ("params", "param_names")
@@ -51,7 +51,7 @@ class Shard:
 
     def __init__(
         self,
-        flat: Flat,
+        flat: FlatBuffer,
         names: Sequence[str],
         numbers: Sequence[int],
         group: Group,
@@ -94,7 +94,7 @@ class Shard:
                 target.grad = None
                 continue
             gradient = self.flat.shaped(total[fragment.place], fragment)
-            kind = PartOfGradient if self.group.size > 1 else Tensor
+            kind = GradientShard if self.group.size > 1 else Tensor
             target.grad = gradient.to(target).as_subclass(kind)
             gradients.append(target.grad)
         return gradients
@@ -155,7 +155,7 @@ class ShardedStates(Groups):
             self.group.broadcast(each, root=0, out=each)
         for shard in self.shards:
             shard.copy_to_masters()
-        self._inner = Inner(
+        self._inner = LocalOptimizer(
             optimizer_class,
             [[target for shard in shards for target in shard.targets] for shards in by_group],
             self.settings,

@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from labkit.collectives.backend import CollectiveBackend, own_part
 from labkit.comm import Group
-from labkit.data_parallel.background import CommunicationThread, OnThread
+from labkit.data_parallel.background import BackgroundHandle, CommunicationThread
 from labkit.data_parallel.replica import mark_sharded, require_plain_numbers
-from labkit.global_norm import PartOfGradient
-from labkit.memory import announce
+from labkit.global_norm import GradientShard
+from labkit.memory import tag_tensors
 from labkit.optimizer import mark_replaced
 from labkit.shards import Extent, NamedShard, require_rows
 from labkit.zero.flat import by_elements, flattened, is_divided_before
@@ -72,7 +72,7 @@ class Unit:
         """The number of calls in forward whose backward has not ended."""
         self.is_reached = False
         """True if backward has reached this unit, and its gradients are not reduced yet."""
-        self._gathering: OnThread[None] | None = None
+        self._gathering: BackgroundHandle[None] | None = None
         self._reducing: list[Callable[[], None]] = []
 
     @property
@@ -104,7 +104,7 @@ class Unit:
             self._gathering.wait()
             self._gathering = None
             for flat in self.flats:
-                flat.show()
+                flat.use_unsharded_views()
             self.is_gathered = True
 
     def release(self) -> None:
@@ -142,7 +142,7 @@ class Unit:
         self.in_backward = self.is_reached = False
         self._reducing = []
         for flat in self.flats:
-            flat.forget_gradients()
+            flat.drop_gradients()
 
 
 def _reduce(gradients: Tensor, name: str, backend: CollectiveBackend, group: Group) -> Tensor:
@@ -182,7 +182,7 @@ class FlatParameter:
         """(n*k,): the gradients of this backward pass, and NONE for those that have not arrived."""
         self._arrived: set[int] = set()
         self._gradient_views: tuple[Tensor, ...] = ()
-        self.show()
+        self.use_unsharded_views()
         if self.full is not weights:
             weights.untyped_storage().resize_(0)
         self.release()
@@ -193,9 +193,9 @@ class FlatParameter:
         own = own_part(self.full, group).copy_(self.shard)
         self._options.backend.all_gather(own, group, out=self.full).wait()
 
-    def show(self) -> None:
+    def use_unsharded_views(self) -> None:
         """Make the module's parameters views of `full`."""
-        announce(self.full, "buffers")
+        tag_tensors(self.full, "buffers")
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.data = view
 
@@ -208,7 +208,7 @@ class FlatParameter:
             parameter.data = self._empty
         self.full.untyped_storage().resize_(0)
 
-    def take(self, index: int, parameter: Tensor) -> None:
+    def collect_gradient(self, index: int, parameter: Tensor) -> None:
         """Move the gradient of a parameter into `gradients`."""
         gradient, parameter.grad = parameter.grad, None
         require_plain_numbers(gradient, self.names[index])
@@ -232,10 +232,10 @@ class FlatParameter:
             self._allocate_gradients()
         assert self.gradients is not None
         taken = self.gradients, self._arrived
-        self.forget_gradients()
+        self.drop_gradients()
         return taken
 
-    def forget_gradients(self) -> None:
+    def drop_gradients(self) -> None:
         """Drop the gradients that have arrived."""
         self.gradients, self._gradient_views, self._arrived = None, (), set()
 
@@ -243,9 +243,9 @@ class FlatParameter:
         none = complex(NONE, NONE) if self.full.is_complex() else NONE
         self.gradients = torch.full_like(self.full, none)
         self._gradient_views = self._flat.views(self.gradients)
-        announce(self.gradients, "buffers")
+        tag_tensors(self.gradients, "buffers")
 
-    def add_gradient(self, reduced: OnThread[Tensor], arrived: Set[int]) -> None:
+    def add_gradient(self, reduced: BackgroundHandle[Tensor], arrived: Set[int]) -> None:
         """Divide the reduced sum (k,) by the number of ranks, and add it to the shards' gradients.
 
         arrived: the parameters that this rank has used. A parameter that no rank has used gets no
@@ -261,11 +261,11 @@ class FlatParameter:
             if index not in arrived and _is_missing(total[place]):
                 continue
             if shard.grad is None:
-                shard.grad = mean[place].as_subclass(PartOfGradient)
+                shard.grad = mean[place].as_subclass(GradientShard)
             else:
                 shard.grad += mean[place]
 
-    def follow_frozen(self) -> None:
+    def sync_requires_grad(self) -> None:
         """Freeze or unfreeze the module's parameters as their shards were since the last pass.
 
         RuntimeError, with names: a parameter was frozen or unfrozen in the module itself, or it was
@@ -300,7 +300,7 @@ class FlatParameter:
             whole = Extent.whole(tuple(form.shape))
             yield NamedShard(name, whole.within(start, start + shard.numel()), shard)
 
-    def whole(self) -> dict[str, Tensor]:
+    def full_parameters(self) -> dict[str, Tensor]:
         """Return all parameters by name, in the dtype of the shards; copies."""
         group = self._options.group
         flat = torch.empty_like(self.full, dtype=self.shard.dtype)
@@ -317,7 +317,7 @@ class FlatParameter:
                     "the module: these parameters are of another model"
                 )
 
-    def load(self, whole: Mapping[str, Tensor]) -> None:
+    def load_full_parameters(self, whole: Mapping[str, Tensor]) -> None:
         """Copy this rank's shard from whole parameters, by name."""
         flat = torch.zeros_like(self.full, dtype=self.shard.dtype)
         for name, view in zip(self.names, self._flat.views(flat), strict=True):

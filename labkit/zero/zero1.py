@@ -24,9 +24,9 @@ from torch import Tensor
 
 from labkit.collectives.backend import CollectiveBackend, chosen_backend, own_part, require_backend
 from labkit.comm import Group
-from labkit.data_parallel.ddp import with_gradient_anywhere
+from labkit.data_parallel.ddp import has_gradient_on_any_rank
 from labkit.data_parallel.replica import on_gradient, remove_with, require_plain_numbers
-from labkit.global_norm import PartOfGradient, check_max_norm, clip
+from labkit.global_norm import GradientShard, check_max_norm, clip
 from labkit.zero.flat import is_divided_before, require_floating
 from labkit.zero.states import Masters, Shard, ShardedStates
 
@@ -89,7 +89,7 @@ class Zero1Optimizer(ShardedStates):
         find_unused_parameters is True.
         """
         if self._reduced is None:
-            self.require_same_trained()
+            self.require_same_trainable()
             sums, unused = self._sums(), self._unused()
             self._reduced = []
             for shard, total, left_out in zip(self.shards, sums, unused, strict=True):
@@ -211,7 +211,7 @@ class Zero1Optimizer(ShardedStates):
         """
         sizes = [len(shard.names) for shard in self.shards]
         has = [i not in each for each, n in zip(missing, sizes, strict=True) for i in range(n)]
-        anywhere = iter(with_gradient_anywhere(has, self.group))
+        anywhere = iter(has_gradient_on_any_rank(has, self.group))
         return [{i for i in range(n) if not next(anywhere)} for n in sizes]
 
 
@@ -226,7 +226,7 @@ class FlatGradients:
         """before: called before each gradient is copied; it may raise an error."""
         self.shard = shard
         self.flat = torch.zeros_like(shard.flat.weights)
-        kind = PartOfGradient if shard.group.size > 1 else Tensor
+        kind = GradientShard if shard.group.size > 1 else Tensor
         self._views = [view.as_subclass(kind) for view in shard.flat.views(self.flat)]
         self._before = weakref.WeakMethod(before)
         take = self._take

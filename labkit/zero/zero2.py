@@ -28,12 +28,12 @@ from torch import Tensor
 
 from labkit.collectives.backend import CollectiveBackend
 from labkit.comm import Group
-from labkit.data_parallel.background import CommunicationThread, OnThread
-from labkit.data_parallel.bucketed import BUCKET_BYTES, cut
+from labkit.data_parallel.background import BackgroundHandle, CommunicationThread
+from labkit.data_parallel.bucketed import BUCKET_BYTES, assign_to_buckets
 from labkit.data_parallel.replica import on_gradient, remove_with, require_plain_numbers
-from labkit.memory import announce
+from labkit.memory import tag_tensors
 from labkit.zero.flat import is_divided_before
-from labkit.zero.optimizer_within import Member, takes_fragments
+from labkit.zero.local_optimizer import Member, takes_fragments
 from labkit.zero.states import Shard
 from labkit.zero.zero1 import Zero1Optimizer
 
@@ -87,11 +87,13 @@ class Zero2Optimizer(Zero1Optimizer):
 
     def _cuts(self, members: list[Member]) -> list[list[Member]]:
         of = {str(member.number): member for member in members}
-        buckets = cut({number: each.parameter for number, each in of.items()}, self._bucket_bytes)
+        buckets = assign_to_buckets(
+            {number: each.parameter for number, each in of.items()}, self._bucket_bytes
+        )
         return [[of[number] for number in bucket] for bucket in buckets]
 
     def _receive_gradients(self) -> None:
-        self._thread = CommunicationThread.of(self.group)
+        self._thread = CommunicationThread.for_group(self.group)
         self._buckets = [GradientBucket(shard) for shard in self.shards]
         self._pass, self._num_started = -1, 0
         handles = [
@@ -136,7 +138,7 @@ class Zero2Optimizer(Zero1Optimizer):
         """Reduce the last buckets. The autograd engine calls it when backward has finished."""
         self._pass = -1
         if not self.find_unused_parameters:
-            self.require_same_trained()
+            self.require_same_trainable()
             waiting = self._buckets[self._num_started :]
             shards = [bucket.shard for bucket in waiting]
             self._require_none_missing(shards, [b.missing() for b in waiting])
@@ -190,7 +192,7 @@ class GradientBucket:
         self._ready: set[int] = set()
         self._flat: Tensor | None = None
         self._views: tuple[Tensor, ...] = ()
-        self._reducing: OnThread[Tensor] | None = None
+        self._reducing: BackgroundHandle[Tensor] | None = None
 
     def take(self, index: int, parameter: Tensor) -> None:
         """Move a parameter's gradient into the bucket."""
@@ -237,7 +239,7 @@ class GradientBucket:
         reduced = self._reducing.wait()
         if self.total is None:
             self.total = reduced.clone()
-            announce(self.total, "gradients")
+            tag_tensors(self.total, "gradients")
         else:
             self.total += reduced
         self.seen |= self._ready
@@ -256,4 +258,4 @@ class GradientBucket:
     def _allocate(self) -> None:
         self._flat = torch.zeros_like(self.shard.flat.weights)
         self._views = self.shard.flat.views(self._flat)
-        announce(self._flat, "buffers")
+        tag_tensors(self._flat, "buffers")

@@ -56,14 +56,14 @@ from labkit.data_parallel.replica import (
     on_gradient,
     remove_with,
     require_equal_layouts,
-    require_plain,
+    require_unwrapped,
     weakly,
 )
 from labkit.global_norm import clip
 from labkit.optimizer import require_in_use
 from labkit.shards import NamedShard, saved_buffers
 from labkit.zero.flat import require_floating
-from labkit.zero.optimizer_within import takes_fragments
+from labkit.zero.local_optimizer import takes_fragments
 from labkit.zero.passes import Passes
 from labkit.zero.unit import FlatParameter, ShardingOptions, Unit
 
@@ -87,7 +87,7 @@ class FullyShardedModule(nn.Module):
     count as zeros. Freezing a part freezes the parameter in `module` from the next forward pass on.
 
     Make the optimizer from this module: one with the parameters of `module` raises RuntimeError in
-    its step. It must be element-wise: Adam is, LAMB and Muon are not. Gradients are PartOfGradient:
+    its step. It must be element-wise: Adam is, LAMB and Muon are not. Gradients are GradientShard:
     torch's clip_grad_norm_ and torch.amp.GradScaler raise an error for them.
 
     Every rank makes the same passes through the same units. Released parameters are empty, and a
@@ -126,7 +126,7 @@ class FullyShardedModule(nn.Module):
         rank whose module differs from rank 0's in more than its values.
         """
         super().__init__()
-        require_plain(module)
+        require_unwrapped(module)
         require_backend(backend)
         require_floating("compute_dtype", compute_dtype)
         modules = {ROOT: module, **named_modules(module, units)}
@@ -134,14 +134,17 @@ class FullyShardedModule(nn.Module):
         self.group, self.compute_dtype = chosen(group), compute_dtype
         if replicas is not None:
             require_replicas(replicas, self.group)
-        make_equal(module, self.group, replicas)
+        sync_module_states(module, self.group, replicas)
         names = [name for name, _ in module.named_parameters()]
         _watch_steps()
 
-        thread = CommunicationThread.of(self.group)
+        thread = CommunicationThread.for_group(self.group)
         backend, num_ranks = chosen_backend(backend, self.group), self.group.size
         if replicas is not None:
-            backend, num_ranks = across(thread.own(replicas), backend), num_ranks * replicas.size
+            backend, num_ranks = (
+                all_reduce_across_replicas(thread.own_group(replicas), backend),
+                num_ranks * replicas.size,
+            )
         options = ShardingOptions(self.group, thread, backend, num_ranks, compute_dtype, debug)
         by_unit = parameters_by_unit(module, modules)
         self._units = [Unit(name, parameters, options) for name, parameters in by_unit.items()]
@@ -208,7 +211,7 @@ class FullyShardedModule(nn.Module):
         """
         found = {}
         for flat in self._flats:
-            found.update(flat.whole())
+            found.update(flat.full_parameters())
         return found
 
     def load_full_parameters(self, parameters: Mapping[str, Tensor]) -> None:
@@ -225,7 +228,7 @@ class FullyShardedModule(nn.Module):
         for flat in self._flats:
             flat.require_shapes(parameters)
         for flat in self._flats:
-            flat.load(parameters)
+            flat.load_full_parameters(parameters)
 
     def named_shards(self) -> Iterator[NamedShard]:
         """Yield this rank's part of each parameter, and the module's buffers, for a checkpoint.
@@ -269,13 +272,13 @@ class FullyShardedModule(nn.Module):
         )
 
 
-def usual_modules(module: nn.Module) -> list[nn.Module]:
+def default_units(module: nn.Module) -> list[nn.Module]:
     """Return the layers: the members of every outermost Sequential, ModuleList and ModuleDict."""
     found: list[nn.Module] = []
     for child in module.children():
         # A list inside a list is never called itself, so its forward hooks would never gather it.
         is_layer = isinstance(module, _LISTS | nn.Sequential) and not isinstance(child, _LISTS)
-        found += [child] if is_layer else usual_modules(child)
+        found += [child] if is_layer else default_units(child)
     return found
 
 
@@ -285,7 +288,7 @@ def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict
     ValueError for a module that is not inside `module`, or is inside another chosen one.
     """
     names = {each: name for name, each in module.named_modules()}
-    units = list(usual_modules(module) if chosen is None else chosen)
+    units = list(default_units(module) if chosen is None else chosen)
     for unit in units:
         if not isinstance(unit, nn.Module) or not names.get(unit):
             raise ValueError(f"{unit!r:.60} is not a module inside the module to be sharded")
@@ -337,7 +340,7 @@ def parameters_by_unit(
     return by_unit
 
 
-def make_equal(module: nn.Module, group: Group, replicas: Group | None) -> None:
+def sync_module_states(module: nn.Module, group: Group, replicas: Group | None) -> None:
     """Give every rank the parameters and buffers of rank 0."""
     for each in (group,) if replicas is None else (replicas, group):
         require_equal_layouts(module, each)
@@ -362,7 +365,7 @@ def require_replicas(replicas: Group, group: Group) -> None:
         )
 
 
-def across(replicas: Group, backend: CollectiveBackend) -> CollectiveBackend:
+def all_reduce_across_replicas(replicas: Group, backend: CollectiveBackend) -> CollectiveBackend:
     """Return `backend` with a reduce-scatter that also sums over the replicas of a shard.
 
     This adds 2(m-1)/m of a shard's bytes to its traffic, with m replicas.

@@ -15,7 +15,7 @@ from labkit.data_parallel.background import CommunicationThread
 
 
 def waits_for_the_communication_thread_first(world):
-    background, x = CommunicationThread.of(world), torch.ones(3)
+    background, x = CommunicationThread.for_group(world), torch.ones(3)
     if world.rank == 0:
         background.start(lambda group: group.all_reduce(x)).wait()  # <-
         world.all_reduce(x)
@@ -25,7 +25,7 @@ def waits_for_the_communication_thread_first(world):
 
 
 def messages_of_communication_threads_in_a_cycle(world):
-    background, x = CommunicationThread.of(world), torch.ones(3)
+    background, x = CommunicationThread.for_group(world), torch.ones(3)
     background.start(lambda group: group.all_reduce(x)).wait()  # every rank has its thread
     peer = 1 - world.rank
     if world.rank < 2:
@@ -83,7 +83,11 @@ def test_a_thread_that_may_still_bring_it_is_waited_for():
     """All these threads wait, until a third thread lets rank 0's main thread go on."""
 
     def program(world):
-        background, x, may_go_on = CommunicationThread.of(world), torch.ones(3), threading.Event()
+        background, x, may_go_on = (
+            CommunicationThread.for_group(world),
+            torch.ones(3),
+            threading.Event(),
+        )
         if world.rank == 0:
             waker = threading.Thread(target=lambda: (time.sleep(2), may_go_on.set()))
             waker.start()

@@ -84,7 +84,7 @@ def test_the_world_shrinks_after_a_failure_and_grows_at_a_planned_change(tmp_pat
     for name, expected in trained_serially().items():
         torch.testing.assert_close(parameters[name], expected, rtol=1e-12, atol=1e-14)
     used = audit(tmp_path / "job" / "samples", num_samples=NUM_SAMPLES, batch=BATCH)
-    assert (used.num_steps, used.lost, used.twice) == (NUM_STEPS, [], [])
+    assert (used.num_steps, used.lost, used.duplicated) == (NUM_STEPS, [], [])
 
 
 def dies_always(world, folder):

@@ -333,8 +333,8 @@ def test_asking_ranks_where_they_are_does_them_no_harm(monkeypatch, tmp_path):
         if len(asked) == 40:
             enough.touch()
 
-    monkeypatch.setattr(StallWatch, "look", look)
-    monkeypatch.setattr(StallWatch, "next_look_s", 0.01)
+    monkeypatch.setattr(StallWatch, "check", look)
+    monkeypatch.setattr(StallWatch, "seconds_until_check", 0.01)
     run(busy, 2, (enough,))
     assert len(asked) >= 40
 
@@ -372,11 +372,11 @@ def test_a_deadlock_is_left_standing_for_who_wants_to_look_at_it(monkeypatch, ti
         world.recv(torch.empty(1), 1 - world.rank)
 
     def count(watch):
-        looks.append(watch.next_look_s == 0)
+        looks.append(watch.seconds_until_check == 0)
         return look(watch)
 
-    look, looks = StallWatch.look, []
-    monkeypatch.setattr(StallWatch, "look", count)
+    look, looks = StallWatch.check, []
+    monkeypatch.setattr(StallWatch, "check", count)
     monkeypatch.setattr(StallWatch, "_proof", lambda watch: None)
     with (
         timeout_when_still(lambda: sum(looks) >= 8),

@@ -245,11 +245,11 @@ def when_reported(monkeypatch):
     """Calls a function of the test once the lab has printed a line."""
 
     def call(then):
-        def tell(text, tell=notes.tell):
+        def tell(text, tell=notes.print_note):
             tell(text)
             then()
 
-        monkeypatch.setattr(notes, "tell", tell)
+        monkeypatch.setattr(notes, "print_note", tell)
 
     return call
 

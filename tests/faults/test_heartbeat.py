@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.elastic import Heart, HeartMonitor, false_alarms, heartbeat
+from labkit.elastic import HeartbeatMonitor, HeartbeatSender, false_alarms, heartbeat
 from labkit.launch import RankError, launch
 
 INTERVAL_S, TIMEOUT_S, SLOW_S, GIVE_UP_S = 0.02, 0.4, 0.6, 0.8
@@ -30,7 +30,7 @@ def until(monitor, rank, state):
 
 
 def beat_for_ever(world, address):
-    heart = Heart(address, world.rank, INTERVAL_S)
+    heart = HeartbeatSender(address, world.rank, INTERVAL_S)
     for step in itertools.count():
         heart.beat(0 if world.rank == 1 else step)
         time.sleep(INTERVAL_S)
@@ -45,7 +45,7 @@ def test_ranks_that_are_slow_stopped_and_killed():
         except RankError as error:
             failures.append(error.rank)
 
-    with HeartMonitor(3, INTERVAL_S, TIMEOUT_S, SLOW_S) as monitor:
+    with HeartbeatMonitor(3, INTERVAL_S, TIMEOUT_S, SLOW_S) as monitor:
         thread = threading.Thread(target=run)
         thread.start()
         until(monitor, 1, "slow")
@@ -94,7 +94,7 @@ class Beats:
 
 
 def test_a_silent_host_is_frozen_at_the_timeout_and_dead_when_it_is_given_up(clock):
-    with HeartMonitor(3, INTERVAL_S, TIMEOUT_S, give_up_s=GIVE_UP_S) as monitor:
+    with HeartbeatMonitor(3, INTERVAL_S, TIMEOUT_S, give_up_s=GIVE_UP_S) as monitor:
         silent, other = Beats(monitor, 0), Beats(monitor, 2)
         clock.now_s = 10.0  # rank 1 never comes
         silent.beat(1)
@@ -121,7 +121,7 @@ def test_a_silent_host_is_frozen_at_the_timeout_and_dead_when_it_is_given_up(clo
 
 
 def test_a_rank_is_slow_once_its_step_has_not_changed_for_long(clock):
-    with HeartMonitor(1, INTERVAL_S, TIMEOUT_S, SLOW_S) as monitor:
+    with HeartbeatMonitor(1, INTERVAL_S, TIMEOUT_S, SLOW_S) as monitor:
         rank, found = Beats(monitor, 0), []
         for now_s, step in [(0, 1), (0.3, 1), (SLOW_S, 1), (0.601, 1), (0.9, 2), (1.501, 2)]:
             clock.now_s = now_s
@@ -132,7 +132,7 @@ def test_a_rank_is_slow_once_its_step_has_not_changed_for_long(clock):
 
 
 def test_a_restarted_rank_has_a_new_connection(clock):
-    with HeartMonitor(1, INTERVAL_S, TIMEOUT_S) as monitor:
+    with HeartbeatMonitor(1, INTERVAL_S, TIMEOUT_S) as monitor:
         first, second = Beats(monitor, 0), Beats(monitor, 0)
         first.beat(1)
         second.beat(1)
@@ -154,7 +154,7 @@ GAPS_S = {  # as on an idle machine; notebook 15 measures them again
 def test_short_timeouts_raise_false_alarms(monkeypatch):
     """Which timeouts are too short is a matter of the gaps. How long these are, of the machine."""
     monkeypatch.setattr(heartbeat, "launch", lambda *_, **__: None)
-    monkeypatch.setattr(HeartMonitor, "gaps_s", lambda _, rank: list(GAPS_S.values())[rank])
+    monkeypatch.setattr(HeartbeatMonitor, "gaps_s", lambda _, rank: list(GAPS_S.values())[rank])
     assert false_alarms([0.01, 0.15, 0.4, 1.0]) == {
         "idle": [4, 0, 0, 0],
         "computes": [4, 0, 0, 0],

@@ -220,7 +220,7 @@ def verdicts(monkeypatch, tmp_path):
     monkeypatch.setattr(listen, "_FIRST_LOOK_S", LOOK_S)
     monkeypatch.setattr(listen, "_LONGEST_LOOK_S", 2 * LOOK_S)
     heard = []
-    look = listen.StallWatch.look
+    look = listen.StallWatch.check
 
     def look_and_note(watch):
         if verdict := look(watch):
@@ -228,7 +228,7 @@ def verdicts(monkeypatch, tmp_path):
             (tmp_path / "reported").touch()
         return verdict
 
-    monkeypatch.setattr(listen.StallWatch, "look", look_and_note)
+    monkeypatch.setattr(listen.StallWatch, "check", look_and_note)
     return heard
 
 

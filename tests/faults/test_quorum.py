@@ -14,7 +14,7 @@ from torch import nn
 
 from labkit import attempt
 from labkit.checkpoint import SampleCursor, SampleLog, audit
-from labkit.elastic import Heart, NoReplicaLeft, run_replicas, seconds_lost
+from labkit.elastic import HeartbeatSender, NoReplicaLeft, run_replicas, seconds_lost
 from labkit.elastic.quorum import BEAT_S, Coordinator
 from labkit.launch import RankError
 from labkit.optimizer import AdamW
@@ -87,7 +87,7 @@ def train(replica, folder, num_steps, kills=(), back=(), optimizer="lab", leaves
         time.sleep(0.01)
     model, optimizer, data = made(optimizer)
     cursor, killer = SampleCursor(**SAMPLES), Killer(replica, kills, folder)
-    replica.hold(model, optimizer, {"data": cursor, "killer": killer})
+    replica.register_state(model, optimizer, {"data": cursor, "killer": killer})
     (folder / f"{replica.number}-{attempt()}").write_text(str(os.getpid()))
     number, num_started = 0, 0
     while replica.step < num_steps:
@@ -138,7 +138,7 @@ def require_serial(run, folder, num_steps, optimizer="lab"):
     torch.testing.assert_close(first, serial(num_steps, optimizer), rtol=0, atol=1e-12)
     assert [commit.step for commit in run.commits] == list(range(num_steps))
     found = audit(folder / "log", **SAMPLES)
-    assert (found.num_steps, found.lost, found.twice) == (num_steps, [], [])
+    assert (found.num_steps, found.lost, found.duplicated) == (num_steps, [], [])
 
 
 def members(run):
@@ -242,13 +242,13 @@ def test_an_error_of_the_program_is_the_cause():
     assert caught.value.__cause__.exception_type == "ZeroDivisionError"
 
 
-def train_without_hold(replica):
+def train_without_state(replica):
     replica.begin_step()
 
 
 def test_nothing_to_heal():
-    with pytest.raises(NoReplicaLeft, match="replica.hold"):
-        run_replicas(train_without_hold, 1, restarts=0)
+    with pytest.raises(NoReplicaLeft, match="replica.register_state"):
+        run_replicas(train_without_state, 1, restarts=0)
 
 
 def test_a_frozen_replica_is_left_behind_and_heals_when_it_goes_on(tmp_path):
@@ -289,7 +289,7 @@ def started(coordinator):
     connection = Client(coordinator.address, authkey=coordinator.key)
     connection.send(0)
     connection.send(("ask", 0))
-    return Heart(coordinator.monitor.address, 0, BEAT_S), connection
+    return HeartbeatSender(coordinator.monitor.address, 0, BEAT_S), connection
 
 
 def test_a_vote_of_a_process_that_was_replaced_does_not_count(coordinator):

@@ -52,7 +52,7 @@ def after_cuts(world, root, log):
     for count in range(len(performed) + 1):
         left = log.with_name("left")
         data, names = draw.choice([(False, False), (True, True), (draw, draw), (draw, draw)])
-        PowerCut(root, performed[:count]).leave(left, data, names)
+        PowerCut(root, performed[:count]).write_survivors(left, data, names)
         (left / "bank").mkdir(exist_ok=True)
         times, length, consumed = trains(world, left / "bank", log.with_name("second"), 6)
         found.append((times[:consumed].tolist(), times[consumed:].sum().item(), length))

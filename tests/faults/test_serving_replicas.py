@@ -44,12 +44,12 @@ def make_engine(world, poison=None, vocab=19, pass_s=0.005):
     is_parallel = world is not None and world.size > 1
     decoder = TensorParallelDecoder(parallelize(model, world)) if is_parallel else Decoder(model)
 
-    def slow(pieces, cache):
+    def slow(batch, cache):
         if world is not None:
             time.sleep(pass_s)
-        if any(poison in piece.tokens for piece in pieces):
+        if any(poison in entry.tokens for entry in batch):
             raise ArithmeticError("the poison")
-        return decoder(pieces, cache)
+        return decoder(batch, cache)
 
     slow.model, slow.cache_config = decoder.model, decoder.cache_config
     return Engine(slow, PagedCache(decoder.cache_config, 40, 4, torch.float64), preempting)

@@ -16,7 +16,7 @@ from labkit.comm.journal import parse
 from labkit.launch import warm_up
 from labkit.launch.rank_process import RankProcess
 from labkit.launch.session import ranks
-from labkit.launch.session.in_rank import GIVEN
+from labkit.launch.session.in_rank import PREDEFINED
 from tests.forked_programs import script
 from tests.processes import are_gone_within
 
@@ -75,7 +75,7 @@ def test_every_rank_begins_with_the_same_names(session):
         session.execute("world.rank == rank, world.size == world_size").values == [(True, True)] * 3
     )
     assert session.execute("torch.__name__, labkit.__name__").values[0] == ("torch", "labkit")
-    assert set(GIVEN) <= set(session.execute("list(globals())").values[0])
+    assert set(PREDEFINED) <= set(session.execute("list(globals())").values[0])
 
 
 def test_the_value_of_the_last_line_prints_once_for_ranks_that_agree(session):

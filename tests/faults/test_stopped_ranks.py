@@ -78,8 +78,8 @@ def stops_before_a_barrier(world):
 
 
 def test_a_stopped_rank_is_reported_and_named_with_its_cure(ended, capsys, monkeypatch):
-    tell, has_reported = notes.tell, threading.Event()
-    monkeypatch.setattr(notes, "tell", lambda text: (tell(text), has_reported.set()))
+    tell, has_reported = notes.print_note, threading.Event()
+    monkeypatch.setattr(notes, "print_note", lambda text: (tell(text), has_reported.set()))
     error = ended(stops_before_a_barrier, may_pass=has_reported.is_set, stall=0.5)
     line = stops_before_a_barrier.__code__.co_firstlineno + 4
     said = error.verdict.text
@@ -169,8 +169,8 @@ def stops_for_a_while(world, reported):
 
 
 def test_a_rank_that_is_let_go_on_ends_the_run_well(capsys, monkeypatch, tmp_path):
-    tell, reported = notes.tell, tmp_path / "told"
-    monkeypatch.setattr(notes, "tell", lambda text: (tell(text), reported.touch()))
+    tell, reported = notes.print_note, tmp_path / "told"
+    monkeypatch.setattr(notes, "print_note", lambda text: (tell(text), reported.touch()))
     values = run(stops_for_a_while, 2, (reported,), stall=0.3, timeout=600, device="cpu").values
     assert values == [2, 2]
     assert re.search(STOPPED, one_line(capsys))

@@ -13,7 +13,7 @@ from labkit.grade.catalog import get_exercise
 from labkit.grade.differences import common_factor, difference, form_of
 from labkit.grade.engine import check, observe
 from labkit.grade.grader import Budget, Case, Mistake, OnRanks, Questions, close, patch
-from labkit.grade.observed import Event, Observed, RankSeen
+from labkit.grade.observed import Event, Observed, RankObservation
 from labkit.grade.stubs import stub_of
 from labkit.grade.submission import Submission
 from labkit.grade.verdict import Outcome, Verdict
@@ -27,8 +27,8 @@ SUMS = OnRanks(
     right=lambda xs: torch.stack(tuple(xs)).sum(0),
     budget=lambda s: Budget(collectives=1, sends=0, peak_bytes=24),
     mistakes=[
-        Mistake("adds twice", "why", seen=lambda s: s.is_answer([2 * each for each in s.right])),
-        Mistake("all calls fail", "why", seen=lambda s: 1 / 0),
+        Mistake("adds twice", "why", wrong=lambda s: s.is_answer([2 * each for each in s.right])),
+        Mistake("all calls fail", "why", wrong=lambda s: 1 / 0),
     ],
     allowed=("all_reduce", "isend", "irecv", "send", "recv"),
     closed=("labkit.collectives",),
@@ -337,14 +337,14 @@ def test_steps_are_the_longest_chain_of_messages():
         return Event(what, peer=peer, dtype=torch.float32)
 
     chain = [
-        RankSeen(events=[message("isend", 1), Event("wait", began=0)]),
-        RankSeen(events=[message("recv", 0), Event("wait", began=0), message("isend", 2)]),
-        RankSeen(events=[message("recv", 1), Event("wait", began=0)]),
+        RankObservation(events=[message("isend", 1), Event("wait", began=0)]),
+        RankObservation(events=[message("recv", 0), Event("wait", began=0), message("isend", 2)]),
+        RankObservation(events=[message("recv", 1), Event("wait", began=0)]),
     ]
     star = [
-        RankSeen(events=[message("isend", 1), message("isend", 2)]),
-        RankSeen(events=[message("recv", 0), Event("wait", began=0)]),
-        RankSeen(events=[message("recv", 0), Event("wait", began=0)]),
+        RankObservation(events=[message("isend", 1), message("isend", 2)]),
+        RankObservation(events=[message("recv", 0), Event("wait", began=0)]),
+        RankObservation(events=[message("recv", 0), Event("wait", began=0)]),
     ]
     steps = [Observed(Case("", 0), ranks, None, None).num_steps for ranks in (chain, star)]
     assert steps == [2, 1]
@@ -485,7 +485,7 @@ def test_a_predicate_over_budget_says_the_numbers(tmp_path):
 
 
 def test_a_predicate_is_not_asked_of_a_right_result_with_a_side_effect(tmp_path):
-    grader = dataclasses.replace(SUMS, mistakes=[Mistake("any", "why", seen=lambda s: True)])
+    grader = dataclasses.replace(SUMS, mistakes=[Mistake("any", "why", wrong=lambda s: True)])
     finding = grade("    group.all_reduce(x, out=x)\n    return x.clone()", tmp_path, grader)
     assert finding.diagnosis == "changes its input"
 

@@ -100,9 +100,9 @@ class TwoHosts:
 def _run_agent_on(host, namespace, names, words):
     """Be on a host: in its network, with its name, and with the addresses of both.
 
-    The kernel answers a knock at once, also on a busy machine: half a second is patience enough.
+    The kernel answers a probe at once, also on a busy machine: half a second is patience enough.
     """
-    hosted_rank._EVERY_S = hosted_rank._WAIT_S = records._KNOCK_S = 0.5
+    hosted_rank._EVERY_S = hosted_rank._WAIT_S = records._PROBE_S = 0.5
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}") as network:
         failed = libc.setns(network.fileno(), _CLONE_NEWNET)

@@ -1,4 +1,4 @@
-"""The parts of a job on several hosts, without the hosts: roll call, board, doors, records."""
+"""The parts of a job on several hosts, without the hosts: rendezvous, board, ports, records."""
 
 import dataclasses
 import json
@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from labkit import Run, RunError, run
 from labkit.doctor.verdict import Stage
-from labkit.hosts import attempts, attend, post_mortem, rank_record, records, roll_call
-from labkit.hosts.attempts import RunVerdict, claim, objection, said
+from labkit.hosts import attempts, attend, post_mortem, rank_record, records, rendezvous
+from labkit.hosts.attempts import RunVerdict, attempt_message, claim, objection
 from labkit.hosts.board import open_store
 from labkit.hosts.environment import Environment, name_of_job
-from labkit.hosts.hosted_rank import NO_PROCESS, SILENT, Door, knock
+from labkit.hosts.hosted_rank import NO_PROCESS, SILENT, LivenessPort, probe
 from labkit.launch.rank import Raised
 
 
@@ -35,16 +35,16 @@ def store():
 
 
 def all_answer(port, next_attempts, order, timeout_s=60, objections=()):
-    """Return each rank's answer from a roll call that the ranks enter in this order."""
+    """Return each rank's answer from a rendezvous that the ranks enter in this order."""
     heard = {}
 
     def answer(rank):
         try:
             its = environment(rank, len(next_attempts), port)
-            heard[rank], _ = roll_call.answer(
+            heard[rank], _ = rendezvous.join(
                 its,
                 open_store(its, timeout_s),
-                door=1000 + rank,
+                liveness_port=1000 + rank,
                 folder=f"folder-{rank}",
                 next_attempt=next_attempts[rank],
                 objection=objections[rank] if objections else "",
@@ -68,13 +68,15 @@ def test_all_ranks_hear_the_same_in_every_attempt_on_one_store(store):
     names = set()
     for next_attempts, order in (([0, 0, 0], [0, 1, 2]), ([1, 0, 1], [2, 1, 0]), ([2, 2], [1, 0])):
         heard = all_answer(store.port, next_attempts, order)
-        assert len({call.name for call in heard.values()}) == 1, "they met under different names"
-        call = heard[0]
-        assert call.attempt == max(next_attempts)
-        assert [place.door for place in call.places] == [1000 + rank for rank in range(len(order))]
+        assert len({each.name for each in heard.values()}) == 1, "they met under different names"
+        joined = heard[0]
+        assert joined.attempt == max(next_attempts)
+        assert [place.liveness_port for place in joined.places] == [
+            1000 + rank for rank in range(len(order))
+        ]
         assert heard[1].folder(environment(1, len(order), store.port)) == "folder-1"
-        assert not call.has_gpus()
-        names.add(call.name)
+        assert not joined.has_gpus()
+        names.add(joined.name)
     assert len(names) == 3
 
 
@@ -91,7 +93,7 @@ def test_a_rank_that_torchrun_did_not_start_gets_an_error():
 
 def test_a_rank_whose_run_nobody_can_confirm_says_so(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
-    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
+    spec = SimpleNamespace(rank=1, rendezvous=rendezvous_of(2), environment=environment(1, 2, 0))
     out = tmp_path / "out"
     rank_record.Record.read(folder / "attempt-0" / "rank-1.json").write(out / "attempt-0")
     attend.unconfirmed("nobody answers", spec, out / "attempt-0")
@@ -105,20 +107,20 @@ def test_a_rank_whose_run_nobody_can_confirm_says_so(folder, tmp_path, monkeypat
 
 def test_a_host_has_one_verdict_and_the_first_one_stays(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
-    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
+    spec = SimpleNamespace(rank=1, rendezvous=rendezvous_of(2), environment=environment(1, 2, 0))
     for text in ("the first", "the second"):
-        attend.pronounce(RunVerdict(text), spec, tmp_path)
+        attend.publish_verdict(RunVerdict(text), spec, tmp_path)
     assert RunVerdict.find([tmp_path]).text == "the first"
     assert "the second" not in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["verdict-of-host-1.json"]
 
 
-def a_call(num_ranks):
-    """A roll call of ranks with a host each."""
-    return roll_call.RollCall(
+def rendezvous_of(num_ranks):
+    """A rendezvous of ranks with a host each."""
+    return rendezvous.Rendezvous(
         "name",
         [
-            roll_call.Place(rank, rank, f"host-{rank}", "127.0.0.1", 1, "", 0, "", 0, "")
+            rendezvous.Place(rank, rank, f"host-{rank}", "127.0.0.1", 1, "", 0, "", 0, "")
             for rank in range(num_ranks)
         ],
     )
@@ -152,8 +154,8 @@ def test_whether_an_error_is_the_cause_is_decided_by_the_error_and_not_by_the_jo
     rank = SimpleNamespace(report=report, stage=Stage.RAISED)
     ranks[0].stage = Stage.RAISED
     ranks[0].failure = post_mortem.failure(rank, ranks[0].timeline)
-    places = [roll_call.Place(each, each, "left", "", 0, "", 0, "", 0, "") for each in (0, 1)]
-    verdict = post_mortem.of(roll_call.RollCall("name", places), dict(enumerate(ranks)), {})
+    places = [rendezvous.Place(each, each, "left", "", 0, "", 0, "", 0, "") for each in (0, 1)]
+    verdict = post_mortem.of(rendezvous.Rendezvous("name", places), dict(enumerate(ranks)), {})
     if is_consequence:
         assert (verdict.kind, verdict.rank) == ("RunError", -1)
     else:
@@ -180,13 +182,17 @@ def test_who_cannot_give_an_id_learns_how_to(tmp_path):
 
 
 def test_an_attempt_after_a_good_one_is_reported_with_the_way_to_start_over(folder):
-    assert said(0, folder, "saved", "first") == ""
-    text = said(1, folder, "saved", "first")
+    assert attempt_message(0, folder, "saved", "first") == ""
+    text = attempt_message(1, folder, "saved", "first")
     assert text.startswith("labkit: attempt 1 of job first, in saved\nlabkit: attempt 0 was compl")
     assert text.endswith("use another --rdzv-id and --out, or delete saved")
-    assert len(said(2, folder, "saved", "first").splitlines()) == 1, "there is no attempt 1 here"
+    assert len(attempt_message(2, folder, "saved", "first").splitlines()) == 1, (
+        "there is no attempt 1 here"
+    )
     RunVerdict("it failed").write(folder / "attempt-0", 0)
-    assert said(1, folder, "saved", "first") == "labkit: attempt 1 of job first, in saved"
+    assert (
+        attempt_message(1, folder, "saved", "first") == "labkit: attempt 1 of job first, in saved"
+    )
 
 
 @pytest.mark.parametrize("change", ["missing", "damaged", "raised"])
@@ -197,7 +203,7 @@ def test_an_attempt_that_was_not_good_is_not_called_so(folder, change):
         dataclasses.replace(record, stage=Stage.RAISED).write(path.parent)
     else:
         path.unlink() if change == "missing" else path.write_text("{")
-    assert len(said(1, folder, "saved", "first").splitlines()) == 1
+    assert len(attempt_message(1, folder, "saved", "first").splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -210,8 +216,8 @@ def test_the_verdict_is_torchruns_error_where_no_rank_of_this_host_left_its_own(
 ):
     file = tmp_path / "error.json"
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(file))
-    spec = SimpleNamespace(rank=1, call=a_call(2), environment=environment(1, 2, 0))
-    attend.pronounce(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
+    spec = SimpleNamespace(rank=1, rendezvous=rendezvous_of(2), environment=environment(1, 2, 0))
+    attend.publish_verdict(RunVerdict("why\nand where", rank=rank, missing=missing), spec, tmp_path)
     assert file.exists() == is_left
     if is_left:
         assert json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"] == "why"
@@ -230,15 +236,15 @@ def test_all_ranks_hear_whose_folder_is_not_for_this_job(store):
         assert "the folder is taken" in str(heard[rank])
 
 
-def test_a_door_answers_while_its_process_lives():
-    door = Door()
-    for _ in range(100):  # more than can wait before a door
-        assert knock("127.0.0.1", door.port, 60.0) is None
-        door.answer()
+def test_a_port_answers_while_its_process_lives():
+    liveness_port = LivenessPort()
+    for _ in range(100):  # more than one port queues
+        assert probe("127.0.0.1", liveness_port.port, 60.0) is None
+        liveness_port.answer()
     if socket.has_dualstack_ipv6():
-        assert knock("::1", door.port, 60.0) is None
-    door.close()
-    assert knock("127.0.0.1", door.port, 60.0) == "has no such process any more"
+        assert probe("::1", liveness_port.port, 60.0) is None
+    liveness_port.close()
+    assert probe("127.0.0.1", liveness_port.port, 60.0) == "has no such process any more"
 
 
 @pytest.fixture
@@ -246,10 +252,10 @@ def waited_for(tmp_path, monkeypatch):
     """wait_for on a clock that only waiting moves: what it finds, and the seconds that it takes."""
 
     def waited_for(places, answers, meanwhile=lambda: None):
-        """answers: what a knock at a rank's door says, where it is not open."""
+        """answers: what a probe of a rank's port says, where it is not open."""
         clock = SimpleNamespace(s=0.0)
 
-        def knock(address, rank, wait_s):
+        def probe(address, rank, wait_s):
             answer = answers.get(rank)
             clock.s += wait_s if answer == SILENT else 0.0
             meanwhile()
@@ -260,17 +266,17 @@ def waited_for(tmp_path, monkeypatch):
 
         fake = SimpleNamespace(monotonic=lambda: clock.s, sleep=sleep)
         monkeypatch.setattr(records, "time", fake)
-        monkeypatch.setattr("labkit.hosts.hosted_rank.knock", knock)
-        call = roll_call.RollCall(
+        monkeypatch.setattr("labkit.hosts.hosted_rank.probe", probe)
+        joined = rendezvous.Rendezvous(
             "name",
             [
-                roll_call.Place(rank, host, f"host-{host}", "", rank, "", 0, "", 0, "")
+                rendezvous.Place(rank, host, f"host-{host}", "", rank, "", 0, "", 0, "")
                 for rank, host in enumerate(places)
             ],
         )
         board = SimpleNamespace(read=lambda key, parse, within_s: None)
-        door = SimpleNamespace(answer=lambda: None)
-        found, gone = records.wait_for(call, board, tmp_path, door)
+        liveness_port = SimpleNamespace(answer=lambda: None)
+        found, gone = records.wait_for(joined, board, tmp_path, liveness_port)
         return list(found), gone, clock.s
 
     return waited_for
@@ -293,7 +299,7 @@ def test_many_silent_hosts_do_not_hold_the_verdict_up(folder, tmp_path, waited_f
     assert found == [50], "a record of this host came meanwhile, and was not looked for"
 
 
-def test_a_host_that_answers_at_one_door_is_not_gone(waited_for):
+def test_a_host_that_answers_at_one_port_is_not_gone(waited_for):
     _, gone, _ = waited_for([1, 1, 1], {0: NO_PROCESS, 1: SILENT})
     assert gone == {0: NO_PROCESS, 1: SILENT}
 

@@ -94,14 +94,14 @@ def test_a_board_keeps_notes_of_any_size_and_counts(board):
 
 
 def test_of_two_outcomes_the_first_one_stays_and_reaches_who_looks_for_it(board):
-    notice, both = board.look_for("outcome"), board.look_for_all(["outcome", "more"])
-    assert notice.said is None
-    assert board.settle("outcome", "good")
-    assert board.settle("outcome", "failed")
-    assert comes_true(lambda: notice.said == b"good")
-    assert both.said is None
+    notice, both = board.watch("outcome"), board.watch_all(["outcome", "more"])
+    assert notice.content is None
+    assert board.set_once("outcome", "good")
+    assert board.set_once("outcome", "failed")
+    assert comes_true(lambda: notice.content == b"good")
+    assert both.content is None
     board.post("more", b"")
-    assert comes_true(lambda: both.said == b"")
+    assert comes_true(lambda: both.content == b"")
 
 
 def comes_true(condition):
@@ -112,35 +112,35 @@ def comes_true(condition):
 
 
 def test_a_connection_that_breaks_is_recreated(board, cable):
-    notice = board.look_for("outcome")
+    notice = board.watch("outcome")
     assert board.count("failed") == 1
     cable.cut()
     assert comes_true(lambda: (board.count("failed") or 0) > 1)
-    assert comes_true(lambda: board.settle("outcome", "good"))
-    assert comes_true(lambda: notice.said == b"good")
-    assert board.is_there()
+    assert comes_true(lambda: board.set_once("outcome", "good"))
+    assert comes_true(lambda: notice.content == b"good")
+    assert board.ping()
 
 
 def test_an_answer_that_comes_late_does_not_lose_the_board(board, cable):
     assert board.count("failed") == 1
     cable.hold()
     assert board.count("failed") is None
-    assert board.is_there()
+    assert board.ping()
     cable.let_go()
     assert comes_true(lambda: board.count("failed"))
-    assert board.is_there()
+    assert board.ping()
 
 
 def test_what_no_answer_confirms_is_said_not_to_be_known(board, cable):
     """Whoever believes it to be settled waits for ever; whoever takes no answer for no note too."""
     assert board.post("note", b"text")
     cable.hold()
-    assert not board.settle("outcome", "good")
-    assert not board.settle("outcome", "good"), "it was not even asked"
+    assert not board.set_once("outcome", "good")
+    assert not board.set_once("outcome", "good"), "it was not even asked"
     with pytest.raises(NoAnswer):
         board.read("note", bytes)
     cable.let_go()
-    assert comes_true(lambda: board.settle("outcome", "good"))
+    assert comes_true(lambda: board.set_once("outcome", "good"))
     assert board.read("note", bytes) == b"text"
 
 
@@ -152,7 +152,7 @@ def test_a_damaged_note_is_read_as_none(board):
 def test_a_board_that_does_not_answer_is_lost_and_stays_lost(board, cable, monkeypatch):
     monkeypatch.setattr(board_module, "LOST_AFTER_S", 1.0)
     cable.hold()
-    assert comes_true(lambda: not board.is_there())
+    assert comes_true(lambda: not board.ping())
     cable.let_go()
     assert board.count("failed") is None
-    assert not board.is_there()
+    assert not board.ping()

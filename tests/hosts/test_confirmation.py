@@ -11,9 +11,9 @@ from labkit.hosts.attempts import UNCONFIRMED, RunVerdict
 from labkit.hosts.attend import GOOD, Confirmation
 from labkit.hosts.board import NoAnswer
 from labkit.hosts.rank_record import Record
-from labkit.hosts.roll_call import Place, RollCall
+from labkit.hosts.rendezvous import Place, Rendezvous
 
-CALL = RollCall("name", [Place(n, n, f"host-{n}", "", 1, "", 0, "", 0, "") for n in range(2)])
+CALL = Rendezvous("name", [Place(n, n, f"host-{n}", "", 1, "", 0, "", 0, "") for n in range(2)])
 
 
 class HesitantBoard:
@@ -32,15 +32,15 @@ class HesitantBoard:
             raise NoAnswer
         return parse(self.pinned[key]) if key in self.pinned else None
 
-    def settle(self, key, word):
-        if "settle" not in self.silence:
+    def set_once(self, key, word):
+        if "set_once" not in self.silence:
             self.outcome = self.outcome or word
-        return "settle" not in self.silence
+        return "set_once" not in self.silence
 
-    def look_for_all(self, keys):
+    def watch_all(self, keys):
         return Notices(self.pinned, keys)
 
-    def is_there(self):
+    def ping(self):
         return not self.is_lost
 
 
@@ -49,7 +49,7 @@ class Notices:
         self.pinned, self.keys = pinned, keys
 
     @property
-    def said(self):
+    def content(self):
         return b"" if all(key in self.pinned for key in self.keys) else None
 
 
@@ -76,7 +76,7 @@ def both(ranks, board, tmp_path, monkeypatch):
         answers = []
         for _ in range(times):
             clock.s += 5
-            answers = [host.goes_on() for host in hosts]
+            answers = [host.confirm_step() for host in hosts]
         return answers
 
     return go_on
@@ -88,7 +88,7 @@ def test_a_run_is_good_when_all_have_returned_and_mean_the_same(both, board, tmp
     assert (tmp_path / "host-0" / "rank-1.json").exists(), "rank 0's host has not all records"
 
 
-@pytest.mark.parametrize("kind", ["post", "read", "settle"])
+@pytest.mark.parametrize("kind", ["post", "read", "set_once"])
 def test_a_board_that_hesitates_is_asked_until_the_outcome_is_known_to_be_there(both, board, kind):
     board.silence.add(kind)
     assert both() == [True, True]

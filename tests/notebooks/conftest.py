@@ -9,7 +9,7 @@ import tests.forked_kernels  # noqa: F401
 compare_outputs = IPyNbCell.compare_outputs
 
 
-def compare_what_is_left(cell, test, ref, skip_compare=None):
+def compare_remaining(cell, test, ref, skip_compare=None):
     both = (
         [each for each in outputs if each.output_type != "stream" or cell.sanitize(each.text)]
         for outputs in (test, ref)
@@ -17,4 +17,4 @@ def compare_what_is_left(cell, test, ref, skip_compare=None):
     return compare_outputs(cell, *both, skip_compare)
 
 
-IPyNbCell.compare_outputs = compare_what_is_left
+IPyNbCell.compare_outputs = compare_remaining

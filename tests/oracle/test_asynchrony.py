@@ -9,7 +9,7 @@ import torch
 
 from labkit import RankError, run
 from labkit.data_parallel import local_sgd, parameter_server
-from labkit.data_parallel.local_sgd import Outer
+from labkit.data_parallel.local_sgd import OuterOptimizer
 from labkit.data_parallel.parameter_server import Asynchronous, Synchronous
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, train_serial
@@ -166,7 +166,7 @@ def test_local_sgd_that_averages_after_each_step_is_data_parallelism(world_size)
     serial = train_serial(CONFIG, settings)
 
     def averages(world):
-        outer = Outer(learning_rate=1, momentum=0)
+        outer = OuterOptimizer(learning_rate=1, momentum=0)
         return local_sgd.train(world, CONFIG, settings, inner_steps=1, outer=outer)
 
     result = run(averages, world_size)
@@ -178,7 +178,7 @@ def test_local_sgd_that_averages_after_each_step_is_data_parallelism(world_size)
 def test_the_outer_step_is_nesterovs():
     def two_outer_steps(world):
         module = torch.nn.Linear(1, 1, bias=False)
-        model = local_sgd.LocalSGD(module, world, Outer(learning_rate=0.5, momentum=0.8))
+        model = local_sgd.LocalSGD(module, world, OuterOptimizer(learning_rate=0.5, momentum=0.8))
         module.weight.data.fill_(10.0)
         model._last_average.fill_(10.0)
         values = []

@@ -7,7 +7,7 @@ from labkit.combined import CombinedTraining
 from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.pipeline import zero_bubble_h1
-from labkit.pipeline.deferred import DeferredWeights
+from labkit.pipeline.deferred import WeightGradStore
 from labkit.tensor_parallel import parallelize
 from labkit.train import TrainConfig
 
@@ -27,7 +27,7 @@ def in_two_halves(world, sequence_parallel):
     expected = {name: p.grad for name, p in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = None
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with deferred:
         loss = model.loss(batch)
     deferred.backward(loss)

@@ -10,13 +10,15 @@ from torch import nn
 
 from labkit import run
 from labkit.collectives import ring_all_reduce
-from labkit.data_parallel import DDP, InBackground
+from labkit.data_parallel import DDP, BackgroundAllReduce
 from labkit.zero import FullyShardedModule, Zero2Optimizer
 
 
 def step_of_each(world, module):
     """One model after the other, and each is dropped."""
-    DDP(module(), world, InBackground(ring_all_reduce, world))(torch.ones(2, 3)).sum().backward()
+    DDP(module(), world, BackgroundAllReduce(ring_all_reduce, world))(
+        torch.ones(2, 3)
+    ).sum().backward()
     plain = module()
     Zero2Optimizer(plain.parameters(), torch.optim.SGD, world, lr=0.1)
     plain(torch.ones(2, 3)).sum().backward()

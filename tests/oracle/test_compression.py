@@ -129,7 +129,7 @@ def test_a_gradient_of_low_rank_survives_power_sgd_whole():
 def test_power_sgd_converges_to_the_largest_singular_vectors():
     def ten_steps(world):
         (bucket,) = make_buckets({"w": nn.Parameter(torch.zeros(8, 6))})
-        exchange = PowerSGD(1, error_feedback=False).of(bucket)
+        exchange = PowerSGD(1, error_feedback=False).for_bucket(bucket)
         for _ in range(10):
             found = exchange(matrix.flatten().clone(), world)
         return found.view(8, 6)
@@ -202,7 +202,7 @@ class NumbersRead(TorchDispatchMode):
 def test_compression_never_makes_the_host_wait_for_the_gpu(name):
     def numbers_read(world):
         (bucket,) = make_buckets(dict(module().named_parameters()))
-        exchange = MAKERS[name]().of(bucket)
+        exchange = MAKERS[name]().for_bucket(bucket)
         with NumbersRead() as read:
             for _ in range(2):
                 exchange(torch.ones_like(bucket.flat), world)

@@ -19,8 +19,8 @@ from labkit.collectives import ring_all_reduce
 from labkit.comm import shared_memory_all_reduce
 from labkit.data_parallel import (
     DDP,
+    BackgroundAllReduce,
     BucketedDDP,
-    InBackground,
     NaiveDDP,
     OverlappedDDP,
     SymmetricBuckets,
@@ -282,9 +282,9 @@ def reduced_by(world: Group, name: str) -> dict:
     """The gradients of a backward pass with another all-reduce under it."""
     all_reduces = {
         "ring": ring_all_reduce,
-        "a ring in the background": InBackground(ring_all_reduce, world),
+        "a ring in the background": BackgroundAllReduce(ring_all_reduce, world),
         "shared memory": shared_memory_all_reduce,
-        "shared memory in the background": InBackground(shared_memory_all_reduce, world),
+        "shared memory in the background": BackgroundAllReduce(shared_memory_all_reduce, world),
         "one of the reader's": lambda x, group: group.all_reduce(x.clone()),
     }
     model = DDP(Module(seed=world.rank), world, all_reduces[name], bucket_bytes=200)

@@ -6,9 +6,9 @@ from torch import nn
 
 from labkit import RankError, run
 from labkit.collectives import ring_all_reduce
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP
+from labkit.data_parallel import DDP, BackgroundAllReduce, BucketedDDP, NaiveDDP
 from labkit.data_parallel.compression import TopK
-from labkit.data_parallel.local_sgd import LocalSGD, Outer
+from labkit.data_parallel.local_sgd import LocalSGD, OuterOptimizer
 from tests.refused import assert_refused
 
 RUNGS = [NaiveDDP, BucketedDDP, DDP]
@@ -41,10 +41,14 @@ def test_wrong_arguments_of_a_wrapper_are_refused():
             )
             for wrap in RUNGS[1:]
         ),
-        (lambda w: InBackground(None, w), TypeError, "None"),
-        (lambda w: InBackground(ring_all_reduce, "world"), TypeError, "group='world' is no Group"),
-        (lambda w: Outer(learning_rate=-1), ValueError, "learning_rate=-1"),
-        (lambda w: Outer(momentum=1), ValueError, "momentum=1"),
+        (lambda w: BackgroundAllReduce(None, w), TypeError, "None"),
+        (
+            lambda w: BackgroundAllReduce(ring_all_reduce, "world"),
+            TypeError,
+            "group='world' is no Group",
+        ),
+        (lambda w: OuterOptimizer(learning_rate=-1), ValueError, "learning_rate=-1"),
+        (lambda w: OuterOptimizer(momentum=1), ValueError, "momentum=1"),
     )
 
 

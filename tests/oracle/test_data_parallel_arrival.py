@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from labkit import run
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, SymmetricBuckets
+from labkit.data_parallel import DDP, BackgroundAllReduce, BucketedDDP, SymmetricBuckets
 from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import PowerSGD, TopK
-from labkit.data_parallel.ddp import cut_by
+from labkit.data_parallel.ddp import rebuild_buckets
 from labkit.memory import Meter
 from labkit.optimizer import SGD
 
@@ -153,8 +153,8 @@ def test_a_gradient_that_is_kept_moves_into_its_new_bucket():
     buckets = make_buckets(parameters, 1)
     for bucket in buckets:
         bucket.parameters[0].grad = bucket.views[0].fill_(ord(bucket.names[0]))
-    assert cut_by(["b", "a"], buckets, 1) is buckets, "nothing changes"
-    new = cut_by(["a", "b"], buckets, 1)
+    assert rebuild_buckets(["b", "a"], buckets, 1) is buckets, "nothing changes"
+    new = rebuild_buckets(["a", "b"], buckets, 1)
     assert [bucket.names for bucket in new] == [("a",), ("b",)]
     for bucket in new:
         assert bucket.flat.tolist() == [ord(bucket.names[0])] * 2
@@ -165,7 +165,7 @@ def test_buckets_that_would_not_change_are_not_allocated_again():
     parameters = {name: nn.Parameter(torch.ones(1000)) for name in "abc"}
     buckets = make_buckets(parameters, 4000)
     with Meter() as meter:
-        cut_by(["c", "b", "a"], buckets, 4000)
+        rebuild_buckets(["c", "b", "a"], buckets, 4000)
     assert meter.usage.peak_bytes == 0
 
 
@@ -180,7 +180,7 @@ def test_buckets_in_shared_memory_are_rebuilt_in_shared_memory(alone):
 
 def compressed(world, make, in_background):
     module, compressor = Backwards(), make()
-    all_reduce = InBackground(compressor, world) if in_background else compressor
+    all_reduce = BackgroundAllReduce(compressor, world) if in_background else compressor
     return losses_of(world, module, DDP(module, world, all_reduce, bucket_bytes=600), steps=6)
 
 
@@ -193,7 +193,7 @@ def test_a_compressor_in_the_background_gives_the_same_parameters(make):
 def test_a_compressor_in_the_background_lets_backward_go_on():
     def one_pass(world):
         module = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
-        model = DDP(module, world, InBackground(TopK(0.5), world), bucket_bytes=1)
+        model = DDP(module, world, BackgroundAllReduce(TopK(0.5), world), bucket_bytes=1)
         model(torch.ones(1, 6)).sum().backward()
 
     (labels,) = {

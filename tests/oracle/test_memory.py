@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from labkit import calc, run
-from labkit.memory import KINDS, Meter, Usage, announce
+from labkit.memory import KINDS, Meter, Usage, tag_tensors
 from labkit.model import GPT, GPTConfig
 from labkit.zero import FullyShardedModule
 
@@ -207,7 +207,7 @@ def test_an_announcement_reaches_every_meter_around_it():
     outer, inner = Meter(), Meter()
     with outer, inner:
         bucket = mib()
-        announce(bucket, "buffers")
+        tag_tensors(bucket, "buffers")
         assert [m.usage.at_end["buffers"] for m in (outer, inner)] == [MIB, MIB]
 
 

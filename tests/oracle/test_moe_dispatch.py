@@ -14,7 +14,7 @@ from labkit.moe import (
     MoEConfig,
     combine,
     dispatch,
-    held_by_ranks,
+    experts_by_rank,
     make_plan,
 )
 
@@ -56,7 +56,7 @@ def there_and_back(world, names):
         generator = torch.Generator().manual_seed(100 + world.rank)
         x = torch.arange(num_tokens * D, dtype=torch.float64).view(-1, D) + 100 * world.rank
         x.requires_grad_()
-        held = held_by_ranks(num_experts, world.size)
+        held = experts_by_rank(num_experts, world.size)
         plan = make_plan(*pairs_of(name, world.rank), num_tokens, held, world)
         rows = dispatch(x, plan)
         y = torch.randn(rows.shape, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -78,7 +78,7 @@ def ranks(world_size):
 @pytest.mark.parametrize("name", CASES)
 def test_rows_arrive_sorted_by_expert_then_by_rank(world_size, name):
     values = ranks(world_size)
-    for rank, held in enumerate(held_by_ranks(CASES[name][1], world_size)):
+    for rank, held in enumerate(experts_by_rank(CASES[name][1], world_size)):
         expected, counts = [], []
         for expert in held:
             mine = []
@@ -117,7 +117,7 @@ def test_the_gradient_of_combine_sends_rows_again(world_size, name):
 def weighted(world, name):
     num_tokens, num_experts = CASES[name][0][world.rank], CASES[name][1]
     pairs = pairs_of(name, world.rank)
-    held = held_by_ranks(num_experts, world.size)
+    held = experts_by_rank(num_experts, world.size)
     plan = make_plan(*pairs, num_tokens, held, world)
     x = torch.randn(num_tokens, D, dtype=torch.float64)
     weight_A = torch.randn(len(pairs.token_A), dtype=torch.float64, requires_grad=True)

@@ -115,7 +115,7 @@ def test_groups_decide_what_is_dropped():
 
 def divided_by_dp(module, mesh):
     """The classic mistake: each gradient is divided by the ranks that it was summed over."""
-    everyone = mesh.joined("dp", "ep")
+    everyone = mesh.combined_group("dp", "ep")
     shared, experts = shared_and_experts(module)
     train_moe._reduce(shared.values(), everyone, everyone.size, "shared")
     train_moe._reduce(experts.values(), mesh.dp, mesh.dp.size, "experts")
@@ -123,13 +123,13 @@ def divided_by_dp(module, mesh):
 
 def summed_over_all(module, mesh):
     """Different experts are added up as if they were one."""
-    everyone = mesh.joined("dp", "ep")
+    everyone = mesh.combined_group("dp", "ep")
     train_moe._reduce(module.parameters(), everyone, everyone.size, "all")
 
 
 def over_dp_only(module, mesh):
     """Shared parameters are taken for sharded ones."""
-    train_moe._reduce(module.parameters(), mesh.dp, mesh.joined("dp", "ep").size, "all")
+    train_moe._reduce(module.parameters(), mesh.dp, mesh.combined_group("dp", "ep").size, "all")
 
 
 def own_balance(routing, chosen_E=None, num_tokens=None):

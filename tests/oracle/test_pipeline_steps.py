@@ -26,7 +26,7 @@ from labkit.pipeline import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-from labkit.pipeline.deferred import DeferredWeights
+from labkit.pipeline.deferred import WeightGradStore
 from labkit.pipeline.plain import pipeline_step
 
 TOLERANCE = 1e-12
@@ -215,14 +215,14 @@ def accumulate(world: Group):
     schedule = plan(zero_bubble_h1, world.size, 2)
     stages = {world.rank: layer(world.rank, world.size)}
     pipeline = Pipeline(schedule, stages, F.mse_loss, world)
-    counts, of_weights = [], DeferredWeights.accumulate
+    counts, of_weights = [], WeightGradStore.accumulate
 
     def counted(deferred):
         counts.append(len(deferred.products))
         of_weights(deferred)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeferredWeights, "accumulate", counted)
+        patch.setattr(WeightGradStore, "accumulate", counted)
         for _ in range(2):
             pipeline.step(*batch(world.size))
     return gradients(stages), counts

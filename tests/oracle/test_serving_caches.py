@@ -86,7 +86,7 @@ def prompts_of(random, num_requests):
 
 
 def serve(model, cache, prompts, num_new, random):
-    """Random pieces of random sequences until all have their tokens: (tokens, logits) of each."""
+    """Random tokens of random sequences until all have their tokens: (tokens, logits) of each."""
     decoder = Decoder(model)
     tokens, rows = [list(prompt) for prompt in prompts], [[] for _ in prompts]
     waiting, active, counts = list(range(len(prompts))), [], Counter()
@@ -95,24 +95,24 @@ def serve(model, cache, prompts, num_new, random):
         if waiting and random.random() < 0.6:
             counts["shared"] += cache.share_prefix(waiting[0], tokens[waiting[0]])
             active.append(waiting.pop(0))
-        pieces = []
+        batch = []
         for i in sorted(active, key=lambda _: random.random()):
             start = cache.num_cached(i)
             rest = len(tokens[i]) - start
             is_whole = isinstance(cache, NoCache) or random.random() < 0.4
             length = rest if is_whole else random.randint(1, rest)
             if cache.reserve(i, start + length, longest[i]):
-                pieces.append(ScheduledTokens(i, tokens[i][start : start + length], start))
-        if active and not pieces:
+                batch.append(ScheduledTokens(i, tokens[i][start : start + length], start))
+        if active and not batch:
             victim = active.pop()  # preempted: computed again later
             cache.free(victim)
             counts["preempted"] += 1
             waiting.insert(0, victim)
-        if not pieces:
+        if not batch:
             continue
-        for piece, row in zip(pieces, decoder(pieces, cache), strict=True):
-            i = piece.sequence
-            if piece.end == len(tokens[i]):
+        for entry, row in zip(batch, decoder(batch, cache), strict=True):
+            i = entry.sequence
+            if entry.end == len(tokens[i]):
                 rows[i].append(row)
                 tokens[i].append(int(row.argmax()))
             if len(tokens[i]) == longest[i]:
@@ -177,9 +177,9 @@ def test_a_copy_has_all_bits_and_as_many_bytes_as_its_tokens_in_the_cache(make):
     cache, tokens = make(config, 8, 4, torch.bfloat16), list(range(9))
     cache.reserve(0, 9, 9)
     Decoder(GPT(config, dtype=torch.bfloat16))([ScheduledTokens(0, tokens, 0)], cache)
-    copies = cache.copy_out(0)
-    assert cache.copy_in(1, tokens, 9, copies)
-    for copy, again in zip(copies, cache.copy_out(1), strict=True):
+    copies = cache.swap_out(0)
+    assert cache.swap_in(1, tokens, 9, copies)
+    for copy, again in zip(copies, cache.swap_out(1), strict=True):
         assert torch.equal(copy, again)
     assert sum(copy.nbytes for copy in copies) == 9 * cache.bytes_per_token
 
@@ -215,13 +215,13 @@ def answers(decoder, cache, sequences, num_new):
     """Greedy tokens of sequences that were forked; sequences: number -> tokens so far."""
     tokens = {i: list(each) for i, each in sequences.items()}
     for _ in range(num_new):
-        pieces = []
+        batch = []
         for i, each in tokens.items():
             start = cache.num_cached(i)
             assert cache.reserve(i, len(each), 40)
-            pieces.append(ScheduledTokens(i, each[start:], start))
-        for piece, row in zip(pieces, decoder(pieces, cache), strict=True):
-            tokens[piece.sequence].append(int(row.argmax()))
+            batch.append(ScheduledTokens(i, each[start:], start))
+        for entry, row in zip(batch, decoder(batch, cache), strict=True):
+            tokens[entry.sequence].append(int(row.argmax()))
     return tokens
 
 
@@ -260,22 +260,22 @@ def test_a_prompt_that_was_served_before_shares_its_full_pages():
 
 
 @pytest.mark.parametrize(
-    ("piece", "message"),
+    ("entry", "message"),
     [
         (ScheduledTokens(0, [1], 3), "has 2 cached tokens.*starts at 3"),
         (ScheduledTokens(0, [1, 2, 3], 2), r"has 4 slots.*ends at 5; call reserve\(0, 5"),
         (ScheduledTokens(1, [1] * 41, 0), "gets 41 tokens.*40 positions"),
     ],
 )
-def test_pieces_that_cannot_be_computed_are_refused(piece, message):
+def test_entries_that_cannot_be_computed_are_refused(entry, message):
     cache, decoder = PagedCache(LEARNED, 12, 4, torch.float64), Decoder(MODELS[LEARNED])
     cache.reserve(0, 2, 4)
     decoder([ScheduledTokens(0, [1, 2], 0)], cache)
     with pytest.raises(ValueError, match=message):
-        decoder([piece], cache)
+        decoder([entry], cache)
 
 
-def test_without_a_cache_a_piece_starts_at_the_first_token():
+def test_without_a_cache_an_entry_starts_at_the_first_token():
     with pytest.raises(ValueError, match="no cached tokens.*starts at 1"):
         Decoder(MODELS[LEARNED])([ScheduledTokens(0, [1], 1)], NoCache(LEARNED))
 
@@ -294,5 +294,5 @@ def test_all_tensors_of_a_pass_are_on_the_device_of_model_and_cache(config):
             cache.reserve(sequence, 3, 40)
         logits_SV = decoder([ScheduledTokens(0, [1, 2, 3], 0), ScheduledTokens(1, [1], 0)], cache)
         assert logits_SV.device.type == "meta"
-    assert {copy.device.type for copy in cache.copy_out(0)} == {"meta"}
-    assert cache.copy_in(2, [1, 2, 3], 40, [torch.zeros(2, 3, 2, 4)] * 2)
+    assert {copy.device.type for copy in cache.swap_out(0)} == {"meta"}
+    assert cache.swap_in(2, [1, 2, 3], 40, [torch.zeros(2, 3, 2, 4)] * 2)

@@ -141,10 +141,10 @@ def test_any_traffic_gives_the_tokens_of_naive_generation(rung, kind, requests, 
 def test_swapping_copies_what_fits_and_recomputes_the_rest(room, num_copied, num_computed):
     """Four requests of 8 pages at the end, in 11 pages: three of them are preempted."""
 
-    def counted(pieces, cache):
+    def counted(batch, cache):
         nonlocal counts
-        counts += sum(len(piece.tokens) for piece in pieces)
-        return decoder(pieces, cache)
+        counts += sum(len(entry.tokens) for entry in batch)
+        return decoder(batch, cache)
 
     decoder, counts = Decoder(MODEL), 0
     counted.model = MODEL
@@ -170,10 +170,10 @@ def test_a_step_that_raised_an_error_can_be_repeated():
     """A prompt of a preempted, shared or new request is computed again, and nothing leaks."""
     random = Random(0)
 
-    def fails_sometimes(pieces, cache):
+    def fails_sometimes(batch, cache):
         if random.random() < 0.3:
             raise ConnectionError
-        return decoder(pieces, cache)
+        return decoder(batch, cache)
 
     decoder = Decoder(MODEL)
     fails_sometimes.model = MODEL
@@ -195,10 +195,10 @@ def test_a_step_that_raised_an_error_can_be_repeated():
 
 
 def test_logits_that_are_not_finite_end_only_their_request():
-    def breaks_request_1(pieces, cache):
-        logits_SV = decoder(pieces, cache)
-        for piece, logits_V in zip(pieces, logits_SV, strict=True):
-            if piece.sequence == 1 and piece.end == 5:
+    def breaks_request_1(batch, cache):
+        logits_SV = decoder(batch, cache)
+        for entry, logits_V in zip(batch, logits_SV, strict=True):
+            if entry.sequence == 1 and entry.end == 5:
                 logits_V[3] = broken
         return logits_SV
 
@@ -278,7 +278,8 @@ def test_an_answer_continues_at_another_engine_with_the_same_tokens(temperature)
         if num_answered < len(expected):
             engine = Engine(Decoder(MODEL), CACHES["pages"](), preempting)
             assert (
-                engine.generate([replace(request, answered=answered)])[0] == expected[num_answered:]
+                engine.generate([replace(request, prior_output=answered)])[0]
+                == expected[num_answered:]
             )
 
 

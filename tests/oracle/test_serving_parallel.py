@@ -203,7 +203,7 @@ def some_passes(world, make, config, dtype):
             ScheduledTokens(3, [15], 2),
         ],
     ]
-    found = [decoder(pieces, cache) for pieces in passes]
+    found = [decoder(batch, cache) for batch in passes]
     last = [ScheduledTokens(3, [16], 3), ScheduledTokens(0, [17, 18, 0], 6, num_logits=2)]
     assert cache.reserve(0, 9, 40)
     return [*found, decoder(last, cache)], tuple(cache.keys_LNGK.shape)
@@ -266,14 +266,14 @@ def step_that_fails(world, layout, failure, folder):
     _, make, config = LAYOUTS[layout]
     decoder, num_passes = make(world, config, torch.float64), 0
 
-    def fails(pieces, cache):
+    def fails(batch, cache):
         nonlocal num_passes
         num_passes += 1
         if world.rank == 1 and num_passes == 4:
             if failure == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise MemoryError
-        return decoder(pieces, cache)
+        return decoder(batch, cache)
 
     fails.model = decoder.model
     cache = PagedCache(decoder.cache_config, NUM_PAGES, PAGE_SIZE, torch.float64)
@@ -337,13 +337,13 @@ def test_a_refused_request_reaches_no_other_rank_and_close_releases_them():
 
 
 def apart(world, config, dtype, seeds, num_pages):
-    """Rank 0: what `lead` returned, by seed, and the tokens of each piece of its passes."""
+    """Rank 0: what `lead` returned, by seed, and the tokens of each entry of its passes."""
     decoder = Decoder(enlarged(GPT(config, dtype=dtype)))
     lengths = []
 
-    def counted(pieces, cache):
-        lengths.extend(len(piece.tokens) for piece in pieces)
-        return decoder(pieces, cache)
+    def counted(batch, cache):
+        lengths.extend(len(entry.tokens) for entry in batch)
+        return decoder(batch, cache)
 
     counted.model = decoder.model
     found = []
@@ -356,7 +356,7 @@ def apart(world, config, dtype, seeds, num_pages):
                 found.append(lead(engine, seed))
                 request = Request([1, 2, 3], 6)
                 [answer] = engine.generate([request])
-                moved = replace(request, answered=answer[:2])
+                moved = replace(request, prior_output=answer[:2])
                 found[-1][0].append([request, answer[:2] + engine.generate([moved])[0], False])
         assert cache.num_free_pages == num_pages
     return found, lengths

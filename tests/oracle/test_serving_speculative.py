@@ -110,10 +110,10 @@ class Fails(Decoder):
         super().__init__(model)
         self.random = random
 
-    def __call__(self, pieces, cache):
+    def __call__(self, batch, cache):
         if self.random.random() < 0.05:
             raise ConnectionError
-        return super().__call__(pieces, cache)
+        return super().__call__(batch, cache)
 
 
 @settings(max_examples=120)
@@ -169,7 +169,7 @@ def test_a_draft_that_is_the_target_is_always_accepted():
     engine = engine_of("regions", continuous, "itself")
     engine.generate(requests)
     assert engine.acceptance_rate == 1
-    assert engine.tokens_per_check == 4
+    assert engine.mean_acceptance_length == 4
 
 
 def test_the_last_tokens_are_not_drafted_and_nothing_is_computed_for_them():
@@ -181,9 +181,9 @@ def test_the_last_tokens_are_not_drafted_and_nothing_is_computed_for_them():
 
 def test_the_draft_model_shares_prefixes_and_computes_accepted_tokens_once_more():
     class Counts(Decoder):
-        def __call__(self, pieces, cache):
-            lengths.extend(len(piece.tokens) for piece in pieces)
-            return super().__call__(pieces, cache)
+        def __call__(self, batch, cache):
+            lengths.extend(len(entry.tokens) for entry in batch)
+            return super().__call__(batch, cache)
 
     engine, lengths = engine_of("regions", continuous, "itself"), []
     engine.draft = Counts(MODEL)
@@ -211,9 +211,9 @@ def test_a_draft_model_that_cannot_draft_for_the_target_is_refused(config, messa
 
 def test_logits_that_are_not_finite_end_only_their_request():
     class Broken(Decoder):
-        def __call__(self, pieces, cache):
-            logits_nV = super().__call__(pieces, cache)
-            if len(pieces) == 2 and len(pieces[0].tokens) > 1:
+        def __call__(self, batch, cache):
+            logits_nV = super().__call__(batch, cache)
+            if len(batch) == 2 and len(batch[0].tokens) > 1:
                 logits_nV[0] = torch.nan
             return logits_nV
 
@@ -234,9 +234,9 @@ def test_logits_that_are_not_finite_end_only_their_request():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_model_without_numbers_drafts_nothing_and_no_request_ends(temperature):
     class Broken(Decoder):
-        def __call__(self, pieces, cache):
-            logits_SV = super().__call__(pieces, cache)
-            logits_SV[len(pieces[0].tokens) == 1 :] = torch.nan
+        def __call__(self, batch, cache):
+            logits_SV = super().__call__(batch, cache)
+            logits_SV[len(batch[0].tokens) == 1 :] = torch.nan
             return logits_SV
 
     engine = engine_of("pages", preempting, "itself")

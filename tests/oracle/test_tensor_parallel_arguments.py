@@ -51,7 +51,7 @@ def test_inputs_that_do_not_fit_a_layer_are_refused():
         (lambda w, _: column_linear(X, Replicated(w), W[:, :5]), ValueError, "x .* does not fit"),
         (lambda w, _: row_linear(X, Replicated(w), W[:, :5]), ValueError, "y .* does not fit"),
         (lambda w, _: gather_features(X, 4, w), ValueError, "has 2 of 4 features, but y has 8"),
-        (lambda w, _: SequenceSharded(w, 2, 3).whole(X), ValueError, r"give \(3, D\)"),
+        (lambda w, _: SequenceSharded(w, 2, 3).gather(X), ValueError, r"give \(3, D\)"),
         (lambda w, model: parallelize(model, w), TypeError, "model is a TensorParallelGPT"),
         (loss(torch.zeros(4)), TypeError, r"targets.flatten\(\).long\(\)"),
         (loss(torch.tensor([0, 16, 0, 0])), ValueError, r"target 16 is outside 0\.\.15"),

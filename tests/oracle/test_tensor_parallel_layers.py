@@ -21,11 +21,11 @@ from labkit.tensor_parallel import (
     RowLinear,
     SequenceSharded,
     column_linear,
-    enter,
+    enter_parallel_region,
     gather_features,
     gather_full_gradients,
     gather_full_state,
-    leave,
+    leave_parallel_region,
     plain,
     row_linear,
     share_features,
@@ -151,13 +151,16 @@ def test_fused_layers_are_the_same_in_both_forms_on_every_backend(world_size, fo
 
 
 def adjoint(world):
-    """<A x, y> and <x, A' y>, summed over the ranks, for `enter` and `leave`."""
+    """<A x, y> and <x, A' y>, summed over the ranks, for both ends of a parallel region."""
     layout = SequenceSharded(world, B, T)
     inside, outside = (B, T, D), (layout.num_rows, D)
     found = []
-    for function, source, target in ((enter, outside, inside), (leave, inside, outside)):
+    for function, source, target in (
+        (enter_parallel_region, outside, inside),
+        (leave_parallel_region, inside, outside),
+    ):
         x = drawn(world.rank, *source)
-        if function is enter:  # rows of padding are zero
+        if function is enter_parallel_region:  # rows of padding are zero
             x[len(layout.rows) :] = 0
         x.requires_grad_()
         y = drawn(100 + world.rank, *target)
@@ -179,7 +182,7 @@ def one_loss(world):
     layout = Replicated(world)
     x = drawn(0, B, T, D).requires_grad_()
     share = drawn(1 + world.rank, D)
-    leave(enter(x, layout) * share, layout).sum().backward()
+    leave_parallel_region(enter_parallel_region(x, layout) * share, layout).sum().backward()
     total = sum(drawn(1 + rank, D) for rank in range(world.size))
     torch.testing.assert_close(x.grad, total.expand(B, T, D), **CLOSE)
 
@@ -193,11 +196,11 @@ def not_mine(world):
     """A caller's tensors are as before, also where nothing but the sum is computed."""
     x = drawn(world.rank, B, T, D)
     before = x.clone()
-    leave(x, Replicated(world))
-    leave(x, SequenceSharded(world, B, T))
+    leave_parallel_region(x, Replicated(world))
+    leave_parallel_region(x, SequenceSharded(world, B, T))
     y = x.clone().requires_grad_()
     gradient = drawn(3, B, T, D)
-    entered = enter(y, Replicated(world))
+    entered = enter_parallel_region(y, Replicated(world))
     entered.backward(gradient)
     torch.testing.assert_close(gradient, drawn(3, B, T, D), rtol=0, atol=0)
     torch.testing.assert_close(x, before, rtol=0, atol=0)
@@ -260,11 +263,11 @@ def test_features_are_sharded_like_tensor_split_and_gathered_with_their_gradient
 
 
 def other_tokens(world):
-    leave(torch.zeros(2, 5, 2), SequenceSharded(world, 2, 3))
+    leave_parallel_region(torch.zeros(2, 5, 2), SequenceSharded(world, 2, 3))
 
 
 def other_shards(world):
-    enter(torch.zeros(5, 2), SequenceSharded(world, 2, 3))
+    enter_parallel_region(torch.zeros(5, 2), SequenceSharded(world, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -325,8 +328,8 @@ def test_gradients_of_shared_parameters_are_added_up_in_each_backward(world_size
 COMMUNICATING = {
     "column_linear": lambda x, world: column_linear(x, Replicated(world), x * 2)[0],
     "row_linear": lambda x, world: row_linear(x, Replicated(world), x * 2),
-    "enter": lambda x, world: enter(x, Replicated(world)),
-    "leave": lambda x, world: leave(x, Replicated(world)),
+    "enter_parallel_region": lambda x, world: enter_parallel_region(x, Replicated(world)),
+    "leave_parallel_region": lambda x, world: leave_parallel_region(x, Replicated(world)),
     "share": lambda x, world: share_features(x, world),
     "gather": lambda x, world: gather_features(x, 3 * world.size, world),
     "summed_over": lambda x, world: summed_over(world, x)[0],

@@ -94,7 +94,7 @@ def operations_of_each(world):
         with world.region(axis):
             getattr(mesh, axis).all_reduce(x)
     with world.region("other"):
-        mesh.joined("dp", "tp").all_reduce(x)
+        mesh.combined_group("dp", "tp").all_reduce(x)
         world.all_reduce(x)
 
 

@@ -26,7 +26,7 @@ from labkit.tensor_parallel import SHARED_MEMORY, parallelize
 
 CONFIG = GPTConfig(vocab=19, num_layers=3, hidden=12, num_heads=12)
 D, V, L, ITEM = 12, 19, 3, 4
-PASSES = {  # by name: the tokens of its pieces
+PASSES = {  # by name: the tokens of its entries
     "prompts": [[1, 2, 3, 4], [5], [6, 7]],
     "tokens": [[8], [9], [10]],
 }
@@ -45,13 +45,13 @@ def passes(world, make):
     decoder = make(world)
     cache = PagedCache(decoder.cache_config, 8, 4)
     for name, tokens in PASSES.items():
-        pieces = []
+        batch = []
         for sequence, own in enumerate(tokens):
             start = cache.num_cached(sequence)
             assert cache.reserve(sequence, start + len(own), 8)
-            pieces.append(ScheduledTokens(sequence, own, start))
+            batch.append(ScheduledTokens(sequence, own, start))
         with world.region(name):
-            decoder(pieces, cache)
+            decoder(batch, cache)
 
 
 def kinds(operations):

@@ -153,7 +153,7 @@ def order_of_backward(world):
             return function(*args, **(kwargs or {}))
 
     class Noted(Replicated):
-        def whole(self, x):
+        def gather(self, x):
             events.append("whole")
 
             def waited():
@@ -162,8 +162,8 @@ def order_of_backward(world):
 
             return waited
 
-        def summed(self, partial):
-            finish = super().summed(partial)
+        def reduce(self, partial):
+            finish = super().reduce(partial)
             events.append("all_reduce")
 
             def waited():

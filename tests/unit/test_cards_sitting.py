@@ -11,7 +11,7 @@ from labkit.interview.cards.sitting import (
     cards_of,
     grade,
     next_cards,
-    points_said,
+    parse_points,
     rating_of,
     subject,
 )
@@ -84,13 +84,13 @@ def test_a_name_that_is_none_gets_near_ones():
     ],
 )
 def test_points_that_were_said(typed, said):
-    assert points_said(typed, 4) == said
+    assert parse_points(typed, 4) == said
 
 
 @pytest.mark.parametrize("typed", ["5", "0 1", "1-5", "3-2", "two", "1.5", "-1"])
 def test_what_is_no_point_is_refused_with_examples(typed):
     with pytest.raises(ValueError, match="such as 1 3 4"):
-        points_said(typed, 4)
+        parse_points(typed, 4)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from labkit.comm.recorder import Recorded
 from labkit.doctor import diagnose_now
 from labkit.doctor.verdict import Fault, Stage
 from labkit.doctor.waiting import View
-from labkit.launch.listen import consult, examined
+from labkit.launch.listen import confirmed_diagnosis, examine_and_diagnose
 from tests.unit.test_doctor import WAITS
 
 FOREIGN = replace(WAITS, group=(0, 1), group_name="torch.distributed")
@@ -39,13 +39,13 @@ class Looks:
 
 
 def test_a_cycle_of_evidence_from_different_moments_is_gone_at_the_second_look():
-    verdict = examined(Looks(TORN, WHOLE), 1)
+    verdict = confirmed_diagnosis(Looks(TORN, WHOLE), 1)
     assert not verdict.is_proof
     assert verdict.fault is Fault.SLOW
 
 
 def test_a_cycle_that_two_looks_find_is_a_proof():
-    verdict = examined(Looks(TORN, TORN), 1)
+    verdict = confirmed_diagnosis(Looks(TORN, TORN), 1)
     assert verdict.is_proof
     assert verdict.fault is Fault.CYCLE
 
@@ -53,19 +53,19 @@ def test_a_cycle_that_two_looks_find_is_a_proof():
 def test_waits_that_differ_from_look_to_look_are_progress():
     again = replace(FOREIGN, sequence=2)
     later = [replace(TORN[0], recorded=replace(IN_IT, operations=[again])), TORN[1]]
-    verdict = examined(Looks(TORN, later), 1)
+    verdict = confirmed_diagnosis(Looks(TORN, later), 1)
     assert not verdict.is_proof
     assert verdict.fault is Fault.UNDER_WAY
 
 
 def test_what_is_no_accusation_takes_one_look():
-    assert examined(Looks(WHOLE), 1).fault is Fault.SLOW
+    assert confirmed_diagnosis(Looks(WHOLE), 1).fault is Fault.SLOW
 
 
 def test_what_torch_has_of_all_ranks_is_asked_for_mismatches_only():
     both = [replace(TORN[0], recorded=replace(IN_IT, operations=[FOREIGN])) for _ in range(2)]
-    assert examined(Looks(both), 1).fault is Fault.UNDER_WAY
-    assert consult(Looks(both, TORN), 1).fault is Fault.UNDER_WAY
+    assert confirmed_diagnosis(Looks(both), 1).fault is Fault.UNDER_WAY
+    assert examine_and_diagnose(Looks(both, TORN), 1).fault is Fault.UNDER_WAY
 
 
 def test_torchs_record_has_no_order_of_calls():

@@ -83,7 +83,7 @@ def test_exercises_show_attempts_hints_and_whether_the_solution_was_seen_first()
     (row,) = rows_of(page_html(found), "Exercises: 1 of")
     today = f"{clock.day_of(clock.now_s()):%d %b %Y}"
     assert row == [name, "✓ yes", "2", "1", "seen before", today]
-    assert f"Not begun: {len(found.exercises) - 1}" in page_html(found)
+    assert f"Not started: {len(found.exercises) - 1}" in page_html(found)
 
 
 def test_drills_predictions_and_votes_count_right_of_judged():

@@ -199,11 +199,11 @@ def compared(monkeypatch):
     """A count of the operations that were compared."""
     count = SimpleNamespace(num=0)
 
-    def among(operations, among=mismatch.among):
+    def collective_difference(operations, collective_difference=mismatch.collective_difference):
         count.num += len(operations)
-        return among(operations)
+        return collective_difference(operations)
 
-    monkeypatch.setattr(mismatch, "among", among)
+    monkeypatch.setattr(mismatch, "collective_difference", collective_difference)
     return count
 
 
@@ -230,7 +230,7 @@ def many(num, **last):
     "look",
     [
         lambda views: failure.interrupted(Stopped(views)),
-        lambda views: listen.consult(Stopped(views), 0),
+        lambda views: listen.examine_and_diagnose(Stopped(views), 0),
     ],
     ids=["stop", "stall"],
 )

@@ -17,10 +17,10 @@ from labkit.interview.drills.question import (
     Solution,
     Trap,
     agrees,
+    distinguishable,
     half_unit,
-    may_be_confused,
+    may_match_both,
     rounded_text,
-    told_apart,
 )
 
 values = st.floats(1e-6, 1e12)
@@ -33,7 +33,7 @@ PROMPT = "How many steps, bytes, seconds or dollars?"
 def question(answer, unit, num_digits=2, traps=(), prompt=PROMPT):
     asked = calc.units.parse_quantity(f"1 {unit}")
     value = Quantity(answer * asked.value, asked.dimension)
-    kept, left_out = told_apart(value, traps, num_digits)
+    kept, left_out = distinguishable(value, traps, num_digits)
     return Question(
         "made_up", 0, prompt, {}, value, unit, asked.value, num_digits, ("so",), kept, left_out
     )
@@ -56,7 +56,7 @@ def test_half_a_unit_is_right_and_more_is_not(value, needed):
 
 @given(values, values, digits, st.floats(-1, 1))
 def test_no_number_agrees_with_two_that_may_not_be_confused(one, other, needed, where):
-    if not may_be_confused(one, other, needed):
+    if not may_match_both(one, other, needed):
         number = one + where * half_unit(one, needed)
         assert not agrees(number, other, needed)
 

@@ -74,11 +74,11 @@ def test_after_the_last_try_nothing_is_taken(asked):
 
 def test_the_same_text_again_is_known_and_another_is_not(asked):
     asked, _ = asked
-    assert not asked.is_same_again("") and not asked.is_same_again("99")
+    assert not asked.is_repeated("") and not asked.is_repeated("99")
     asked.answer("99")
-    assert asked.is_same_again(" 99 ") and not asked.is_same_again("98")
+    assert asked.is_repeated(" 99 ") and not asked.is_repeated("98")
     asked.answer("three")
-    assert asked.is_same_again("three") and not asked.is_same_again("99")
+    assert asked.is_repeated("three") and not asked.is_repeated("99")
 
 
 def test_a_terminal_takes_the_same_again_for_no_try(labkit):

@@ -4,7 +4,7 @@ import pytest
 
 from labkit import calc
 from labkit.interview import evidence, runs
-from labkit.interview.evidence import numbers, prove, said_numbers
+from labkit.interview.evidence import numbers, numbers_in_claim, prove
 
 ONE = "calc.collective('all_reduce', 'ring', 8, 1e9).seconds(5e-6, 1/360e9)"  # 4.931 ms
 BUBBLE = "calc.bubble_fraction(10, 4)"  # 0.6923
@@ -138,8 +138,8 @@ def test_what_does_not_round_so_or_proves_nothing_does_not(says, text, reason):
 
 
 def test_words_are_numbers_only_where_no_digits_are():
-    assert [each.value for each in said_numbers("three of 4 ranks")] == [4]
-    assert [each.value for each in said_numbers("three ranks")] == [3]
+    assert [each.value for each in numbers_in_claim("three of 4 ranks")] == [4]
+    assert [each.value for each in numbers_in_claim("three ranks")] == [3]
 
 
 def test_a_table_of_data_sheets_is_read_as_a_proof():

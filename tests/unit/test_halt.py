@@ -16,7 +16,7 @@ def says(folder, stat, status=""):
 
 def test_a_stopped_process_is_let_go_on_by_a_signal(tmp_path):
     halt = says(tmp_path, "71 (python) T 1 71 71 0")
-    assert "SIGSTOP" in halt.said and "`kill -CONT 71`" in cure([halt])
+    assert "SIGSTOP" in halt.description and "`kill -CONT 71`" in cure([halt])
 
 
 def test_a_name_with_brackets_is_not_taken_for_a_state(tmp_path):
@@ -25,13 +25,13 @@ def test_a_name_with_brackets_is_not_taken_for_a_state(tmp_path):
 
 def test_a_debugger_is_named_and_no_signal_helps(tmp_path):
     halt = says(tmp_path, "71 (python) t 1 71 71 0", "Name:\tpython\nTracerPid:\t85\n")
-    assert "debugger (process 85)" in halt.said and halt.is_stop
+    assert "debugger (process 85)" in halt.description and halt.is_stop
     assert cure([halt]) == ""
 
 
 def test_uninterruptible_sleep_is_no_stop(tmp_path):
     halt = says(tmp_path, "71 (python) D 1 71 71 0")
-    assert "uninterruptible" in halt.said and not halt.is_stop
+    assert "uninterruptible" in halt.description and not halt.is_stop
     assert cure([halt]) == ""
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from labkit.comm import Disagreement, mismatch_detector
+from labkit.comm import OperationMismatch, mismatch_detector
 from labkit.comm.journal import Journal
 from labkit.comm.mismatch_detector import JournalEvidence
 
@@ -87,7 +87,7 @@ def test_entries_that_are_both_there_and_match_are_looked_at_once(pair, clock, c
 @ALL
 def test_entries_that_are_both_there_and_differ_are_an_error_at_once(pair, clock, compare, calls):
     post_both(pair, calls, numel_of_1=5)
-    with pytest.raises(Disagreement, match="shape"):
+    with pytest.raises(OperationMismatch, match="shape"):
         compare(pair)
     assert clock.num_sleeps == 0
 
@@ -99,7 +99,7 @@ def test_an_entry_that_is_not_there_yet_is_waited_for(pair, clock, compare, call
     pair.post(1 - late, kind, **more)
     kind, more = calls[late]
     clock.meanwhile = lambda: pair.post(late, kind, 5, **more)
-    with pytest.raises(Disagreement, match="shape"):
+    with pytest.raises(OperationMismatch, match="shape"):
         compare(pair)
     assert clock.num_sleeps == 1
 

@@ -33,8 +33,8 @@ def made_up_passes(num=40):
         ]
         for batch in (draw.randint(1, 8) for _ in range(num))
     ]
-    tokens = [sum(len(piece.tokens) for piece in pieces) for pieces in passes]
-    cached = [sum(piece.start for piece in pieces) for pieces in passes]
+    tokens = [sum(len(entry.tokens) for entry in batch) for batch in passes]
+    cached = [sum(entry.start for entry in batch) for batch in passes]
     return passes, [MADE(*each) for each in zip(tokens, cached, strict=True)]
 
 
@@ -79,7 +79,7 @@ def test_a_recorded_engine_notes_each_pass():
     engine = measure.RecordedEngine(DECODER, PagedCache(MODEL.config, 8), continuous)
     engine.generate([Request([1, 2, 3], max_new_tokens=3), Request([4], max_new_tokens=2)])
     assert engine.step() == []  # no pass, so nothing is noted
-    sizes = [[len(piece.tokens) for piece in pieces] for pieces in engine.passes]
+    sizes = [[len(entry.tokens) for entry in batch] for batch in engine.passes]
     assert sizes == [[3, 1], [1, 1], [1]]
     assert len(engine.seconds) == 3
 

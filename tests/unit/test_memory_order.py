@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.comm import Disagreement
+from labkit.comm import OperationMismatch
 from labkit.comm.mismatch_detector import SameHostRanks
 from labkit.comm.shared_memory.memory_order import MemoryOrder
 
@@ -54,5 +54,5 @@ def test_another_place_is_reported_once_the_entry_is_whole(tmp_path, not_whole_a
     (group, ours), (other_group, theirs) = orders(tmp_path, 2, 2)
     theirs.require_same(other_group, 0, "all_reduce", 64)
     not_whole_at_first(ours)
-    with pytest.raises(Disagreement, match="byte 128 .*byte 64"):
+    with pytest.raises(OperationMismatch, match="byte 128 .*byte 64"):
         ours.require_same(group, 0, "all_reduce", 128)

@@ -105,9 +105,14 @@ def test_what_is_no_mesh_is_refused_with_a_reason(function, sizes, words):
 
 def joined(world):
     mesh = Mesh(world, dp=2, ep=2, tp=2)
-    both = mesh.joined("dp", "ep")
-    same = mesh.joined("ep", "dp") is both and mesh.joined("tp") is mesh.tp
-    return both.ranks, same, mesh.joined("dp", "ep", "tp") is world, mesh.joined().ranks
+    both = mesh.combined_group("dp", "ep")
+    same = mesh.combined_group("ep", "dp") is both and mesh.combined_group("tp") is mesh.tp
+    return (
+        both.ranks,
+        same,
+        mesh.combined_group("dp", "ep", "tp") is world,
+        mesh.combined_group().ranks,
+    )
 
 
 def test_joined_axes_have_the_ranks_that_differ_in_none_but_them():
@@ -134,7 +139,7 @@ def joined_in_another_order(world):
     pairs = [("dp", "pp"), ("pp", "tp")]
     if world.rank == 0:
         pairs.reverse()
-    return [mesh.joined(*pair).all_reduce(torch.ones(1)).item() for pair in pairs]
+    return [mesh.combined_group(*pair).all_reduce(torch.ones(1)).item() for pair in pairs]
 
 
 def made_in_another_order(world):

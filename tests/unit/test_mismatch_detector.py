@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from labkit import Mismatch, run
-from labkit.comm import Disagreement, Group, Pending, shared_rows
+from labkit.comm import Group, OperationMismatch, Pending, shared_rows
 from labkit.comm.callers import call_text
 from labkit.comm.group import NoJournal
 from labkit.comm.member import is_marked
@@ -128,7 +128,7 @@ def test_after_a_refusal_a_group_takes_part_in_nothing_more(tmp_path):
         for size in (3, 5):
             try:
                 world.recv(torch.empty(size), 0)
-            except Disagreement as error:
+            except OperationMismatch as error:
                 said.append(str(error)[:40])
         return said
 
@@ -157,7 +157,7 @@ def test_a_rank_that_catches_the_disagreement_does_not_hide_it():
     def careless(world):
         try:
             world.all_reduce(torch.ones(2 + world.rank))
-        except Disagreement:
+        except OperationMismatch:
             if world.rank == 0:
                 raise
 
@@ -204,7 +204,7 @@ def test_at_the_end_of_a_run_what_was_not_there_before_is_compared(tmp_path):
     ours.compare(1)
     theirs.declare(1, hashed("barrier"))
     assert asked == [], "the other one had not come"
-    Group.compare_what_is_left(SimpleNamespace(_same_host=same_host))
+    Group.compare_remaining(SimpleNamespace(_same_host=same_host))
     assert asked == [(1, 1), (1, 0)]
 
 

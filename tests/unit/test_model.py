@@ -150,7 +150,7 @@ def test_rotary_positions_have_no_table_and_no_longest_sequence():
     config = GPTConfig(vocab=11, context=6, num_layers=1, hidden=8, num_heads=2, rotary=True)
     model = GPT(config)
     assert "embedding.position.weight" not in model.state_dict()
-    assert config.longest is None
+    assert config.max_positions is None
     assert model(torch.zeros(1, 50, dtype=torch.int64)).shape == (1, 50, 11)
 
 

@@ -16,7 +16,7 @@ from labkit.moe import (
     MoEConfig,
     TopKRouter,
     expert_capacity,
-    held_by_ranks,
+    experts_by_rank,
     load_balancing_loss,
     within_capacity,
     z_loss,
@@ -336,13 +336,13 @@ def test_a_config_makes_its_router():
 
 
 def test_experts_are_dealt_out_in_order_and_the_first_ranks_have_more():
-    assert held_by_ranks(5, 3) == (range(2), range(2, 4), range(4, 5))
-    assert held_by_ranks(2, 3) == (range(1), range(1, 2), range(2, 2))
-    assert held_by_ranks(8, 1) == (range(8),)
+    assert experts_by_rank(5, 3) == (range(2), range(2, 4), range(4, 5))
+    assert experts_by_rank(2, 3) == (range(1), range(1, 2), range(2, 2))
+    assert experts_by_rank(8, 1) == (range(8),)
 
 
 def test_a_load_adds_up_by_expert_and_by_rank():
-    load = ExpertLoad(((4, 1, 0), (2, 0, 3)), ((1, 0, 0), (0, 0, 2)), held_by_ranks(3, 2))
+    load = ExpertLoad(((4, 1, 0), (2, 0, 3)), ((1, 0, 0), (0, 0, 2)), experts_by_rank(3, 2))
     assert load.by_expert == [6, 1, 3]
     assert load.by_rank == [7, 3]
     assert (load.dropped_by_expert, load.num_dropped) == ([1, 0, 2], 3)

@@ -30,7 +30,7 @@ def test_an_end_that_comes_later_is_looked_at_in_the_end(tmp_path):
     sender.compare_messages(1, SENDER)
     receiver.declare_message(0, RECEIVER, 1, b"int64")
     assert evidence.asked == []
-    sender.compare_what_is_left()
+    sender.compare_remaining()
     assert evidence.asked == [(1, 1, True)]
 
 

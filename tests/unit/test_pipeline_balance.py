@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.pipeline import balance, even, stage_costs
+from labkit.pipeline import balanced_stages, even_stages, stage_costs
 
 
 def best_by_trying(costs, num_stages) -> float:
@@ -21,7 +21,7 @@ def test_no_cut_has_a_faster_slowest_stage():
     for _ in range(200):
         costs = [draw.choice([0, 1, 2, 0.5, 7]) for _ in range(draw.randint(1, 9))]
         num_stages = draw.randint(1, len(costs))
-        stages = balance(costs, num_stages)
+        stages = balanced_stages(costs, num_stages)
         assert max(stage_costs(costs, stages)) == best_by_trying(costs, num_stages)
         assert [layer for stage in stages for layer in stage] == list(range(len(costs)))
         assert all(stages)
@@ -29,20 +29,20 @@ def test_no_cut_has_a_faster_slowest_stage():
 
 def test_an_expensive_head_gets_a_stage_of_its_own():
     costs = [1, 4, 4, 4, 4, 9]
-    assert stage_costs(costs, even(6, 3)) == [5, 8, 13]
-    assert stage_costs(costs, balance(costs, 3)) == [9, 8, 9]
+    assert stage_costs(costs, even_stages(6, 3)) == [5, 8, 13]
+    assert stage_costs(costs, balanced_stages(costs, 3)) == [9, 8, 9]
 
 
 def test_the_most_even_of_equally_good_cuts_is_chosen():
     # 34 layers, the last worth two: the slowest has 5 in any cut, and no stage need have but 1.
     costs = [0, *[1] * 32, 2.1]
-    loads = stage_costs(costs, balance(costs, 8))
+    loads = stage_costs(costs, balanced_stages(costs, 8))
     assert max(loads) == 5
     assert sorted(loads)[0] >= 3.1
 
 
 def test_an_even_cut_differs_by_one_layer_at_most():
-    assert even(7, 3) == [range(3), range(3, 5), range(5, 7)]
+    assert even_stages(7, 3) == [range(3), range(3, 5), range(5, 7)]
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_an_even_cut_differs_by_one_layer_at_most():
 )
 def test_an_impossible_number_of_stages_is_named(costs, num_stages, reason):
     with pytest.raises((TypeError, ValueError), match=reason):
-        balance(costs, num_stages)
+        balanced_stages(costs, num_stages)
 
 
 @pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, list])
 def test_costs_come_in_any_list_of_numbers(kind):
-    stages = balance(kind([1.0, 4.0, 4.0, 9.0]), 2)
+    stages = balanced_stages(kind([1.0, 4.0, 4.0, 9.0]), 2)
     assert stages == [range(3), range(3, 4)]
     assert stage_costs(kind([1.0, 4.0, 4.0, 9.0]), stages) == [9, 9]

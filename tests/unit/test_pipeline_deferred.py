@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.memory import Meter
-from labkit.pipeline.deferred import DeferredWeights
+from labkit.pipeline.deferred import WeightGradStore
 from labkit.recompute import recompute
 
 
@@ -18,8 +18,8 @@ def model(bias: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers).double()
 
 
-def split(module: nn.Module, x: torch.Tensor) -> DeferredWeights:
-    deferred = DeferredWeights()
+def split(module: nn.Module, x: torch.Tensor) -> WeightGradStore:
+    deferred = WeightGradStore()
     with deferred:
         y = module(x)
     deferred.backward(y.square().sum())
@@ -64,7 +64,7 @@ def test_a_second_w_adds_nothing_and_two_microbatches_add_up():
 
 def test_a_computed_weight_gets_its_gradient_in_i():
     weight = torch.randn(3, 5, requires_grad=True)
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with deferred:
         y = F.linear(torch.randn(2, 5), weight * 2)
     deferred.backward(y.sum())
@@ -76,7 +76,7 @@ def test_a_weight_used_twice_gets_both_parts():
     layer(layer(x)).sum().backward()
     expected = layer.weight.grad.clone()
     layer.zero_grad()
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with deferred:
         y = layer(layer(x))
     deferred.backward(y.sum())
@@ -86,7 +86,7 @@ def test_a_weight_used_twice_gets_both_parts():
 
 def test_autocast_gives_gradients_of_the_parameters_own_dtype():
     layer, x = nn.Linear(8, 8), torch.randn(4, 8, requires_grad=True)
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with torch.autocast("cpu", torch.bfloat16), deferred:
         y = layer(x)
     assert y.dtype == torch.bfloat16
@@ -101,7 +101,7 @@ def test_autocast_gives_gradients_of_the_parameters_own_dtype():
 
 def test_without_gradients_nothing_is_kept():
     layer = nn.Linear(5, 5)
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with torch.no_grad(), deferred:
         layer(torch.randn(2, 5))
     deferred.accumulate()
@@ -110,7 +110,7 @@ def test_without_gradients_nothing_is_kept():
 
 def test_second_derivatives_are_refused():
     x = torch.randn(2, 5, requires_grad=True)
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with deferred:
         y = nn.Linear(5, 5)(x)
     with pytest.raises(RuntimeError, match="create_graph=True"):
@@ -150,7 +150,7 @@ def test_a_gradient_taken_within_the_forward_pass_counts_once():
     expected = torch.nn.Linear(5, 5, False).double()
     layer = copy.deepcopy(expected)
     stage(expected, x).sum().backward()
-    split_sum = DeferredWeights()
+    split_sum = WeightGradStore()
     with split_sum:
         y = stage(layer, x)
     split_sum.backward(y.sum())
@@ -161,7 +161,7 @@ def test_a_gradient_taken_within_the_forward_pass_counts_once():
 @pytest.mark.parametrize("shapes", [((5,), (3, 5)), ((2, 5), (5,))])
 def test_products_with_vectors_are_not_deferred(shapes):
     x, weight = (torch.randn(shape, requires_grad=True) for shape in shapes)
-    deferred = DeferredWeights()
+    deferred = WeightGradStore()
     with deferred:
         y = F.linear(x, weight)
     deferred.backward(y.sum())

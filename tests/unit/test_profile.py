@@ -350,7 +350,7 @@ def test_all_to_alls_of_other_shapes_meet_by_their_turn(tmp_path):
         document = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     trace = profile.read([tmp_path])
-    assert [set(ranks) for ranks in trace.meetings.values()] == [{0, 1}]
+    assert [set(ranks) for ranks in trace.matched_exchanges.values()] == [{0, 1}]
     seconds = profile.breakdown(trace)[0][0].seconds
     assert round(1e6 * seconds["compute"]) == round(1e6 * seconds["straggler"]) == 20
 
@@ -398,9 +398,9 @@ def test_a_journal_has_steps_loading_and_waits_and_its_messages_meet():
 
     sent = an_operation("send", peer=1, posted_s=5.0, waited_s=None, done_s=5.5)
     taken = an_operation("recv", peer=0, posted_s=4.0, waited_s=4.0, done_s=6.0)
-    trace = profile.of_run([timeline(2.0, [sent]), timeline(1.0, [taken])])
+    trace = profile.trace_of_run([timeline(2.0, [sent]), timeline(1.0, [taken])])
     assert trace.ranks[1].steps == [(trace.ranks[1].start_s, trace.ranks[1].end_s)] == [(1, 9)]
-    assert list(trace.meetings.values()) == [
+    assert list(trace.matched_exchanges.values()) == [
         {rank: trace.ranks[rank].exchanges[0] for rank in (0, 1)}
     ]
     terms = profile.breakdown(trace)[1][0].seconds
@@ -426,7 +426,7 @@ def test_messages_of_another_thread_are_one_exchange_for_each_bucket_and_step():
     ]  # fmt: skip
     regions = [Region("step", 0.0, 5.0), Region("step", 5.0, 10.0)]
     regions += [Region("waits", begin_s + 4, begin_s + 5) for begin_s in (0.0, 5.0)]
-    trace = profile.of_run([Timeline(operations, regions, 0.0, 10.0)])
+    trace = profile.trace_of_run([Timeline(operations, regions, 0.0, 10.0)])
     assert [(e.posted_s, e.waited_s, e.done_s) for e in trace.ranks[0].exchanges] == [
         (2, 4, 5), (7, 9, 10)
     ]  # fmt: skip
@@ -459,7 +459,7 @@ def test_messages_of_gpus_meet_by_their_ends_and_numbers_have_their_width(tmp_pa
         document = {"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     ((sent, received),) = (
-        by_rank.values() for by_rank in profile.read([tmp_path]).meetings.values()
+        by_rank.values() for by_rank in profile.read([tmp_path]).matched_exchanges.values()
     )
     assert (sent.kind, received.kind, sent.group, sent.nbytes) == ("send", "recv", (0, 1), 80)
 

@@ -272,7 +272,7 @@ def saved(folder, *timelines):
 
 def test_clocks_of_hosts_that_met_at_other_moments_or_drifted_are_aligned(tmp_path):
     run = saved(tmp_path, journal(0.4), journal(0.7, ahead_s=0.3))
-    trace = profile.of_run(run)
+    trace = profile.trace_of_run(run)
     assert [note for note in trace.notes if "clock of rank 1" in note]
     for step in profile.breakdown(trace)[0]:
         assert step.seconds["straggler"] == pytest.approx(0.3)
@@ -281,14 +281,14 @@ def test_clocks_of_hosts_that_met_at_other_moments_or_drifted_are_aligned(tmp_pa
 
 def test_ranks_on_one_clock_are_left_as_they_are_also_if_one_wakes_up_late(tmp_path):
     run = saved(tmp_path, journal(0.4), journal(0.7, wakes_s=0.05))
-    trace = profile.of_run(run)
+    trace = profile.trace_of_run(run)
     assert trace.notes == []
     assert trace.ranks[1].exchanges[-1].done_s == pytest.approx(3.95)
 
 
 def test_ranks_without_a_journal_are_left_out_and_said():
-    trace = profile.of_run([journal(0.4), Timeline(), journal(0.7)])
+    trace = profile.trace_of_run([journal(0.4), Timeline(), journal(0.7)])
     assert list(trace.ranks) == [0, 2]
     assert "1 of 3" in trace.notes[0]
     with pytest.raises(ValueError, match="none of 2 ranks"):
-        profile.of_run([Timeline(), Timeline()])
+        profile.trace_of_run([Timeline(), Timeline()])

@@ -116,7 +116,7 @@ def test_a_wrong_position_after_a_restart_is_found(tmp_path, name):
     restart = lambda state: {**state, "taken": state["taken"] + wrong}  # noqa: E731
     log_attempts(tmp_path, [(4, 4, 0)], 6, 3, restart=restart)
     found = audit(tmp_path, **JOB)
-    for ids, batches in zip((found.lost, found.twice), lost_and_twice, strict=True):
+    for ids, batches in zip((found.lost, found.duplicated), lost_and_twice, strict=True):
         assert ids == sorted(x for batch in batches for x in BATCHES[batch])
 
 

@@ -15,7 +15,7 @@ from labkit.serving.guard import MOST_BODY_BYTES
 from labkit.serving.openai_api import MOST_STOP_LETTERS
 from labkit.serving.requests import Generation, Request
 from labkit.serving.scheduler import State
-from labkit.serving.server import MAX_WAITING, engine_of, short_prompts_too
+from labkit.serving.server import MAX_WAITING, chunked_prefill_short_first, engine_of
 
 CONFIG = GPTConfig(context=64, num_layers=1, hidden=16, num_heads=2)
 JSON = {"Content-Type": "application/json"}
@@ -230,9 +230,13 @@ def test_a_short_prompt_does_not_wait_behind_long_ones():
     engine = engine_of(GPT(CONFIG))
     prompts = [[1] * 60, [2] * 60, [3] * 4]
     waiting = [Generation(i, Request(prompt, 2)) for i, prompt in enumerate(prompts)]
-    plan = short_prompts_too(State(waiting, [], engine.cache), max_running=8, token_budget=20)
+    plan = chunked_prefill_short_first(
+        State(waiting, [], engine.cache), max_running=8, token_budget=20
+    )
     assert {chunk.generation.id: chunk.num_tokens for chunk in plan.chunks} == {0: 10, 1: 6, 2: 4}
-    plan = short_prompts_too(State(waiting[:1], [], engine.cache), max_running=8, token_budget=20)
+    plan = chunked_prefill_short_first(
+        State(waiting[:1], [], engine.cache), max_running=8, token_budget=20
+    )
     assert [chunk.num_tokens for chunk in plan.chunks] == [20]
 
 

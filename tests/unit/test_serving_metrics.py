@@ -63,9 +63,9 @@ class Clock:
     def sleep(self, seconds):
         self.now_s += seconds
 
-    def __call__(self, pieces, cache):
-        self.now_s += sum(len(piece.tokens) for piece in pieces)
-        return self.decoder(pieces, cache)
+    def __call__(self, batch, cache):
+        self.now_s += sum(len(entry.tokens) for entry in batch)
+        return self.decoder(batch, cache)
 
 
 def timings(scheduler):

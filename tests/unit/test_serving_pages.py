@@ -51,11 +51,11 @@ class Model:
         if not fits:
             self.free(i, 0)
             return
-        piece = ScheduledTokens(i, tokens[start:], start)
-        (slots,) = self.cache.slots([piece])
-        new = torch.tensor(piece.tokens, dtype=torch.float32).view(-1, 1, 1)
+        entry = ScheduledTokens(i, tokens[start:], start)
+        (slots,) = self.cache.slots([entry])
+        new = torch.tensor(entry.tokens, dtype=torch.float32).view(-1, 1, 1)
         self.cache.write(0, slots[start:], new, -new)
-        self.cache.commit([piece])
+        self.cache.commit([entry])
         self.tokens[i] = tokens
 
     def fork(self, parent, child):
@@ -194,7 +194,7 @@ def test_waste_is_reserved_internal_and_external():
     cached = [ScheduledTokens(0, [1, 2, 3], 0), ScheduledTokens(1, [9, 9], 0)]
     contiguous, pages = ContiguousCache(CONFIG, 20), PagedCache(CONFIG, 5, 4)
     for cache in (contiguous, pages):
-        assert all(cache.reserve(piece.sequence, piece.end, 8) for piece in cached)
+        assert all(cache.reserve(entry.sequence, entry.end, 8) for entry in cached)
         cache.commit(cached)
     assert contiguous.slot_use(final, wanted=8) == SlotUse(5, 3, 8, 4, 0)
     assert contiguous.slot_use(final, wanted=4) == SlotUse(5, 3, 8, 0, 4)

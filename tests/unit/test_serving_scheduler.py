@@ -28,18 +28,18 @@ MOST_RUNNING, BUDGET, NUM_SLOTS = 3, 5, 24
 
 
 class FakeDecoder:
-    """The next token follows from the last one and its place. Notes the pieces of each pass."""
+    """The next token follows from the last one and its place. Notes the batch of each pass."""
 
     model = SimpleNamespace(config=CONFIG)
 
     def __init__(self):
         self.passes = []
 
-    def __call__(self, pieces, cache):
-        cache.slots(pieces)  # ValueError: no room, or not where the cached tokens end
-        cache.commit(pieces)
-        self.passes.append(pieces)
-        return torch.eye(16)[[next_token(piece.tokens[-1], piece.end) for piece in pieces]]
+    def __call__(self, batch, cache):
+        cache.slots(batch)  # ValueError: no room, or not where the cached tokens end
+        cache.commit(batch)
+        self.passes.append(batch)
+        return torch.eye(16)[[next_token(entry.tokens[-1], entry.end) for entry in batch]]
 
 
 def next_token(last, place):
@@ -161,17 +161,17 @@ def test_rules_hold_after_each_step_and_every_request_ends(scheduler, cache, eve
         assert tokens == answer(request)
         assert reasons[number] == ("stop" if tokens[-1] in request.stop else "length")
     assert engine.cache.num_free_pages == CACHES[cache]().num_free_pages
-    for pieces in engine.decoder.passes:
-        assert len(pieces) <= MOST_RUNNING
+    for batch in engine.decoder.passes:
+        assert len(batch) <= MOST_RUNNING
         if scheduler in ("chunked", "priorities"):
-            assert sum(len(piece.tokens) for piece in pieces) <= BUDGET
+            assert sum(len(entry.tokens) for entry in batch) <= BUDGET
 
 
 def passes(scheduler, requests, num_pages=24, **limits):
     """The passes until all have ended: {id: tokens computed} of each."""
     engine = Engine(FakeDecoder(), PagedCache(CONFIG, num_pages, 1), partial(scheduler, **limits))
     engine.generate(requests)
-    return [{piece.sequence: len(piece.tokens) for piece in each} for each in engine.decoder.passes]
+    return [{entry.sequence: len(entry.tokens) for entry in each} for each in engine.decoder.passes]
 
 
 def test_a_static_batch_keeps_idle_places_that_continuous_batching_fills():
@@ -211,7 +211,7 @@ def test_a_prefix_that_is_cached_takes_nothing_of_the_budget():
     prompt = [*range(9)]
     engine.generate([Request(prompt, 1)])
     engine.generate([Request([*prompt, i], 1) for i in range(2)])
-    assert [[len(piece.tokens) for piece in each] for each in decoder.passes[2:]] == [[2, 2]]
+    assert [[len(entry.tokens) for entry in each] for each in decoder.passes[2:]] == [[2, 2]]
 
 
 def test_a_small_request_does_not_overtake_one_that_does_not_fit():
@@ -228,7 +228,7 @@ def test_a_higher_priority_takes_the_place_of_the_last_one():
     engine.add(Request([3], 2, priority=0))
     while engine.has_work:
         engine.step()
-    assert [sorted(piece.sequence for piece in each) for each in decoder.passes] == [
+    assert [sorted(entry.sequence for entry in each) for each in decoder.passes] == [
         [0, 1],
         [0, 2],
         [0, 2],

@@ -69,13 +69,13 @@ class Script:
         self.model, self.answer, self.before_pass = MODEL, answer, before_pass
         self.prompts = {}
 
-    def __call__(self, pieces, cache):
+    def __call__(self, batch, cache):
         self.before_pass()
-        cache.commit(pieces)
-        logits_SV = torch.zeros(len(pieces), 256)
-        for row_V, piece in zip(logits_SV, pieces):
-            begin = self.prompts.setdefault(piece.sequence, piece.end)
-            row_V[self.answer[(piece.end - begin) % len(self.answer)]] = 1000
+        cache.commit(batch)
+        logits_SV = torch.zeros(len(batch), 256)
+        for row_V, entry in zip(logits_SV, batch):
+            begin = self.prompts.setdefault(entry.sequence, entry.end)
+            row_V[self.answer[(entry.end - begin) % len(self.answer)]] = 1000
         return logits_SV
 
 

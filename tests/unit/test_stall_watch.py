@@ -29,8 +29,8 @@ class Watched:
         )
         monkeypatch.setattr(listen, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(listen.doctor, "diagnose_waits", lambda _: self.journals_show)
-        monkeypatch.setattr(listen, "examined", self._asked)
-        monkeypatch.setattr(listen, "consult", self._asked)
+        monkeypatch.setattr(listen, "confirmed_diagnosis", self._asked)
+        monkeypatch.setattr(listen, "examine_and_diagnose", self._asked)
 
     def _asked(self, *_):
         self.num_asked += 1
@@ -40,8 +40,8 @@ class Watched:
         """Return the watch's verdicts at its next looks, each with these journals."""
         said = []
         for self.journals_show in shown:
-            self.now_s += watch.next_look_s
-            said.append(watch.look())
+            self.now_s += watch.seconds_until_check
+            said.append(watch.check())
         return said
 
 
@@ -82,7 +82,7 @@ def test_a_proof_that_the_ranks_refute_is_asked_about_now_and_then(watched):
 def test_nothing_is_looked_at_before_it_is_due(watched):
     watch = StallWatch(watched.supervisor, None)
     watched.journals_show = PROOF
-    assert [watch.look() for _ in range(3)] == [None] * 3
+    assert [watch.check() for _ in range(3)] == [None] * 3
     assert watched.looks(watch, PROOF, PROOF) == [None, PROOF], "as if there had been none"
 
 
@@ -90,12 +90,12 @@ def test_looks_become_rarer_while_the_journals_grow(watched):
     watch = StallWatch(watched.supervisor, None)
     watched.has_grown, waits_s = True, []
     for _ in range(6):
-        waits_s.append(watch.next_look_s)
+        waits_s.append(watch.seconds_until_check)
         watched.looks(watch, BUSY)
     assert waits_s == [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
     watched.has_grown = False
     watched.looks(watch, BUSY)
-    assert watch.next_look_s == 0.25
+    assert watch.seconds_until_check == 0.25
 
 
 def test_nobody_is_judged_while_a_rank_is_starting(watched):
@@ -111,7 +111,7 @@ def test_the_ranks_are_asked_once_nothing_has_moved_for_long_enough(watched):
     assert watched.looks(watch, BUSY, BUSY, BUSY) == [None, None, NO_PROOF], "at 0.75 s"
     watched.ranks_say = BUSY
     assert watched.looks(watch, BUSY) == [None], "somebody computes"
-    watch.news()
+    watch.note_report()
     num_asked = watched.num_asked
     watched.looks(watch, BUSY, BUSY)
     assert watched.num_asked == num_asked, "what a rank reports is progress"

@@ -237,7 +237,7 @@ def test_groups_of_one_name_and_other_ranks_are_not_one_collective(tmp_path):
     ranks = [part("[0, 1]", 10, 90), part("[0, 1]", 60, 40)]
     ranks += [part("[2, 3]", 10, 90), part("[2, 3]", 20, 80)]
     trace = read(tmp_path, *ranks)
-    assert sorted(len(by_rank) for by_rank in trace.meetings.values()) == [2, 2]
+    assert sorted(len(by_rank) for by_rank in trace.matched_exchanges.values()) == [2, 2]
     assert us(profile.breakdown(trace)[2][0])["straggler"] == 10
 
 
@@ -263,7 +263,7 @@ def test_messages_are_matched_by_the_ends_in_the_name_of_their_call(tmp_path):
         call = [event(name, 0, 20, "user_annotation"), launch(5, 1)]
         moved = kernel(SEND_RECV, 50 * (1 + rank), 100, 20, correlation=1)
         ranks.append([*call, kernel("gemm", 0, 30), moved])
-    (by_rank,) = read(tmp_path, *ranks).meetings.values()
+    (by_rank,) = read(tmp_path, *ranks).matched_exchanges.values()
     assert {rank: (each.kind, each.group) for rank, each in by_rank.items()} == {
         0: ("send", (0, 1)),
         1: ("recv", (0, 1)),

@@ -3,12 +3,12 @@
 import pytest
 
 from labkit import viz
-from labkit.moe import ExpertLoad, held_by_ranks
+from labkit.moe import ExpertLoad, experts_by_rank
 from labkit.viz import style
 
 KEPT = ((10, 2, 0, 4, 1), (8, 3, 1, 0, 2), (12, 1, 0, 2, 0))
 DROPPED = ((3, 0, 0, 0, 0), (0, 0, 0, 0, 0), (5, 1, 0, 0, 0))
-LOAD = ExpertLoad(KEPT, DROPPED, held_by_ranks(5, 3))
+LOAD = ExpertLoad(KEPT, DROPPED, experts_by_rank(5, 3))
 
 
 def bars(picture):
@@ -48,12 +48,12 @@ def test_the_mean_is_drawn_and_the_busiest_rank_is_in_the_colour_of_an_alarm():
 
 
 def test_no_tokens_at_all_can_be_drawn():
-    load = ExpertLoad(((0, 0),) * 2, ((0, 0),) * 2, held_by_ranks(2, 2))
+    load = ExpertLoad(((0, 0),) * 2, ((0, 0),) * 2, experts_by_rank(2, 2))
     texts = viz.load_of_experts(load).axes[0].texts
     assert any("0.00 x" in text.get_text() for text in texts)
 
 
 def test_what_is_no_load_is_refused():
-    many = ExpertLoad(((1,) * 17,) * 17, ((0,) * 17,) * 17, held_by_ranks(17, 17))
+    many = ExpertLoad(((1,) * 17,) * 17, ((0,) * 17,) * 17, experts_by_rank(17, 17))
     with pytest.raises(ValueError, match="17 ranks"):
         viz.load_of_experts(many)

@@ -1,4 +1,4 @@
-"""Pictures of serving: a cell for each piece of a pass, and a point for each load."""
+"""Pictures of serving: a cell for each entry of a pass, and a point for each load."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from labkit.profile.h200_traces import H200_NAMES
     ],
 )
 def test_what_bounds_a_run_on_an_h200(name, cause, step_ms, compute_ms):
-    trace = profile.h200(name)
+    trace = profile.h200_trace(name)
     steps = profile.breakdown(trace)[0]
     assert len(steps) == 4
     assert profile.diagnose(trace)[0].cause == cause
@@ -26,13 +26,13 @@ def test_what_bounds_a_run_on_an_h200(name, cause, step_ms, compute_ms):
 
 
 def test_only_the_loader_is_a_fault():
-    faults = {name: profile.diagnose(profile.h200(name))[0].is_fault for name in H200_NAMES}
+    faults = {name: profile.diagnose(profile.h200_trace(name))[0].is_fault for name in H200_NAMES}
     assert [name for name, is_fault in faults.items() if is_fault] == ["slow_loader"]
 
 
 def test_another_name_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="'h100'.* large_model"):
-        profile.h200("h100")
+        profile.h200_trace("h100")
 
 
 def bars_of(axes):
@@ -41,7 +41,7 @@ def bars_of(axes):
 
 
 def test_bars_are_as_long_as_steps_and_their_parts_follow_each_other():
-    traces = {name: profile.h200(name) for name in ("small_model", "slow_loader")}
+    traces = {name: profile.h200_trace(name) for name in ("small_model", "slow_loader")}
     picture = viz.step_terms(traces)
     (axes,) = picture.axes
     parts = bars_of(axes)
@@ -64,6 +64,6 @@ def test_bars_are_as_long_as_steps_and_their_parts_follow_each_other():
 def test_a_picture_has_bars_but_not_too_many():
     with pytest.raises(ValueError, match="0 bars"):
         viz.step_terms({})
-    trace = profile.h200("small_model")
+    trace = profile.h200_trace("small_model")
     with pytest.raises(ValueError, match="33 bars"):
         viz.step_terms({str(number): trace for number in range(33)})

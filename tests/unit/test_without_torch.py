@@ -99,7 +99,7 @@ def a_users_waits_are_measured():
 def traces_of_a_job_are_read_and_explained():
     from labkit import profile
 
-    found = profile.report(profile.h200("slow_loader"))
+    found = profile.report(profile.h200_trace("slow_loader"))
     assert found.words() and profile.page(found).startswith("<!DOCTYPE html>")
 
 

@@ -62,8 +62,8 @@ class SharedMemory:
     has them as operations of the group with 0 bytes sent. A tensor may be larger than the memory.
 
     RuntimeError when a rank is gone, or does not come within the group's timeout; from then on the
-    memory is out of use, on every rank. Disagreement as for the operations of a Group, and where
-    ranks use several memories of a group in different orders.
+    memory is out of use, on every rank. OperationMismatch as for the operations of a Group, and
+    where ranks use several memories of a group in different orders.
     """
 
     def __init__(self, group: Group | None = None, capacity_bytes: int = CAPACITY_BYTES) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from labkit.comm.journal import read_journal
-from labkit.comm.mismatch import Disagreement
+from labkit.comm.mismatch import OperationMismatch
 from labkit.comm.shared_rows import SharedRows
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class MemoryOrder:
         return cls(group, _NUM_MADE[group])
 
     def require_same(self, group: Group, record: int, kind: str, place: int = 0) -> None:
-        """Raise Disagreement if another rank uses another memory, or another place in this one.
+        """Raise OperationMismatch if another rank uses another memory, or another place in this
+        one.
 
         place: of the tensor, in bytes from the start of the row.
         record: the operation's, in the journal. It is the last one that the group has posted.
@@ -70,9 +71,9 @@ class MemoryOrder:
             number, other = declared
             operation = f"{kind} #{sequence}"
             if number != self.number:
-                why = Disagreement(self._other_memory(group, operation, member, number))
+                why = OperationMismatch(self._other_memory(group, operation, member, number))
             else:
-                why = Disagreement(_other_place(group, operation, member, (place, other)))
+                why = OperationMismatch(_other_place(group, operation, member, (place, other)))
             group._refuse(record, why)
             raise why
         self._rows.tidy(sequence)

@@ -93,7 +93,9 @@ def step_seconds(name: str, term: str = "") -> float:
 
     name: "large_model", "small_model", "item_per_layer" or "slow_loader".
     """
-    return mean(each.seconds[term] if term else each.total for each in _steps(profile.h200(name)))
+    return mean(
+        each.seconds[term] if term else each.total for each in _steps(profile.h200_trace(name))
+    )
 
 
 def share_of_a_trace(name: str, term: str) -> float:
@@ -103,7 +105,7 @@ def share_of_a_trace(name: str, term: str) -> float:
 
 def cause(name: str) -> str:
     """Return the first cause in the diagnosis of this trace: "compute", "launch", "input"."""
-    return profile.diagnose(profile.h200(name))[0].cause
+    return profile.diagnose(profile.h200_trace(name))[0].cause
 
 
 def of_128_gpus(what: str) -> float:

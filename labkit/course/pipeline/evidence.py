@@ -29,9 +29,9 @@ from labkit.pipeline import (
     Pipeline,
     PipelineGPT,
     Timing,
-    balance,
+    balanced_stages,
     emulated_step,
-    even,
+    even_stages,
     gpipe,
     in_flight,
     interleaved,
@@ -246,4 +246,7 @@ def _cuts(stages: int) -> tuple[list[float], dict[str, list[range]]]:
         ffn=12_288,  # three matrices of SwiGLU's 8,192 stand as two
     )
     costs = layer_costs(config)
-    return costs, {"even": even(len(costs), stages), "balanced": balance(costs, stages)}
+    return costs, {
+        "even": even_stages(len(costs), stages),
+        "balanced": balanced_stages(costs, stages),
+    }

@@ -315,7 +315,7 @@ def _replica(replica: elastic.Replica, killed_in: int) -> tuple[int, int]:
     """Return the number of steps that a replica started, and the bytes of its gradients."""
     model = GPT(_JOB)
     optimizer, started = AdamW(model.parameters(), 1e-3), 0
-    replica.hold(model, optimizer)
+    replica.register_state(model, optimizer)
     gradients: list[Tensor] = []
     while replica.step < _NUM_STEPS:
         group = replica.begin_step()

@@ -150,10 +150,10 @@ class _Recording(Decoder):
         self.num_tokens: list[int] = []
         self.cached = self.held = 0
 
-    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
-        logits_SV = super().__call__(pieces, cache)
-        use = cache.slot_use({piece.sequence: piece.end for piece in pieces}, wanted=0)
-        self.num_tokens.append(sum(len(piece.tokens) for piece in pieces))
+    def __call__(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
+        logits_SV = super().__call__(batch, cache)
+        use = cache.slot_use({entry.sequence: entry.end for entry in batch}, wanted=0)
+        self.num_tokens.append(sum(len(entry.tokens) for entry in batch))
         self.cached += use.cached
         self.held += use.cached + use.internal
         return logits_SV
@@ -164,15 +164,15 @@ class _Counting(Decoder):
 
     def __init__(self) -> None:
         super().__init__(GPT(_TWO_LAYERS, seed=0, dtype=_DTYPE))
-        self.num_passes = self.num_tokens = self.num_prompt_tokens = self.longest_piece = 0
+        self.num_passes = self.num_tokens = self.num_prompt_tokens = self.longest_scheduled = 0
 
-    def __call__(self, pieces: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
-        sizes = [len(piece.tokens) for piece in pieces]
+    def __call__(self, batch: Sequence[ScheduledTokens], cache: KVCache) -> Tensor:
+        sizes = [len(entry.tokens) for entry in batch]
         self.num_passes += 1
         self.num_tokens += sum(sizes)
         self.num_prompt_tokens += sum(size for size in sizes if size > 1)
-        self.longest_piece = max(self.longest_piece, *sizes)
-        return super().__call__(pieces, cache)
+        self.longest_scheduled = max(self.longest_scheduled, *sizes)
+        return super().__call__(batch, cache)
 
 
 @real_run
@@ -202,7 +202,7 @@ def _speculation(world: Group, temperature: float, num_drafts: int) -> tuple[flo
     engine.generate(
         Request([number], 40, Sampling(temperature, seed=number)) for number in range(8)
     )
-    return engine.acceptance_rate, engine.tokens_per_check
+    return engine.acceptance_rate, engine.mean_acceptance_length
 
 
 @real_run
@@ -278,16 +278,16 @@ def _prompt_tokens_by_policy(world: Group, policy: str) -> tuple[int, int]:
 
 
 @real_run
-def longest_piece(prompt: int, apart: bool) -> int:
+def longest_scheduled(prompt: int, apart: bool) -> int:
     """Return the most tokens of one request in a pass of rank 0.
 
     There are 4 requests with prompts of `prompt` tokens. apart: rank 1 computes the prompts, and
     sends keys and values to rank 0; False: there is one rank.
     """
-    return run(_longest_piece, 2 if apart else 1, (prompt,)).values[0]
+    return run(_longest_scheduled, 2 if apart else 1, (prompt,)).values[0]
 
 
-def _longest_piece(world: Group, prompt: int) -> int:
+def _longest_scheduled(world: Group, prompt: int) -> int:
     requests = [Request([number] * prompt, 16) for number in range(4)]
     decoder, cache = _Counting(), _pages(_TWO_LAYERS)
     if world.rank == 1:
@@ -297,7 +297,7 @@ def _longest_piece(world: Group, prompt: int) -> int:
     else:
         with DisaggregatedEngine(decoder, cache, preempting, world) as engine:
             engine.generate(requests)
-    return decoder.longest_piece
+    return decoder.longest_scheduled
 
 
 @real_run

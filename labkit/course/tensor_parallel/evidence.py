@@ -28,7 +28,7 @@ from labkit.tensor_parallel import (
     RowLinear,
     SequenceSharded,
     gather_features,
-    leave,
+    leave_parallel_region,
     share_features,
     vocab_cross_entropy,
 )
@@ -156,7 +156,7 @@ def _without_f(world: Group) -> float:
     right, wrong = x.clone().requires_grad_(), x.clone().requires_grad_()
     mlp(right).sum().backward()
     y = F.gelu(F.linear(wrong, mlp.up.weight))  # no f: backward sums nothing
-    leave(F.linear(y, mlp.down.weight), Replicated(world)).sum().backward()
+    leave_parallel_region(F.linear(y, mlp.down.weight), Replicated(world)).sum().backward()
     assert right.grad is not None and wrong.grad is not None
     return (wrong.grad.norm() / right.grad.norm()).item()
 

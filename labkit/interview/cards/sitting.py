@@ -1,7 +1,7 @@
 """A sitting with question cards: the next cards, the points said, and the rating to store.
 
 next_cards(cards_of("pp"), 5)         due cards, the longest overdue first; then new ones
-said = points_said("1 3 4", 5)        the rubric's points that you heard yourself say
+said = parse_points("1 3 4", 5)        the rubric's points that you heard yourself say
 grade(card, said)                     remembers the rating, and returns it
 
     every point             easy
@@ -81,14 +81,14 @@ def next_due_s(cards: Iterable[Card]) -> float | None:
     return min(known, default=None)
 
 
-def soonest(cards: Iterable[Card]) -> Card | None:
+def next_due_card(cards: Iterable[Card]) -> Card | None:
     """Return the card with the earliest due time, also a future one; None if none was asked."""
     states = practice.all_states()
     known = [card for card in cards if subject(card) in states]
     return min(known, key=lambda card: states[subject(card)].due_s, default=None)
 
 
-def points_said(text: str, num_points: int) -> frozenset[int]:
+def parse_points(text: str, num_points: int) -> frozenset[int]:
     """Parse numbers of points, from 1: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
 
     Raises ValueError, with what is understood, for anything else.

@@ -23,7 +23,7 @@ from labkit.calc.hardware import GPUS
 from labkit.calc.result import Result, amount
 from labkit.calc.units import Quantity, count_text, parse_quantity, parse_typed
 from labkit.interview.cards.card import LEVELS
-from labkit.interview.drills.question import Question, Ruling, Solution, judge, told_apart
+from labkit.interview.drills.question import Question, Ruling, Solution, distinguishable, judge
 
 _MOST_DRAWS = 1000
 _PLACES = {
@@ -130,7 +130,7 @@ class Drill(Kind):
         low, high = self.between
         if not low <= answer.value <= high:
             return None
-        traps, left_out = told_apart(answer, solution.traps, self.digits)
+        traps, left_out = distinguishable(answer, solution.traps, self.digits)
         if not traps:
             return None
         givens = {name: given_text(value) for name, value in drawn.items()}

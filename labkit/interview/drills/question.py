@@ -50,7 +50,7 @@ def agrees(typed: float, truth: float, digits: int | None) -> bool:
     return abs(typed - truth) <= half_unit(truth, digits) + _ROUNDING * abs(truth)
 
 
-def may_be_confused(one: float, other: float, digits: int | None) -> bool:
+def may_match_both(one: float, other: float, digits: int | None) -> bool:
     """Return whether one typed number could agree with both."""
     if digits is None:
         return math.isclose(one, other, rel_tol=_ROUNDING)
@@ -130,7 +130,7 @@ class Question:
         return f"{rounded_text(value / self.unit_size, digits)}{space}{self.unit}"
 
 
-def told_apart(
+def distinguishable(
     answer: Quantity, traps: Sequence[Trap], digits: int | None
 ) -> tuple[tuple[Trap, ...], tuple[str, ...]]:
     """Return the traps that no typed number can confuse with another, and the others' names.
@@ -151,9 +151,9 @@ def told_apart(
 
 def _confused(value: float, other: float, answer: Quantity, digits: int | None) -> bool:
     if digits is None:
-        return may_be_confused(value, other, None)
+        return may_match_both(value, other, None)
     return any(
-        may_be_confused(value / size, other / size, digits) for size in _sizes(answer.dimension)
+        may_match_both(value / size, other / size, digits) for size in _sizes(answer.dimension)
     )
 
 

@@ -26,8 +26,8 @@ from labkit.progress import practice
 _TRIES = 2
 _QUICK_S = 30.0
 _SEEDS = 10**6
-SAME_AGAIN = "The same answer again: change it, or show the answer."
-"""Message for an answer that `is_same_again`."""
+REPEATED_ANSWER = "The same answer again: change it, or show the answer."
+"""Message for an answer that `is_repeated`."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Asked:
         """Return whether there is no try left, or none needed."""
         return self.is_right or self.tries >= _TRIES
 
-    def is_same_again(self, text: str) -> bool:
+    def is_repeated(self, text: str) -> bool:
         """Return whether this text equals the last judged one, as after pressing Enter twice."""
         return bool(self._last_text) and text.strip() == self._last_text
 

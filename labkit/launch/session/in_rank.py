@@ -1,10 +1,10 @@
 """A rank of a session: it runs one command after another, and keeps its variables in between.
 
     fork server -> session_main: as rank_main, up to "ready" and "go"
-    driver -> a command (a cell): run in the rank's namespace -> Answered or Raised
+    driver -> a command (a cell): run in the rank's namespace -> CommandResult or Raised
     driver closes the lifeline -> the rank exits
 
-The driver makes a command (Cell, Push, Take, Names) and sends it through the rank's own pipe.
+The driver makes a command (Cell, Push, Pull, Names) and sends it through the rank's own pipe.
 
 SIGINT interrupts a command as Ctrl-C would, and does nothing between commands. It does not
 interrupt a rank that is blocked in C++; the driver ends such ranks.
@@ -40,16 +40,16 @@ from labkit.launch.rank import (
     flush,
     leave_if_forked,
     measured,
+    prepare_process,
     raised,
-    settle_in,
 )
 
-GIVEN = ("world", "rank", "world_size", "torch", "labkit")
+PREDEFINED = ("world", "rank", "world_size", "torch", "labkit")
 """The names that every rank starts with."""
 
 
 @dataclass(frozen=True)
-class Answered(Returned):
+class CommandResult(Returned):
     """The end of a command. Its value is in the session's folder where it can travel."""
 
     text: str | None = None
@@ -61,7 +61,7 @@ def session_main(
     spec: RankSpec, control: Connection, output: Connection, lifeline: Connection
 ) -> None:
     """Run a rank of a session for its whole life. Never returns."""
-    settle_in(spec, output, lifeline)
+    prepare_process(spec, output, lifeline)
     process_id = os.getpid()
     interrupts = _Interrupts()
     try:
@@ -98,22 +98,22 @@ class _Executor:
             labkit=sys.modules["labkit"],  # this module is in it
         )
 
-    def perform(self, command: Command) -> Answered | Raised:
+    def perform(self, command: Command) -> CommandResult | Raised:
         """Run one command; its value goes to the session's folder."""
         try:
             return self._interrupts.during(lambda: self._answer(command))
         except BaseException as error:
             return raised(error)
 
-    def _answer(self, command: Command) -> Answered:
+    def _answer(self, command: Command) -> CommandResult:
         process_id = os.getpid()
         value, report = measured(lambda: command.run(self._namespace), self._spec.device)
         leave_if_forked(process_id)
-        self._world.compare_what_is_left()
-        report = dataclasses.replace(report, lateness=self._world.take_lateness())
+        self._world.compare_remaining()
+        report = dataclasses.replace(report, lateness=self._world.pop_lateness())
         if value is None:
-            return Answered(**vars(report))
-        return Answered(**vars(report), text=_cut(repr(value)), has_sent=self._send(value))
+            return CommandResult(**vars(report))
+        return CommandResult(**vars(report), text=_cut(repr(value)), has_sent=self._send(value))
 
     def _send(self, value: Any) -> bool:
         """Write the value to the session's folder. Returns False if it cannot travel."""
@@ -143,7 +143,7 @@ class _Interrupts:
             self._is_wanted = False
             raise KeyboardInterrupt
 
-    def during(self, work: Callable[[], Answered]) -> Answered:
+    def during(self, work: Callable[[], CommandResult]) -> CommandResult:
         """Return `work()`, which SIGINT interrupts."""
         signal.signal(signal.SIGINT, self._interrupt)  # the last command may have set its own
         self._is_wanted = True
@@ -242,7 +242,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Take:
+class Pull:
     """Get the value of a variable."""
 
     name: str
@@ -262,7 +262,9 @@ class Names:
 
     def run(self, namespace: dict[str, Any]) -> list[str]:
         """Their names, in alphabetical order."""
-        return sorted(name for name in namespace if not name.startswith("_") and name not in GIVEN)
+        return sorted(
+            name for name in namespace if not name.startswith("_") and name not in PREDEFINED
+        )
 
 
 def _require_variable(name: str) -> None:

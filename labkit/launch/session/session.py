@@ -40,7 +40,7 @@ from labkit.launch.request import (
     note_on_gpus,
 )
 from labkit.launch.run_result import Memory, Run, Traffic
-from labkit.launch.session.in_rank import Answered, Cell, Command, Names, Push, Take
+from labkit.launch.session.in_rank import Cell, Command, CommandResult, Names, Pull, Push
 from labkit.launch.session.ranks import CellSupervisor, SessionRanks
 
 _START_TIMEOUT_S = 120.0
@@ -145,7 +145,7 @@ class Session:
             sources.remember({cell.file: cell.lines})  # for the stacks in a verdict
             result = self.last = self._perform(cell, on, timeout_s, stall_s)
         if self._echo:
-            notes.tell_late_messages(result)
+            notes.report_late_messages(result)
         return result
 
     def _perform(
@@ -185,9 +185,9 @@ class Session:
         Raises NameError where a rank has none, and TypeError where a value cannot travel.
         """
         with self._turn.taken():
-            found = self._perform(Take(name), self._all).values
+            found = self._perform(Pull(name), self._all).values
         for rank, value in enumerate(found):
-            if isinstance(value, Unsent):
+            if isinstance(value, ValueOnRank):
                 raise TypeError(f"{name} of rank {rank} cannot travel: {value!r}")
         if missing := [rank for rank, (is_there, _) in enumerate(found) if not is_there]:
             raise NameError(f"there is no variable {name!r} on {ranks_named(missing)}")
@@ -253,7 +253,7 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-class Unsent:
+class ValueOnRank:
     """Stands for a value that stayed on its rank: it cannot be pickled, or is above 64 MiB."""
 
     def __init__(self, text: str) -> None:
@@ -301,7 +301,7 @@ def _indented(text: str, width: int) -> str:
 def cell_run(supervisor: CellSupervisor, device: str, topology: Topology | None) -> CellRun:
     """Return the result of a cell in which every rank that took part has answered."""
     answers = [
-        rank.report if isinstance(rank.report, Answered) else None for rank in supervisor.ranks
+        rank.report if isinstance(rank.report, CommandResult) else None for rank in supervisor.ranks
     ]
     zero_s = min((answer.start_s for answer in answers if answer), default=supervisor.ready_s)
     end_s = max((answer.end_s for answer in answers if answer), default=supervisor.ready_s)
@@ -331,12 +331,12 @@ def cell_run(supervisor: CellSupervisor, device: str, topology: Topology | None)
     )
 
 
-def _value(directory: RunDirectory, number: int, answer: Answered | None) -> Any:
+def _value(directory: RunDirectory, number: int, answer: CommandResult | None) -> Any:
     if answer is None or answer.text is None:
         return None
     if answer.has_sent:
         try:
             return pickle.loads(directory.of_rank(number, "value").read_bytes())
         except Exception:  # its class is known to the rank only
-            return Unsent(answer.text)
-    return Unsent(answer.text)
+            return ValueOnRank(answer.text)
+    return ValueOnRank(answer.text)

@@ -92,7 +92,7 @@ MISTAKES = [
         "A tree has fewer latencies and is faster for small tensors; a ring sends fewer bytes. The "
         "size from which on it is faster depends on alpha, beta and n: compare the predictions.",
         g.patch("ring <= tree", "ring > tree"),
-        seen=lambda s: s.case.function == "choose",
+        wrong=lambda s: s.case.function == "choose",
         hint=2,
     ),
     g.Mistake(

@@ -68,7 +68,7 @@ MISTAKES = [
         "Each rank has one nth of the sum, every rank another one. The all_gather gives all of it "
         "to all ranks.",
         g.patch("total = group.all_gather(chunk)", "return chunk"),
-        seen=lambda s: handed(s, "reduce_scatter") > 0 and handed(s, "all_gather") == 0,
+        wrong=lambda s: handed(s, "reduce_scatter") > 0 and handed(s, "all_gather") == 0,
     ),
     g.Mistake(
         "crashes where n does not divide the size",

@@ -46,7 +46,7 @@ MISTAKES = [
         "flatten() and reshape() copy a tensor that is not contiguous, such as a transposed one. "
         "What is written into that copy is not in the tensor that is returned.",
         g.patch("= x.flatten().clone()", "= x.clone()", "= total.ten", "= total.flatten().ten"),
-        seen=lambda s: s.num_sends > 0 and s.is_answer(s.xs),
+        wrong=lambda s: s.num_sends > 0 and s.is_answer(s.xs),
         hint=3,
     ),
     g.Mistake(
@@ -54,7 +54,7 @@ MISTAKES = [
         "After n - 1 steps each rank has one complete chunk, every rank another one. The "
         "all-gather passes the complete chunks around, in n - 1 more steps.",
         g.patch("# All-gather.", "return total.view(x.shape)\n    # All-gather."),
-        seen=lambda s: 0 < s.num_sends < 2 * (s.n - 1) and has_small_messages(s),
+        wrong=lambda s: 0 < s.num_sends < 2 * (s.n - 1) and has_small_messages(s),
     ),
     g.Mistake(
         "takes a chunk for another one",

@@ -53,7 +53,7 @@ MISTAKES = [
         "All ranks have the x of one rank, and it is not the root. Count positions from the root, "
         "(rank - root) % n, and build the tree of positions. Position p is rank (p + root) % n.",
         g.patch("(group.rank - root) % n", "group.rank\n    root = 0"),
-        seen=lambda s: any(s.is_answer([x] * s.n) for x in s.xs),
+        wrong=lambda s: any(s.is_answer([x] * s.n) for x in s.xs),
         hint=2,
     ),
     g.Mistake(
@@ -72,7 +72,7 @@ MISTAKES = [
         "Each rank but the root needs one message. Where n is no power of two there are "
         "ceil(log2 n) steps, not floor. Write down for n = 3 which rank sends to which.",
         g.patch("while distance < n:", "while 2 * distance <= n:"),
-        seen=lambda s: 0 < num_messages(s) < s.n - 1,
+        wrong=lambda s: 0 < num_messages(s) < s.n - 1,
         hint=3,
     ),
     g.Mistake(
@@ -80,7 +80,7 @@ MISTAKES = [
         "-0.0, NaN or infinities come out as something else, or a rank's own NaN is in the result: "
         "0.0 + -0.0 is 0.0, and x * 0 is NaN where x is. Return the buffer that recv filled.",
         g.patch("return out", "return out + torch.zeros_like(out)"),
-        seen=lambda s: "NaN" in s.label,
+        wrong=lambda s: "NaN" in s.label,
         hint=3,
     ),
     g.Mistake(

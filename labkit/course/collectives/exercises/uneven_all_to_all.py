@@ -87,7 +87,7 @@ MISTAKES = [
         "All rows are there. Those from rank 0 come first, then those from rank 1, and so on, the "
         "rank's own among them. Receive each block into its place, whenever it comes.",
         g.patch("return result", "return result.roll(-int(receive_counts[:rank].sum()), 0)"),
-        seen=is_reordered,
+        wrong=is_reordered,
         hint=3,
     ),
     g.Mistake(

@@ -19,7 +19,7 @@ from labkit.data_parallel import DDP, library_all_reduce, local_sgd, parameter_s
 from labkit.data_parallel.bucketed import make_buckets
 from labkit.data_parallel.compression import Compressor, OneBit, PowerSGD, TopK
 from labkit.data_parallel.ddp import train
-from labkit.data_parallel.local_sgd import Outer
+from labkit.data_parallel.local_sgd import OuterOptimizer
 from labkit.data_parallel.parameter_server import Arrival, Asynchronous, Synchronous
 from labkit.interview.real_run import real_run, run
 from labkit.model import GPT, GPTConfig
@@ -129,7 +129,7 @@ def never_sent(has_feedback: bool) -> float:
 def _applied(world: Group, has_feedback: bool) -> int:
     """The first half is noisy around 0.1, the second steadily 0.1."""
     (bucket,) = make_buckets({"w": nn.Parameter(torch.zeros(1000, dtype=torch.float64))})
-    exchange = TopK(0.01, error_feedback=has_feedback).of(bucket)
+    exchange = TopK(0.01, error_feedback=has_feedback).for_bucket(bucket)
     generator = torch.Generator().manual_seed(world.rank)
     applied = torch.zeros(1000, dtype=torch.float64)
     for _ in range(200):
@@ -153,5 +153,5 @@ def _outer_bytes(inner_steps: int) -> int:
 
 def _averaged(world: Group, inner_steps: int) -> None:
     settings = TrainConfig(num_sequences=16, num_steps=8)
-    outer = Outer(learning_rate=1, momentum=0)
+    outer = OuterOptimizer(learning_rate=1, momentum=0)
     local_sgd.train(world, _TINY, settings, inner_steps=inner_steps, outer=outer)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from labkit import Group, Link, Run, Topology
 from labkit.collectives import ring_all_reduce
-from labkit.data_parallel import DDP, BucketedDDP, InBackground, NaiveDDP, library_all_reduce
+from labkit.data_parallel import DDP, BackgroundAllReduce, BucketedDDP, NaiveDDP, library_all_reduce
 from labkit.data_parallel.ddp import train
 from labkit.interview.real_run import operations_in, real_run, region_of, run
 from labkit.large_batch import scaled_learning_rate
@@ -315,7 +315,7 @@ def run_of(framework: str) -> Run:
     return run(_step, 2, args=(framework,), topology=topology)
 
 
-def begun_in_backward(framework: str) -> int:
+def started_in_backward(framework: str) -> int:
     """Return how many of LAYERS buckets rank 0 started to send before the last layer's backward
     ended."""
     timeline = run_of(framework).timeline[0]
@@ -335,7 +335,7 @@ def _step(world: Group, framework: str) -> None:
     if framework == "bucketed":
         model: Any = BucketedDDP(stack, world, ring_all_reduce, bucket_bytes=bucket_bytes)
     else:
-        ring = InBackground(ring_all_reduce, world)
+        ring = BackgroundAllReduce(ring_all_reduce, world)
         model = DDP(stack, world, ring, bucket_bytes=bucket_bytes)
         model(torch.ones(1, WIDTH)).sum().backward()  # it then agrees on the order of its buckets
         model.zero_grad()

@@ -138,7 +138,7 @@ MISTAKES = [
         "returns a float",
         "The number of steps is an int. // of two ints and math.ceil return one.",
         g.patch(f"return {STEPS}", f"return 1.0 * {STEPS}"),
-        seen=lambda s: type(s.y) is float and s.case.function != "learning_rate",
+        wrong=lambda s: type(s.y) is float and s.case.function != "learning_rate",
         hint=3,
     ),
 ]

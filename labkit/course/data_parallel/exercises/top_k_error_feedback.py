@@ -55,7 +55,7 @@ COMPRESSION = [
         "Entries that earlier steps left out are sent only if they are added first. Places and "
         "values are those of gradient + owed.",
         g.patch("due = gradient + owed", "due = gradient.clone()"),
-        seen=lambda s: g.close(s.y[1], s.args[0][s.y[0]]),
+        wrong=lambda s: g.close(s.y[1], s.args[0][s.y[0]]),
         hint=2,
     ),
     g.Mistake(

@@ -91,7 +91,7 @@ MISTAKES = [
         "Bisection always ends at some leaf. Measure all leaves first, or the one that is left at "
         "the end: it may be healthy, too.",
         g.patch("if not is_slow(candidates):", "if False:"),
-        seen=lambda s: s.right[0] is None and type(s.y) is int,
+        wrong=lambda s: s.right[0] is None and type(s.y) is int,
         hint=2,
     ),
     g.Mistake(

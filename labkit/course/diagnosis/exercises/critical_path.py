@@ -192,7 +192,7 @@ MISTAKES = [
                 *(BEGIN, "next_begin[r] = spare - (end - arrived)"),
             ),
         ],
-        seen=leaves_a_rank_at_a_work,
+        wrong=leaves_a_rank_at_a_work,
         hint=3,
     ),
     g.Mistake(

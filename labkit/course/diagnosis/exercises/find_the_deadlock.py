@@ -71,7 +71,7 @@ def what_is_wrong(s: g.Observed) -> str:
 
 def mistake(name: str, why: str, made_by: g.Patch, hint: int) -> g.Mistake:
     """Return a mistake that holds where `what_is_wrong` returns its name."""
-    return g.Mistake(name, why, made_by, seen=lambda s: what_is_wrong(s) == name, hint=hint)
+    return g.Mistake(name, why, made_by, wrong=lambda s: what_is_wrong(s) == name, hint=hint)
 
 
 LOG = 'return {0: "all_reduce"}'

@@ -90,7 +90,7 @@ MISTAKES = [
         "In the profile of the straggler the collectives are short: when it arrives, all others "
         "are there. The others wait for it, and theirs are long.",
         g.patch(GAIN, "for r, wait in enumerate(waits): gains[r][number] += wait - last"),
-        seen=names_one_that_waits,
+        wrong=names_one_that_waits,
     ),
     g.Mistake(
         "compares times of different clocks",
@@ -134,7 +134,7 @@ MISTAKES = [
         "together. It need not be the last most often. The late rank is the one that waits least. "
         "All others wait long, and nearly equally long: between them there is no gain.",
         g.patch("sorted(waits)[:2]", "sorted(waits)[:-3:-1]", "second - last", "last - second"),
-        seen=lambda s: s.y is None and s.right[0] is not None,
+        wrong=lambda s: s.y is None and s.right[0] is not None,
     ),
 ]
 

@@ -102,7 +102,7 @@ MISTAKES = [
         "The mean over no examples is NaN, and NaN times 0 is NaN too. Take the sum: that of an "
         "empty batch is 0.",
         g.patch("(error**2).sum()", "(error**2).sum(1).mean() * len(x)"),
-        seen=lambda s: any(part.isnan().any() for y in s.ys for part in y),
+        wrong=lambda s: any(part.isnan().any() for y in s.ys for part in y),
         hint=2,
     ),
     g.Mistake(

@@ -163,7 +163,7 @@ MISTAKES = [
             g.patch(MEMBERS, f"[r for r in {MEMBERS} if any({CALLED} for each in {its})]")
             for its in ("collectives[r]", 'dumps[r]["entries"]')
         ],
-        seen=forgets_a_silent_rank,
+        wrong=forgets_a_silent_rank,
         hint=2,
     ),
     g.Mistake(

@@ -112,7 +112,7 @@ MISTAKES = [
         "Where the efficiency equals `percent`, a quotient of floats is often a little too small, "
         "and rounding down loses a rank. Multiply whole numbers and divide them with //.",
         g.patch(MOST_RANKS, "int(1 + (100 / percent - 1) / (permille / 1000))"),
-        seen=lambda s: s.args not in EXACT and is_reached(*s.args) and abs(s.y - s.right[0]) == 1,
+        wrong=lambda s: s.args not in EXACT and is_reached(*s.args) and abs(s.y - s.right[0]) == 1,
         hint=3,
     ),
     g.Mistake(

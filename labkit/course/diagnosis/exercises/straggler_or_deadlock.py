@@ -226,7 +226,7 @@ MISTAKES = [
         "This rank waits for the cycle, and is not in it: no wait leads back to it. Go on until "
         "you come to a rank for the second time.",
         g.patch(RANK, RANK.replace("rank)", "path[0] if following else rank)")),
-        seen=lambda s: (
+        wrong=lambda s: (
             s.y[0] == s.right[0][0]
             and len(culprits(s.xs)[1]) > 1
             and s.xs[s.y[1]]["state"] == "blocked"

@@ -110,7 +110,9 @@ MISTAKES = [
         "exp(1,000) is inf. Subtract each token's largest logit first, as torch.softmax and "
         "torch.logsumexp do. With the mean or another logit subtracted, exp may still overflow.",
         g.patch("torch.logsumexp(logits_TE, dim=1)", "logits_TE.exp().sum(1).log()"),
-        seen=lambda s: s.xs.abs().max() > 700 and not all(x.isfinite().all() for x in s.y.values()),
+        wrong=lambda s: (
+            s.xs.abs().max() > 700 and not all(x.isfinite().all() for x in s.y.values())
+        ),
         hint=2,
     ),
     g.Mistake(
@@ -118,7 +120,7 @@ MISTAKES = [
         "The counts are constants, but P and z must keep their graph: no detach(), item(), "
         "tolist() or new tensor made from numbers.",
         g.patch("softmax(logits_TE, dim=1)", "softmax(logits_TE.detach(), dim=1)"),
-        seen=lambda s: (
+        wrong=lambda s: (
             (s.y[GRADIENT] == 1).all() and g.close(s.y["loss"], s.right[0]["loss"], steps=10_000)
         ),
         hint=3,

@@ -107,7 +107,7 @@ MISTAKES = [
         "There are k T choices for E experts. The quotient is rounded up if there is a remainder, "
         "and only then. C has no other limit: it may be more than T.",
         g.patch("math.ceil(capacity_factor * k", "math.ceil(capacity_factor"),
-        seen=lambda s: s.y["token_EC"].shape[1] != s.right[0]["token_EC"].shape[1],
+        wrong=lambda s: s.y["token_EC"].shape[1] != s.right[0]["token_EC"].shape[1],
     ),
     g.Mistake(
         "adds the bias to the logits",
@@ -144,7 +144,7 @@ MISTAKES = [
             "one_hot(expert_KT, num_experts).cumsum(0)",
             "one_hot(expert_TK.T, num_experts).cumsum(1).flatten(0, 1)",
         ),
-        seen=shares_a_slot,
+        wrong=shares_a_slot,
         hint=2,
     ),
     g.Mistake(
@@ -164,7 +164,7 @@ MISTAKES = [
             "token_EC[expert_TK[kept_TK], slot_TK[kept_TK]] = token_TK[kept_TK]",
             "token_EC[expert_TK, slot_TK.where(kept_TK, -1)] = token_TK",
         ),
-        seen=differs_in_the_last_slot,  # the token depends on the order of writing
+        wrong=differs_in_the_last_slot,  # the token depends on the order of writing
         hint=3,
     ),
     g.Mistake(

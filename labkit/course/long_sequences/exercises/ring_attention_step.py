@@ -181,7 +181,7 @@ MISTAKES = [
             g.patch(NEW_MAX, "new_Ht1 = torch.zeros_like(max_Ht1)"),
             g.patch(COMPUTE, "        if True:", NEW_MAX, OWN_MAX),
         ],
-        seen=lambda s: bool(s.ys[0].isnan().any()),  # rank 0 needs no block but its own
+        wrong=lambda s: bool(s.ys[0].isnan().any()),  # rank 0 needs no block but its own
         hint=3,
     ),
     g.Mistake(

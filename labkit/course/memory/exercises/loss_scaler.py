@@ -89,7 +89,7 @@ MISTAKES = [
         "One rank skips the step or halves its scale, and another does not. Their parameters and "
         "scales differ from now on, and nothing crashes. Reduce a flag, and use only its result.",
         g.patch('group.all_reduce(torch.tensor([float(is_fine)]), op="min")', "is_fine"),
-        seen=lambda s: any(y[name] != s.y[name] for y in s.ys for name in ("returned", "scale")),
+        wrong=lambda s: any(y[name] != s.y[name] for y in s.ys for name in ("returned", "scale")),
     ),
     g.Mistake(
         "does not find every inf and nan",

@@ -120,7 +120,7 @@ MISTAKES = [
             g.patch("low < high:", "high - low > high // 1000:", "= cut(low)", "= cut(high)"),
             g.patch("room = limit", "room = float(limit)"),
         ],
-        seen=lambda s: slowest(*s.args, s.y) <= s.right[0] + s.right[0] // 1000 + 1,
+        wrong=lambda s: slowest(*s.args, s.y) <= s.right[0] + s.right[0] // 1000 + 1,
         hint=3,
     ),
     g.Mistake(
@@ -128,7 +128,7 @@ MISTAKES = [
         "The cut is the best one for the layers before. Embedding and head are layers like the "
         "others: their cost counts.",
         g.patch("def cut(limit", "costs = [*costs[:-1], 0]\n\n    def cut(limit"),
-        seen=lambda s: slowest((costs := [*s.xs[:-1], 0]), p := s.args[1], s.y) == right(costs, p),
+        wrong=lambda s: slowest((costs := [*s.xs[:-1], 0]), p := s.args[1], s.y) == right(costs, p),
     ),
     g.Mistake(
         "ends at a local optimum",
@@ -136,14 +136,14 @@ MISTAKES = [
         "sometimes two borders must move together, and the least sum of squares is not the least "
         "maximum. Search for the limit of a stage, or use dynamic programming for the maximum.",
         g.program(LOCAL_SEARCH),
-        seen=lambda s: is_local_optimum(s) and max(s.xs) < 2**53,
+        wrong=lambda s: is_local_optimum(s) and max(s.xs) < 2**53,
     ),
     g.Mistake(
         "does not use all stages where fewer are enough",
         "Every rank needs a stage with at least one layer. Cut a stage in two: no stage becomes "
         "slower.",
         g.patch("while len(stages) < num_stages:", "while False:"),
-        seen=lambda s: slowest(s.xs, len(used := [*filter(None, s.y)]), used) == s.right[0],
+        wrong=lambda s: slowest(s.xs, len(used := [*filter(None, s.y)]), used) == s.right[0],
         hint=3,
     ),
     g.Mistake(

@@ -135,7 +135,7 @@ MISTAKES = [
                 "max(int(-((1 - p) * (100 / percent - (busy < 100)) // (divisor / percent))), 1)",
             ),
         ],
-        seen=lambda s: s.args[:3] in ROUNDED and abs(s.y - s.right[0]) == 1,
+        wrong=lambda s: s.args[:3] in ROUNDED and abs(s.y - s.right[0]) == 1,
         hint=3,
     ),
     Mistake(

@@ -74,7 +74,7 @@ MISTAKES = [
         "A rank passes microbatches on in the order in which it computes them. A rank that wants "
         "another one first waits for it, while one that has arrived is not computed.",
         patch(ROW, "return forwards + (backwards[::-1] if rank % 2 else backwards)"),
-        seen=lambda s: any(row != s.y[0] for row in s.y),
+        when=lambda s: any(row != s.y[0] for row in s.y),
     ),
 ]
 

@@ -59,7 +59,7 @@ MISTAKES = [
         "with one large stage. With stage s on rank s mod p a microbatch reaches the last rank "
         "after p small stages.",
         patch(TURN, "@{rank * virtual + turn}", BACK, "@{rank * virtual + virtual - 1 - turn}"),
-        seen=lambda s: s.args[0] > 1 and any(cell.endswith("@1") for cell in s.y[0]),
+        wrong=lambda s: s.args[0] > 1 and any(cell.endswith("@1") for cell in s.y[0]),
     ),
     Mistake(
         "goes back through its first stage first",
@@ -90,7 +90,7 @@ MISTAKES = [
         "at once. Where m = p, too, rank r needs only (v - 1) p + 2 (p - r - 1) forwards in the "
         "warmup.",
         patch(WARMUP, "len(forwards)"),
-        seen=starts_with(lambda rank, p, m, v: v * m),
+        when=starts_with(lambda rank, p, m, v: v * m),
     ),
     RULES.slow(
         "has one forward for each rank behind, instead of two",
@@ -98,7 +98,7 @@ MISTAKES = [
         "neighbour needs it, and each message delays a turn. With two, an input is already on its "
         "way while the rank computes something else.",
         patch(WARMUP, "(virtual - 1) * num_ranks + num_ranks - rank - 1"),
-        seen=starts_with(lambda rank, p, m, v: warmup(rank, p, v) - (p - rank - 1) + 1),
+        when=starts_with(lambda rank, p, m, v: warmup(rank, p, v) - (p - rank - 1) + 1),
     ),
     RULES.slow(
         "has too many forwards before the first backward",
@@ -106,7 +106,7 @@ MISTAKES = [
         "fewer on later ranks: the last one goes back as soon as its last stage has seen a "
         "microbatch. The steady phase starts with one more.",
         patch(WARMUP, f"{WARMUP} + num_ranks"),
-        seen=has_more_forwards_first,
+        when=has_more_forwards_first,
     ),
 ]
 

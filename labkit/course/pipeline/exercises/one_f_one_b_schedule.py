@@ -39,7 +39,7 @@ MISTAKES = [
         "need more forwards first, or they wait for each microbatch to reach the last rank and "
         "come back.",
         patch(WARMUP, "0"),
-        seen=is_one_at_a_time,
+        when=is_one_at_a_time,
     ),
     RULES.slow(
         "is GPipe",
@@ -47,14 +47,14 @@ MISTAKES = [
         "one microbatch before it starts the next forward.",
         patch(WARMUP, "num_microbatches"),
         # With few microbatches other warmups have all forwards, too.
-        seen=lambda s: s.args[1] > s.args[0] and is_gpipe(s),
+        when=lambda s: s.args[1] > s.args[0] and is_gpipe(s),
     ),
     RULES.slow(
         "has the same warmup on every rank",
         "The last rank can do its first backward at once. The first rank waits longest, so the "
         "warmup is p - r - 1.",
         patch(WARMUP, "min(num_ranks - 1, num_microbatches)"),
-        seen=lambda s: s.args[1] > s.args[0] and is_same_on_all(s),
+        when=lambda s: s.args[1] > s.args[0] and is_same_on_all(s),
     ),
     RULES.slow(
         "has too many or too few forwards before the first backward",
@@ -62,14 +62,14 @@ MISTAKES = [
         "when the steady phase starts: then the first gradient arrives. With fewer the rank is "
         "idle until then, with more it holds more. Two for each rank belong to interleaved 1F1B.",
         patches(WARMUP, *(f"min({other}, num_microbatches)" for other in OTHER_WARMUPS)),
-        seen=has_another_warmup,
+        when=has_another_warmup,
     ),
     RULES.slow(
         "takes the latest microbatch back first",
         "Microbatches come back in the order in which they went in, in the cooldown too: the ranks "
         "behind finished the oldest long ago, while the latest has not reached them yet.",
         patch(COOLDOWN, f"reversed({COOLDOWN})"),
-        seen=goes_back_in_another_order,
+        when=goes_back_in_another_order,
         hint=3,
     ),
     Mistake(
@@ -83,7 +83,7 @@ MISTAKES = [
         "forgets that there may be fewer microbatches than ranks",
         "The warmup has min(p - r - 1, m) forwards. With few microbatches it has all of them.",
         patch(WARMUP, "num_ranks - rank - 1"),
-        seen=lambda s: s.args[1] < s.args[0],
+        wrong=lambda s: s.args[1] < s.args[0],
         hint=3,
     ),
 ]

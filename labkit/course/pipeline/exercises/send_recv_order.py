@@ -101,14 +101,14 @@ MISTAKES = [
         "A rank has computed a forward and wants a gradient from the next rank. That rank has "
         "computed the gradient and wants the forward. Both send, and a send waits for its receive.",
         g.patch(POSTED, "actions += [receive]"),
-        seen=lambda s: broken(s) == "deadlock>" and s.args[1] > s.args[0],
+        wrong=lambda s: broken(s) == "deadlock>" and s.args[1] > s.args[0],
     ),
     g.Mistake(
         "both ranks receive first",
         "Where two ranks exchange messages, both are in a receive and neither sends. One of them "
         "sends first, or both post send and receive together.",
         g.patch(POSTED, "actions[-1:] = [receive, last]"),
-        seen=lambda s: broken(s) == "deadlock<" and s.args[1] > s.args[0],
+        wrong=lambda s: broken(s) == "deadlock<" and s.args[1] > s.args[0],
     ),
     g.Mistake(
         "a deadlock where microbatches are few",
@@ -116,7 +116,7 @@ MISTAKES = [
         "same point. A rank that is still in its warmup when the microbatches run out has none: "
         "its neighbour waits for the send first.",
         g.patch(POSTED, "actions[-1:] = [receive, last] if rank % 2 else [last, receive]"),
-        seen=lambda s: "deadlock" in broken(s) and s.args[1] <= s.args[0],
+        wrong=lambda s: "deadlock" in broken(s) and s.args[1] <= s.args[0],
         hint=2,
     ),
     g.Mistake(
@@ -124,7 +124,7 @@ MISTAKES = [
         "row has all operations in the order of 1F1B, in which a rank holds the activations of "
         "p - rank microbatches. GPipe's order has no deadlock, and each rank holds all m of them.",
         g.patch("in row:", "in sorted(row, key=lambda o: (o[0] == 'B', int(o[1:]))):"),
-        seen=lambda s: broken(s) == "order",
+        wrong=lambda s: broken(s) == "order",
     ),
     g.Mistake(
         "a message that 1F1B does not have",
@@ -133,7 +133,7 @@ MISTAKES = [
         g.patch(
             '(rank - 1, rank + 1) if op[0] == "F" else (rank + 1, rank - 1)', "(rank - 1, rank + 1)"
         ),
-        seen=lambda s: broken(s) == "stranger",
+        wrong=lambda s: broken(s) == "stranger",
         hint=3,
     ),
     g.Mistake(
@@ -141,7 +141,7 @@ MISTAKES = [
         "Each F except on rank 0, and each B except on the last rank, needs a receive before it. "
         "That holds for B0 after the warmup too, also where m is smaller than p.",
         g.patch("if 0 <= source < p:", "if 0 < source < p:"),
-        seen=lambda s: broken(s) == "need",
+        wrong=lambda s: broken(s) == "need",
         hint=3,
     ),
 ]

@@ -53,7 +53,7 @@ MISTAKES = [
         "keeps the backward whole",
         "With a B the rank before waits for I and W, though it needs I only.",
         patch(I, '"B{microbatch}"', IF_BEHIND, "if False:", AT_THE_END, "[]"),
-        seen=lambda s: "I" not in str(s.y),
+        when=lambda s: "I" not in str(s.y),
         hint=1,
     ),
     RULES.slow(
@@ -61,14 +61,14 @@ MISTAKES = [
         "The rank before gets its gradient earlier, which helps. But after its last forward a rank "
         "is idle between two gradients, and has no W left for that time. Rank r keeps r of them.",
         patch(BEHIND, "0"),
-        seen=puts_off_none,
+        when=puts_off_none,
     ),
     RULES.slow(
         "puts every W at the end",
         "There is always something left to do, but a microbatch is held until its W. Put off only "
         "as many as the idle times need: r of them on rank r.",
         patch(BEHIND, "num_microbatches"),
-        seen=puts_off_all,
+        when=puts_off_all,
     ),
     RULES.slow(
         "puts off another number of W than r",
@@ -76,7 +76,7 @@ MISTAKES = [
         "r W: for none on the first rank, and for most on the last, whose I all others wait for. "
         "With fewer put off a rank reaches its I later.",
         patch(BEHIND, "min(num_ranks - 1, num_microbatches)"),
-        seen=puts_off_others,
+        when=puts_off_others,
         hint=3,
     ),
     RULES.slow(
@@ -84,7 +84,7 @@ MISTAKES = [
         "Rank r needs p - r forwards before its first I, so the last rank can do its first I at "
         "once. Use the memory that it may hold for W that are put off.",
         patch(WARMUP, "min(num_ranks - 1, num_microbatches)", BEHIND, "0"),
-        seen=lambda s: s.args[0] > 1 and not (is_like_1f1b(s) or is_gpipe(s)),
+        when=lambda s: s.args[0] > 1 and not (is_like_1f1b(s) or is_gpipe(s)),
     ),
     RULES.slow(
         "is GPipe",
@@ -92,7 +92,7 @@ MISTAKES = [
         "Start backwards as soon as possible, as 1F1B does.",
         patch(WARMUP, "num_microbatches"),
         # With few microbatches other warmups have all forwards, too.
-        seen=lambda s: s.args[1] > s.args[0] and is_gpipe(s),
+        when=lambda s: s.args[1] > s.args[0] and is_gpipe(s),
     ),
 ]
 

@@ -168,7 +168,7 @@ MISTAKES = [
         "they are written. Copy dicts at every depth, and the values of all tensors, before save "
         "returns.",
         g.patch("        fits = isinstance(b", "        return value\n        fits = isinstance(b"),
-        seen=lambda s: noted(s, "live"),
+        wrong=lambda s: noted(s, "live"),
     ),
     g.Mistake(
         "copies when the thread runs",
@@ -190,7 +190,7 @@ MISTAKES = [
             "            with __import__('contextlib').suppress(OSError):\n"
             "                pending.wait()\n",
         ),
-        seen=lambda s: len(s.y["raised by"]) < len(s.right[0]["raised by"]),
+        wrong=lambda s: len(s.y["raised by"]) < len(s.right[0]["raised by"]),
         hint=2,
     ),
     g.Mistake(
@@ -198,7 +198,7 @@ MISTAKES = [
         "The pending job is forgotten only where its wait returns, so a failed one is waited for "
         "again and again, and nothing is saved any more. Forget it before you wait.",
         g.patch("pending, self.pending = self.pending, None", "pending = self.pending"),
-        seen=lambda s: len(s.y["raised by"]) > len(s.right[0]["raised by"]),
+        wrong=lambda s: len(s.y["raised by"]) > len(s.right[0]["raised by"]),
         hint=2,
     ),
     g.Mistake(

@@ -52,7 +52,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> str:
         performed = operations([log])
         watch.note("files", len(files_of(root)))
         with suppress(KeyError):  # it renames or removes what it has not made
-            made = PowerCut(root, performed).left(True, True)
+            made = PowerCut(root, performed).surviving_files(True, True)
         if files_of(root) != made:
             return "the folder has files that the operations of disk do not make"
         judge = functools.cache(functools.partial(what_is_wrong, watch, saved))
@@ -75,10 +75,10 @@ def worst_end(
     ways += 12 * [("a power cut", chance, chance)]  # the more, the more names have changed
     for count, operation in enumerate(performed, start=1):
         cut, least = PowerCut(root, performed[:count]), sum(count >= each for each in counts)
-        after_kill = cut.left(True, True)
+        after_kill = cut.surviving_files(True, True)
         num_ways = len(ways) if operation.kind == "remove" else 4
         for order, (way, *kept) in enumerate(ways[:num_ways]):
-            files = cut.left(*kept)
+            files = cut.surviving_files(*kept)
             may = tuple(saved[least : least + 2])
             if wrong := judge(tuple(sorted(files.items())), may):
                 # Bytes under a name that a lost rename has brought back are no state.
@@ -97,7 +97,7 @@ def end_of_the_next_save(
     saved: the newest state whose save had returned, and those that came after it.
     """
     shutil.rmtree(root)
-    fill(root, PowerCut(root, performed).left(True, True))
+    fill(root, PowerCut(root, performed).surviving_files(True, True))
     log = root.with_name("next log")
     log.write_text("")
     watch.load("load_newest")(root)
@@ -107,7 +107,7 @@ def end_of_the_next_save(
         cut = PowerCut(root, [*performed, *more[:count]])
         may = (NEXT,) if count == len(more) else (*saved, NEXT)
         for kept in [(False, True), (True, False), *((True, all_but(i)) for i in range(6))]:
-            if wrong := judge(tuple(sorted(cut.left(*kept).items())), may):
+            if wrong := judge(tuple(sorted(cut.surviving_files(*kept).items())), may):
                 return f"{AGAIN} behind {operation.kind}: {wrong}"
     return ""
 
@@ -172,7 +172,7 @@ MISTAKES = [
             g.patch(REMOVAL, "", CREATE, f"{REMOVAL}{CREATE}"),
             g.patch(REMOVAL, "", SYNC, f"{REMOVAL}{SYNC}"),
         ],
-        seen=lambda s: GONE in s.y and (KILL in s.y or "behind remove" in s.y),
+        wrong=lambda s: GONE in s.y and (KILL in s.y or "behind remove" in s.y),
         hint=2,
     ),
     g.Mistake(
@@ -180,7 +180,7 @@ MISTAKES = [
         "The file has the name of a finished state while it is being written. Give it that name "
         "when its bytes are on the disk, or let the load see that it is not whole.",
         g.patch('folder / "unfinished", folder', 'folder / f"step-{step:08d}", folder'),
-        seen=lambda s: (KILL in s.y or "cut behind" in s.y) and GONE not in s.y and MIXED in s.y,
+        wrong=lambda s: (KILL in s.y or "cut behind" in s.y) and GONE not in s.y and MIXED in s.y,
         hint=2,
     ),
     g.Mistake(
@@ -188,7 +188,7 @@ MISTAKES = [
         "The bytes are on the disk, and the name of the file is not: a power cut takes back the "
         "rename of a save that has returned. Names belong to their folder, which is synced itself.",
         g.patch(SYNC, ""),
-        seen=lambda s: NAMES in s.y and GONE in s.y,
+        wrong=lambda s: NAMES in s.y and GONE in s.y,
         hint=3,
     ),
     g.Mistake(
@@ -199,7 +199,7 @@ MISTAKES = [
             *("int(finished[-1].name", "int(finished[0].name"),
             *("finished[-1].read_bytes", "finished[0].read_bytes"),
         ),
-        seen=lambda s: OLDER in s.y and not any(each in s.y for each in (GONE, AGAIN, AS_TEXT)),
+        wrong=lambda s: OLDER in s.y and not any(each in s.y for each in (GONE, AGAIN, AS_TEXT)),
         hint=2,
     ),
     g.Mistake(
@@ -212,7 +212,7 @@ MISTAKES = [
             "    newest = sorted(folder.glob('step-*'))[-1:]\n"
             f"{REMOVAL.replace('!= finished', 'not in newest')}{CREATE}",
         ),
-        seen=lambda s: AGAIN in s.y,
+        wrong=lambda s: AGAIN in s.y,
         hint=2,
     ),
     g.Mistake(
@@ -227,7 +227,7 @@ MISTAKES = [
             'sorted(folder.glob("step-*"))',
             '[folder / path.read_text() for path in folder.glob("latest")]',
         ),
-        seen=lambda s: (
+        wrong=lambda s: (
             not any(each in s.y for each in (GONE, AGAIN))
             and (NOTHING in s.y or "ValueError by the load" in s.y)
         ),
@@ -238,7 +238,7 @@ MISTAKES = [
         "The rename reached the disk, and the bytes did not: a power cut leaves a short file under "
         "the final name. Sync the file before the rename.",
         g.patch("    disk.sync(file)\n", ""),
-        seen=lambda s: BYTES in s.y,
+        wrong=lambda s: BYTES in s.y,
         hint=3,
     ),
     g.Mistake(
@@ -246,7 +246,7 @@ MISTAKES = [
         "As text 999 is greater than 10000, so the load takes the older of two states. Compare "
         "numbers, or write all names with equally many digits.",
         g.patches("{step:08d}", "{step}", "{step:03d}"),
-        seen=lambda s: AS_TEXT in s.y,
+        wrong=lambda s: AS_TEXT in s.y,
         hint=3,
     ),
     g.Mistake(

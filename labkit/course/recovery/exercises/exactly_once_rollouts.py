@@ -193,21 +193,21 @@ MISTAKES = [
             *('self.taken = state["taken"]', "pass"),
             *("        return rollouts\n", f"{MARK}        return rollouts\n"),
         ),
-        seen=lambda s: noted(s, "marks"),
+        wrong=lambda s: noted(s, "marks"),
     ),
     g.Mistake(
         "has no checksum",
         "After a power cut a record can be shorter than its length says, or have zeros for bytes. "
         "Only a checksum of the bytes shows that they are those that were written.",
         g.patch("if zlib.crc32(rollout) != checksum:", "if False:"),
-        seen=lambda s: s.y.endswith(OTHER),
+        wrong=lambda s: s.y.endswith(OTHER),
     ),
     g.Mistake(
         "takes zeros for a record of no bytes",
         "The checksum of no bytes is 0, so eight zeros look like a whole record. A rollout has 1 "
         "byte or more: refuse a length of 0.",
         g.patch("if length == 0 or len(rollout) < length:", "if len(rollout) < length:"),
-        seen=lambda s: s.y.endswith(EMPTY),
+        wrong=lambda s: s.y.endswith(EMPTY),
         hint=2,
     ),
     g.Mistake(
@@ -215,7 +215,7 @@ MISTAKES = [
         "The next append writes behind it, and a reader stops at the torn record. Cut the "
         "log after the last whole record before anything is appended.",
         g.patch("if end < len(data):", "if False:"),
-        seen=lambda s: noted(s, "torn") and "never" in s.y,
+        wrong=lambda s: noted(s, "torn") and "never" in s.y,
         hint=2,
     ),
     g.Mistake(
@@ -223,7 +223,7 @@ MISTAKES = [
         "The bytes are in the page cache: a power cut loses them, and the job believes them to be "
         "durable. Sync the file before append returns.",
         g.patch('        self.disk.sync("log")\n        self.rollouts', "        self.rollouts"),
-        seen=lambda s: s.y == UNSYNCED.format("append"),
+        wrong=lambda s: s.y == UNSYNCED.format("append"),
         hint=2,
     ),
     g.Mistake(
@@ -232,7 +232,7 @@ MISTAKES = [
         "counts it, and then the power is cut, the marker is beyond the end of the log. Sync when "
         "the log is opened.",
         g.patch('        disk.sync("log")  #', "        #"),
-        seen=lambda s: s.y == UNSYNCED.format("take"),
+        wrong=lambda s: s.y == UNSYNCED.format("take"),
         hint=3,
     ),
 ]

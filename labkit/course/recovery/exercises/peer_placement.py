@@ -89,7 +89,7 @@ MISTAKES = [
         "m counts the host's own copy, as in the paper, and its list names the m - 1 others. If m "
         "does not divide n, hosts are left over: with the hosts of one group they form a ring.",
         g.patch("by_rack: dict", "m += 1\n    by_rack: dict"),
-        seen=lambda s: s.y == NOT_OTHERS,
+        wrong=lambda s: s.y == NOT_OTHERS,
         hint=3,
     ),
     g.Mistake(
@@ -98,7 +98,7 @@ MISTAKES = [
         "racks. Go through the hosts rack by rack, and take hosts together that are at least one "
         "rack's length apart.",
         g.patch(REST, "rest = sorted(host for hosts in by_rack.values() for host in hosts)"),
-        seen=lambda s: s.y == ONE_RACK,
+        wrong=lambda s: s.y == ONE_RACK,
     ),
     g.Mistake(
         TOO_FULL,
@@ -112,7 +112,7 @@ MISTAKES = [
             "[by_rack[rack] for rack in sorted(by_rack)][::-1]",
             "sorted(by_rack.values(), key=len)",
         ),
-        seen=lambda s: s.y == TOO_FULL,
+        wrong=lambda s: s.y == TOO_FULL,
         hint=2,
     ),
     g.Mistake(
@@ -120,7 +120,7 @@ MISTAKES = [
         "Each host has copies of m - 1 states besides its own. In a ring each state goes to the "
         "next m - 1 hosts. If it always goes to the first ones, these need more memory.",
         g.patch(f"[{NEXT}]", "[other for other in ring if other != host][: m - 1]"),
-        seen=lambda s: s.y == UNEVEN,
+        wrong=lambda s: s.y == UNEVEN,
         hint=3,
     ),
     g.Mistake(
@@ -128,7 +128,7 @@ MISTAKES = [
         "In a ring each host and its next ones are a group: n ways to lose a state when m hosts "
         "fail. Hosts that hold each other's states are one group together: n / m ways.",
         g.patch(REST, f"{REST}\n    step = max(map(len, by_rack.values()))", GROUP, RING),
-        seen=lambda s: "are enough" in s.y,
+        wrong=lambda s: "are enough" in s.y,
     ),
     g.Mistake(
         "counts a set of failures for each state that it loses",

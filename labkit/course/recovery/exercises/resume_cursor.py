@@ -79,7 +79,7 @@ def call(watch: Any, args: tuple[Any, ...]) -> dict[str, Any]:
         order += [each for _ in range(number * num_samples) for each, _ in alone.next_batch()]
     words, states = in_words(order, num_samples), KEPT
     # Programs of mistakes go on after a failure; they are known without a process more.
-    if not attempts and not watch.job.goes_on:
+    if not attempts and not watch.job.continue_after_failure:
         elsewhere = order_elsewhere(watch.code, num_samples, seed)
         words = words if order[: len(elsewhere)] == elsewhere else OTHER_PROCESS
     used: list[list[Any]] = []
@@ -190,8 +190,8 @@ def is_last_of_an_epoch(s: g.Observed) -> bool:
     return end % s.args[0] == 0 and end - begin < s.args[2][i].batch
 
 
-OLD = "self.begun = vars(self).get('begun')"
-WITH_NEW_PLACE = " and (*self.begin(self.epoch, self.used)[:2], self.begun[2])"
+OLD = "self.prefetched = vars(self).get('prefetched')"
+WITH_NEW_PLACE = " and (*self.begin(self.epoch, self.used)[:2], self.prefetched[2])"
 ORDER = "order = list(range(self.num_samples))"
 SHARE = "[self.rank :: self.size]"
 PER_EPOCH = "-(-self.num_samples // self.batch)"
@@ -202,10 +202,10 @@ MISTAKES = [
         "ranks together: each step adds the size of the global batch.",
         g.patch(
             *('"used": self.used}', '"used": self.own}'),
-            *("self.begun = None", 'self.begun, self.own = None, state["used"]'),
+            *("self.prefetched = None", 'self.prefetched, self.own = None, state["used"]'),
             *("return samples()", "self.own += len(own := samples())\n        return own"),
         ),
-        seen=lambda s: goes_on_at(s, lambda before, now: 1 / before.size),
+        wrong=lambda s: goes_on_at(s, lambda before, now: 1 / before.size),
     ),
     g.Mistake(
         "counts batches",
@@ -224,7 +224,7 @@ MISTAKES = [
                 f'"used": self.epoch * {PER_EPOCH} - (-self.used // self.batch)}}',
             ),
         ],
-        seen=lambda s: goes_on_at(s, lambda before, now: now.batch / before.batch),
+        wrong=lambda s: goes_on_at(s, lambda before, now: now.batch / before.batch),
     ),
     g.Mistake(
         "a state changes after it was returned",
@@ -236,7 +236,7 @@ MISTAKES = [
             "        self.state.update(epoch=self.epoch, used=self.used)\n"
             "        return self.state",
         ),
-        seen=lambda s: s.y["states"] == CHANGED,
+        wrong=lambda s: s.y["states"] == CHANGED,
         hint=3,
     ),
     g.Mistake(
@@ -251,21 +251,21 @@ MISTAKES = [
             ),
             g.patch("if used == self.num_samples:", "if used + self.batch > self.num_samples:"),
         ],
-        seen=is_last_of_an_epoch,
+        wrong=is_last_of_an_epoch,
         hint=2,
     ),
     g.Mistake(
         "keeps samples loaded ahead when a state is loaded",
         "Samples shuffled, iterated or loaded ahead before load_state_dict are of another place. "
         "Drop them, also in a rollback: the next step begins at the place that was loaded.",
-        g.patches("self.begun = None", OLD, OLD + WITH_NEW_PLACE),
+        g.patches("self.prefetched = None", OLD, OLD + WITH_NEW_PLACE),
         hint=2,
     ),
     g.Mistake(
         "counts samples that are only loaded",
         "The batch that was loaded ahead is lost with the process, and no step has used it. The "
         "state says what next_batch has returned.",
-        g.patch('self.epoch, "used": self.used', 'self.begun[0], "used": self.begun[1]'),
+        g.patch('self.epoch, "used": self.used', 'self.prefetched[0], "used": self.prefetched[1]'),
         hint=2,
     ),
     g.Mistake(
@@ -273,7 +273,7 @@ MISTAKES = [
         "Shuffle by seed and epoch, as DistributedSampler does after set_epoch. seed * epoch is 0 "
         "in epoch 0, and with seed 0. Where an epoch ends the next one must begin.",
         g.patch('f"{self.seed} {epoch}"', "self.seed"),
-        seen=lambda s: s.y["order"] == SAME,
+        wrong=lambda s: s.y["order"] == SAME,
         hint=2,
     ),
     g.Mistake(
@@ -292,7 +292,7 @@ MISTAKES = [
         "addresses. Ranks and restarts are other processes. Make the order from seed and epoch "
         "alone: random.Random takes a text or a tuple's text as its seed.",
         g.patch('f"{self.seed} {epoch}"', 'hash(f"{self.seed} {epoch}")'),
-        seen=lambda s: s.y["order"] == OTHER_PROCESS,
+        wrong=lambda s: s.y["order"] == OTHER_PROCESS,
         hint=2,
     ),
     g.Mistake(
@@ -304,13 +304,13 @@ MISTAKES = [
             f"(2 * ids){SHARE}[: -(-len(ids) // self.size)]",
             "ids[self.rank * (num := len(ids) // self.size) :][:num]",
         ),
-        seen=is_uneven,
+        wrong=is_uneven,
         hint=3,
     ),
     g.Mistake(
         "does not load ahead",
         "Each step waits for its samples. Begin to load the next share before next_batch returns.",
-        g.patch("self.begun = self.begin(self.epoch, self.used)", "self.begun = None"),
+        g.patch("self.prefetched = self.begin(self.epoch, self.used)", "self.prefetched = None"),
         over_budget=lambda s: bool(s.ranks[0].notes),
         hint=2,
     ),

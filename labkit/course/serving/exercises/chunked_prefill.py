@@ -112,7 +112,7 @@ MISTAKES = [
         "A request that computes nothing in this pass is not in the dict. When the budget is used "
         "up, leave the others out.",
         g.patch(NUM_NOW, "        if (num_now := min(num, left)) >= 0:"),
-        seen=lambda s: {id: num for id, num in s.y.items() if num} == s.right[0] != s.y,
+        wrong=lambda s: {id: num for id, num in s.y.items() if num} == s.right[0] != s.y,
         hint=3,
     ),
     g.Mistake(

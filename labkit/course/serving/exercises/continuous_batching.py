@@ -114,14 +114,14 @@ MISTAKES = [
         "A pass in which a running request has no page for its next token cannot be computed. "
         "Preempt the last arrival, so that the others go on.",
         g.patch("while room < 0:", "while False:"),
-        seen=lambda s: s.right[0][0] and not s.y[0],
+        wrong=lambda s: s.right[0][0] and not s.y[0],
     ),
     g.Mistake(
         "preempts another one than the last arrival",
         "If the first can be preempted, each can be preempted again and again, and perhaps none "
         "ends. The last arrival has also lost the least.",
         g.patch("going_on.pop()", "going_on.pop(0)"),
-        seen=lambda s: s.y[0] and s.args[1][-1].id not in s.y[0],
+        wrong=lambda s: s.y[0] and s.args[1][-1].id not in s.y[0],
         hint=2,
     ),
     g.Mistake(
@@ -129,7 +129,7 @@ MISTAKES = [
         "Each preempted request computes all its tokens again. Stop as soon as there is room: a "
         "request that is preempted gives up its pages, and needs no new one.",
         g.patch("room += missing(last) + last.num_pages", "room += missing(last)"),
-        seen=lambda s: {*s.right[0][0]} < {*s.y[0]} <= {r.id for r in s.args[1]},
+        wrong=lambda s: {*s.right[0][0]} < {*s.y[0]} <= {r.id for r in s.args[1]},
         hint=2,
     ),
 ]

@@ -160,7 +160,7 @@ MISTAKES = [
                 *("self.holders[page] = 1\n", "self.holders[page] = 1; self.shared -= {page}\n"),
             ),
         ],
-        seen=copies_without_need,
+        wrong=copies_without_need,
         hint=2,
     ),
     g.Mistake(
@@ -171,7 +171,7 @@ MISTAKES = [
             "self.holders[page] += 1\n"
             "            if self.free_pages: self.tables[child][-1] = self.take()",
         ),
-        seen=lambda s: first_wrong(s)[0][0] == "fork" and first_wrong(s)[1]["pages taken"] > 0,
+        wrong=lambda s: first_wrong(s)[0][0] == "fork" and first_wrong(s)[1]["pages taken"] > 0,
     ),
     g.Mistake(
         "makes a page free that a sequence still holds",
@@ -201,7 +201,7 @@ MISTAKES = [
             *(f"{NUM_PAGES} - len(pages) + ", ""),
             *(TAKE, f"if not self.free_pages:\n                return False\n            {TAKE}"),
         ),
-        seen=lambda s: all(state["returned"] is False for state in first_wrong(s)[1:]),
+        wrong=lambda s: all(state["returned"] is False for state in first_wrong(s)[1:]),
         hint=3,
     ),
 ]

@@ -90,7 +90,7 @@ MISTAKES = [
         "below -7, which does not fit.",
         g.patches(AMAX, "each.amax(1)", "each.amax(1).abs()"),
         # Codes are not compared: programs differ in what they do with a code that does not fit.
-        seen=lambda s: g.close(
+        wrong=lambda s: g.close(
             s.y[1].abs(),
             torch.stack([x.amax(1).abs() / 7 for x in s.xs.split(s.args[1], dim=1)], 1),
         ),
@@ -101,7 +101,7 @@ MISTAKES = [
         "The largest weight of a group gets the largest code, 7. 8 is not a code, and 15 is how "
         "many codes there are.",
         g.patch("for each in groups], 1) / 7", "for each in groups], 1) / 8"),
-        seen=lambda s: any(g.close(s.y[1], s.right[0][1] * 7 / n) for n in (7.5, 8, 15, 16)),
+        wrong=lambda s: any(g.close(s.y[1], s.right[0][1] * 7 / n) for n in (7.5, 8, 15, 16)),
         hint=2,
     ),
     g.Mistake(
@@ -109,7 +109,7 @@ MISTAKES = [
         "0 / 0 is NaN, and NaN as a whole number is anything. Where the scale is 0, divide by 1.",
         g.patch("scales_OG.where(scales_OG > 0, 1.0)", "scales_OG"),
         # The zeros are in row 1.
-        seen=lambda s: ZEROS in s.label and torch.equal(s.y[0][::2], s.right[0][0][::2]),
+        wrong=lambda s: ZEROS in s.label and torch.equal(s.y[0][::2], s.right[0][0][::2]),
         hint=3,
     ),
     g.Mistake(
@@ -122,7 +122,7 @@ MISTAKES = [
             f"torch.stack([{AMAX} for each in groups], 1) / 7 + 1e-8",
             f"(torch.stack([{AMAX} for each in groups], 1) / 7).clamp(min=1e-8)",
         ),
-        seen=is_wrong_for_tiny_weights,
+        wrong=is_wrong_for_tiny_weights,
         hint=3,
     ),
     g.Mistake(
@@ -137,7 +137,7 @@ MISTAKES = [
             ),
             *("    codes_OI = (weight", "    odd = weight_OI.shape[1] % 2\n    codes_OI = (weight"),
         ),
-        seen=is_wrong_behind_an_odd_row,
+        wrong=is_wrong_behind_an_odd_row,
         hint=3,
     ),
     g.Mistake(

@@ -113,7 +113,7 @@ MISTAKES = [
         "With fewer key-value heads than ranks, each rank has a part of a head here, or none. The "
         "whole head must be copied to all n/G ranks whose query heads read it.",
         g.patch(READ, "_rows(1, key.shape[0], num_ranks, rank)"),
-        seen=lambda s: s.y[1].shape[0] < HEAD_DIM and g.close(s.y[0], s.right[0][0]),
+        wrong=lambda s: s.y[1].shape[0] < HEAD_DIM and g.close(s.y[0], s.right[0][0]),
     ),
     g.Mistake(
         "gives ranks the wrong heads",
@@ -148,7 +148,7 @@ MISTAKES = [
         "n must divide H, and one of n and G must divide the other: with n > G each key-value head "
         "is copied to n/G ranks. Else raise ValueError. Its message ends with all possible n.",
         g.patch(" and (is_split or is_copied)", ""),
-        seen=lambda s: str in (type(s.y), type(s.right[0])),
+        wrong=lambda s: str in (type(s.y), type(s.right[0])),
         hint=2,
     ),
     g.Mistake(

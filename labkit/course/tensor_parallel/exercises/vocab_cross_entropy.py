@@ -86,7 +86,7 @@ MISTAKES = [
         "exp(10,000) is infinite in float32, and exp(-10,000) is 0. Take the highest logit of each "
         'position, over all ranks (op="max"), off its logits before exp.',
         g.patch(f"x_Nv = x_Nv - {HIGHEST}[:, None]", "pass"),
-        seen=lambda s: not all(y[1].isfinite().all() for y in s.ys),
+        wrong=lambda s: not all(y[1].isfinite().all() for y in s.ys),
         hint=2,
     ),
     g.Mistake(

@@ -14,7 +14,7 @@ from labkit.doctor.stacks import Stack
 from labkit.doctor.verdict import Fault, Stage
 from labkit.doctor.waiting import View, waits_of
 from labkit.hosts import blocked_job
-from labkit.hosts.blocked_job import BlockedJobCheck, Standing, telling
+from labkit.hosts.blocked_job import BlockedJobCheck, RankStatus, relevant_operations
 from labkit.hosts.board import NoAnswer
 from tests.an_operation import an_operation
 
@@ -41,15 +41,15 @@ def test_a_note_comes_back_as_it_was():
     halt = Halt("is stopped", continued_by=71)
     journal = [operation("barrier", 1), operation("send", 1, peer=2, done=False)]
     view = View(Stage.RUNNING, journal, recorded, stack, halt)
-    assert Standing.from_bytes(Standing.of(4, view).as_bytes()) == Standing.of(4, view)
-    assert Standing.of(4, view).view == view
+    assert RankStatus.from_bytes(RankStatus.of(4, view).as_bytes()) == RankStatus.of(4, view)
+    assert RankStatus.of(4, view).view == view
 
 
 @pytest.mark.parametrize("note", [b"", b"text", b"\x80\x04K\x01.", None])
 def test_what_is_no_note_is_refused(note):
-    whole = Standing.of(1, View(Stage.RUNNING)).as_bytes()
+    whole = RankStatus.of(1, View(Stage.RUNNING)).as_bytes()
     with pytest.raises(ValueError, match="no note|damaged|is missing"):
-        Standing.from_bytes(whole[:-9] if note is None else note)
+        RankStatus.from_bytes(whole[:-9] if note is None else note)
 
 
 @st.composite
@@ -77,7 +77,7 @@ def journals(draw):
 def test_what_is_left_out_of_a_note_changes_no_answer(journal, sequence):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked_job, "_RECENT", 3)
-        reported = telling(journal)
+        reported = relevant_operations(journal)
     whole, cut = View(Stage.RUNNING, journal), View(Stage.RUNNING, reported)
     for kind, peer, group in [
         *(("barrier", None, "world"), ("all_reduce", None, "pair")),

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from labkit.notebook.controls import listen
+from labkit.notebook.controls import capture_warnings
 from labkit.progress import ProgressWarning
 
 
@@ -25,12 +25,12 @@ SAID = (
 
 def test_the_stores_words_are_kept_once_and_others_go_their_way():
     with pytest.warns(UserWarning) as passed_on:
-        result, heard = listen(lambda: warn(*SAID))
-    assert result == "the answer" and heard.messages == ("not written",)
+        result, captured = capture_warnings(lambda: warn(*SAID))
+    assert result == "the answer" and captured.messages == ("not written",)
     assert [str(each.message) for each in passed_on] == ["another"]
 
 
 def test_no_warning_is_lost_where_the_call_raises():
     with pytest.warns() as passed_on, pytest.raises(OSError, match="full"):
-        listen(lambda: warn(*SAID, error=OSError("full")))
+        capture_warnings(lambda: warn(*SAID, error=OSError("full")))
     assert [str(each.message) for each in passed_on] == ["not written", "another", "not written"]

@@ -3,8 +3,8 @@
 Groups is a torch.optim.Optimizer that has only parameter groups. (It has its own `add_param_group`:
 torch's loads the compiler, which takes over a second in every new process.)
 
-Inner holds an optimizer of torch or of the lab, which steps on this rank's fragments. Fragments are
-enough for element-wise optimizers. Others need, or may need, whole parameters.
+LocalOptimizer holds an optimizer of torch or of the lab, which steps on this rank's fragments.
+Fragments are enough for element-wise optimizers. Others need, or may need, whole parameters.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Groups(torch.optim.Optimizer):
             {**self.defaults, **settings, "params": parameters, "param_names": names}
         )
 
-    def require_same_trained(self) -> None:
+    def require_same_trainable(self) -> None:
         """Raise RuntimeError if parameters were frozen or unfrozen since construction."""
         now = {member.name for members in self.trainable_members for member in members}
         if now != self._trainable_names:
@@ -126,7 +126,7 @@ class Groups(torch.optim.Optimizer):
         return [p.data for p in given if not p.requires_grad]
 
 
-class Inner:
+class LocalOptimizer:
     """An optimizer of this rank's fragments, in groups. Each step uses the settings of `Groups`."""
 
     def __init__(

@@ -28,7 +28,7 @@ _ENOUGH_MATCHED = 0.9
 _WORTH_A_NOTE = 0.01
 
 
-def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) -> Trace:
+def match_by_time(trace: Trace, on_device: Collection[int], tolerance_s: float) -> Trace:
     """Return the trace with new keys for exchanges of one key whose times contradict each other.
 
     on_device: ranks whose exchanges are kernels. tolerance_s: how far their clocks may be apart.
@@ -37,7 +37,7 @@ def met_in_time(trace: Trace, on_device: Collection[int], tolerance_s: float) ->
     loose: list[tuple[int, Exchange]] = []
     lone: dict[tuple, list[tuple[int, Exchange]]] = defaultdict(list)
     wrong: dict[tuple, list[tuple[int, Exchange]]] = defaultdict(list)
-    for key, by_rank in trace.meetings.items():
+    for key, by_rank in trace.matched_exchanges.items():
         if not on_device >= by_rank.keys():  # type: ignore[operator]
             continue
         exchanges = list(by_rank.items())
@@ -106,7 +106,7 @@ def _unmatched(trace: Trace) -> list[str]:
     doubtful = in_doubt(trace)
     alone: Counter[str] = Counter()
     seconds: dict[str, float] = defaultdict(float)
-    for key, by_rank in trace.meetings.items():
+    for key, by_rank in trace.matched_exchanges.items():
         each = next(iter(by_rank.values()))
         if len(by_rank) == 1 and key in doubtful and trace.ranks.keys() >= {*each.group}:
             alone[each.kind] += 1

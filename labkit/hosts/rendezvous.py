@@ -43,8 +43,8 @@ class Place:
     """The host's name."""
     address: str
     """Where the other hosts reach it."""
-    door: int
-    """The port that answers for as long as the rank is there (see `Door` in hosted_rank.py)."""
+    liveness_port: int
+    """The port that answers as long as the rank is there: `LivenessPort` in hosted_rank.py."""
     folder: str
     """Where the ranks of this host leave notes for each other."""
     next_attempt: int
@@ -56,7 +56,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class RollCall:
+class Rendezvous:
     """The places of all ranks, by rank, and the name of this attempt in the store."""
 
     name: str
@@ -81,18 +81,18 @@ _AGAIN_S = 0.05
 _LINE_S = 5.0
 
 
-def answer(
+def join(
     environment: Environment,
     store: dist.Store,
     *,
-    door: int,
+    liveness_port: int,
     folder: str,
     next_attempt: int,
     objection: str = "",
     num_gpus: int,
     timeout_s: float,
-) -> tuple[RollCall, Board]:
-    """Take part in the roll call; returns when all ranks have.
+) -> tuple[Rendezvous, Board]:
+    """Take part in the rendezvous; return when all ranks have.
 
     store: of the job, from `open_store`. Raises RuntimeError when they have not within `timeout_s`,
     and on all hosts where one objects.
@@ -107,7 +107,7 @@ def answer(
         address=environment.master_addr
         if environment.host_number == 0
         else address_towards(environment.master_addr),
-        door=door,
+        liveness_port=liveness_port,
         folder=folder,
         next_attempt=next_attempt,
         objection=objection,
@@ -121,7 +121,7 @@ def answer(
     for place in places:
         if place.objection:
             raise RuntimeError(f"on host {place.host}, {place.objection}")
-    return RollCall(name, places), Board(lambda: _line(environment), name)
+    return Rendezvous(name, places), Board(lambda: _line(environment), name)
 
 
 def _line(environment: Environment) -> dist.Store:
@@ -159,7 +159,7 @@ def _follow(
             if len(places) > environment.rank and places[environment.rank] == json.loads(note):
                 return name, places
         time.sleep(_AGAIN_S)
-    raise _not_here("rank 0 has called no roll", environment)
+    raise _not_here("rank 0 has not started the rendezvous", environment)
 
 
 def _not_here(what: str, environment: Environment) -> RuntimeError:
@@ -170,21 +170,21 @@ def _not_here(what: str, environment: Environment) -> RuntimeError:
 
 
 def connect_by_environment(
-    environment: Environment, call: RollCall, device: str, journal: Path, timeout_s: float
+    environment: Environment, rendezvous: Rendezvous, device: str, journal: Path, timeout_s: float
 ) -> Group:
-    """Join the ranks of the roll call; returns the world when all of them are there.
+    """Connect the ranks of the rendezvous; returns the world when all of them are there.
 
     device: "cpu" (gloo) or "cuda" (nccl, a GPU per local rank). timeout_s: of each operation.
     journal: in a folder of this host's ranks, which compare what they call there.
     """
-    use_for_gloo(own_address(environment, call))
+    use_for_gloo(own_address(environment, rendezvous))
     place = torch.device("cpu")
     if device == "cuda":
         place = torch.device("cuda", environment.local_rank)
         torch.cuda.set_device(place)
     recorder.enable()
     timeout = timedelta(seconds=timeout_s)
-    store = dist.PrefixStore(f"labkit/{call.name}/world", open_store(environment, timeout_s))
+    store = dist.PrefixStore(f"labkit/{rendezvous.name}/world", open_store(environment, timeout_s))
     dist.init_process_group(
         "nccl" if device == "cuda" else "gloo",
         store=store,
@@ -208,11 +208,11 @@ def _meet(store: dist.Store, world_size: int, timeout: timedelta) -> None:
     store.wait(["labkit/all_here"], timeout)
 
 
-def own_address(environment: Environment, call: RollCall) -> str | None:
+def own_address(environment: Environment, rendezvous: Rendezvous) -> str | None:
     """Return this host's address as the others see it, or None if all ranks are on this host."""
     if environment.is_alone:
         return None
-    others = [p.address for p in call.places if p.host_number != environment.host_number]
+    others = [p.address for p in rendezvous.places if p.host_number != environment.host_number]
     return address_towards(others[0])
 
 

@@ -15,7 +15,7 @@ KERNEL_SETTINGS = {"foreach": None, "fused": None, "capturable": False, "differe
 """Settings of the implementation only, without effect on results: each program keeps its own."""
 
 
-class Kept(NamedTuple):
+class StateNames(NamedTuple):
     """The names of a class's settings, and of its states after a step."""
 
     settings: frozenset[str]
@@ -23,7 +23,7 @@ class Kept(NamedTuple):
 
 
 @cache
-def kept_by(kind: type) -> Kept | None:
+def state_names(kind: type) -> StateNames | None:
     """Return settings and states of an optimizer class; None if its defaults cannot make a step."""
     if not issubclass(kind, torch.optim.Optimizer):
         return None
@@ -31,10 +31,10 @@ def kept_by(kind: type) -> Kept | None:
     if not found:
         return None
     states = frozenset.intersection(*(each.states for each in found))  # Adafactor's differ by dims
-    return Kept(found[0].settings, states)
+    return StateNames(found[0].settings, states)
 
 
-def _after_a_step(kind: type, dims: int) -> Kept | None:
+def _after_a_step(kind: type, dims: int) -> StateNames | None:
     parameter = torch.zeros([1] * dims, requires_grad=True)
     parameter.grad = torch.zeros_like(parameter)
     try:
@@ -44,4 +44,4 @@ def _after_a_step(kind: type, dims: int) -> Kept | None:
         return None
     (group,) = optimizer.param_groups
     settings = group.keys() - KERNEL_SETTINGS - {"params"}
-    return Kept(frozenset(settings), frozenset(optimizer.state[parameter]))
+    return StateNames(frozenset(settings), frozenset(optimizer.state[parameter]))
