@@ -10,16 +10,18 @@ data sheet prints twice that, because it adds both directions. GPUs are numbered
 
 calc.GPUS["h100"].flops_per_s        989e12, dense bfloat16: twice as many with sparsity, as printed
 
-Peaks are dense and of bfloat16 (float16 on V100). Programs achieve less, see the planner. Sources:
-NVIDIA's data sheets (V100 SXM2, A100, H100 and H200 SXM, HGX B200), except the memory of H200 and
-B200, which is what CUDA shows and less than the data sheet says; Jouppi et al., arXiv:2304.01433,
-table 4 (TPU v4).
+Peaks are dense and of bfloat16 (float16 on V100). Programs achieve less: the shares beside them.
+Peaks and bandwidths are from data sheets: NVIDIA's V100 SXM2, A100 SXM, H100, H200 and GH200, HGX
+B200 and B300, GB200 NVL72, L40S, and the Ada architecture's for the RTX 4090; AMD's Instinct MI300X
+and MI355X; Jouppi et al., arXiv:2304.01433, table 4 (TPU v4). Memory is what a program sees, which
+is less than is sold; comments say where a number is from. H200 and B200: what CUDA shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from labkit import arguments
@@ -36,63 +38,73 @@ class GPU:
     """Peak of dense matrix products in 16-bit numbers."""
     memory_bytes_per_s: float
     """Bandwidth to and from its own memory."""
+    fp8_flops_per_s: float = 0.0
+    """Peak in 8-bit floating point; 0: it has none."""
+    matmul_share: float = 0.68
+    """Share of the peak that large matrix products reach in training. Fitted for A100 and H100; the
+    others have the H100's, which no row has tested."""
+    attention_share: float = 0.48
+    """Share that attention with flash reaches over long sequences."""
+    attention_ramp: float = 3072
+    """Tokens of a sequence over which attention reaches half of that share."""
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "flops_per_s", "memory_bytes_per_s"):
             arguments.number(name, getattr(self, name), "see the data sheet", above=0)
+        for name in ("matmul_share", "attention_share"):
+            arguments.number(name, getattr(self, name), "give a share, up to 1", above=0)
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name}={getattr(self, name)!r:.60}: give a share, up to 1")
+        for name in ("fp8_flops_per_s", "attention_ramp"):
+            arguments.number(name, getattr(self, name), "0 or more", least=0)
 
 
 _GIB = 2**30
+
+_a100 = partial(GPU, flops_per_s=312e12, matmul_share=0.755, attention_share=0.42,
+                attention_ramp=512)  # fmt: skip
+_hopper = partial(GPU, flops_per_s=989.4e12, fp8_flops_per_s=1978.9e12)
 
 GPUS: Mapping[str, GPU] = MappingProxyType(
     {
         each.name: each
         for each in (
-            GPU(
-                name="v100-32g",
-                memory_bytes=32 * _GIB,
-                flops_per_s=125e12,
-                memory_bytes_per_s=900e9,
-            ),
-            GPU(
-                name="a100-40g",
-                memory_bytes=40 * _GIB,
-                flops_per_s=312e12,
-                memory_bytes_per_s=1555e9,
-            ),
-            GPU(
-                name="a100-80g",
-                memory_bytes=80 * _GIB,
-                flops_per_s=312e12,
-                memory_bytes_per_s=2039e9,
-            ),
-            GPU(
-                name="h100",
-                memory_bytes=80 * _GIB,
-                flops_per_s=989.4e12,
-                memory_bytes_per_s=3350e9,
-            ),
-            GPU(
-                name="h200",
-                memory_bytes=139.8 * _GIB,
-                flops_per_s=989.4e12,
-                memory_bytes_per_s=4800e9,
-            ),
-            GPU(
-                name="b200",
-                memory_bytes=178.35 * _GIB,
-                flops_per_s=2250e12,
-                memory_bytes_per_s=7700e9,
-            ),
-            GPU(
-                name="tpu-v4",
-                memory_bytes=32 * _GIB,
-                flops_per_s=275e12,
-                memory_bytes_per_s=1200e9,
-            ),
+            # torch's total on a V100-SXM2-32GB: 31.74 GiB (Megatron-LM issue 525).
+            GPU(name="v100-32g", memory_bytes=31.74 * _GIB, flops_per_s=125e12,
+                memory_bytes_per_s=900e9),
+            # torch's totals as its out-of-memory errors print them: 39.39 and 79.15 GiB.
+            _a100(name="a100-40g", memory_bytes=39.39 * _GIB, memory_bytes_per_s=1555e9),
+            _a100(name="a100-80g", memory_bytes=79.15 * _GIB, memory_bytes_per_s=2039e9),
+            # vLLM PR 10511's log: total_gpu_memory 79.22 GiB.
+            _hopper(name="h100", memory_bytes=79.2 * _GIB, memory_bytes_per_s=3350e9),
+            # The H100 with links of 400 GB/s in both directions.
+            _hopper(name="h800", memory_bytes=79.2 * _GIB, memory_bytes_per_s=3350e9),
+            _hopper(name="h200", memory_bytes=139.8 * _GIB, memory_bytes_per_s=4800e9),
+            # GH200 with HBM3; sold as 96 GB, of which the H100's share is taken to be seen.
+            _hopper(name="gh200", memory_bytes=94.5 * _GIB, memory_bytes_per_s=4000e9),
+            GPU(name="b200", memory_bytes=178.35 * _GIB, flops_per_s=2250e12,
+                memory_bytes_per_s=7700e9, fp8_flops_per_s=4500e12),
+            # NVL72: 186 GB of each GPU, 2,500 TFLOP/s; seen memory: the data sheet's, less 1%.
+            GPU(name="gb200", memory_bytes=184e9, flops_per_s=2500e12,
+                memory_bytes_per_s=8000e9, fp8_flops_per_s=5000e12),
+            # HGX B300: 270 GB of each GPU by the data sheet, less 1%.
+            GPU(name="b300", memory_bytes=267e9, flops_per_s=2250e12,
+                memory_bytes_per_s=8000e9, fp8_flops_per_s=4500e12),
+            # AMD's data sheets: 192 and 288 GB are GiB here, as rocm-smi prints them.
+            GPU(name="mi300x", memory_bytes=191.7 * _GIB, flops_per_s=1307.4e12,
+                memory_bytes_per_s=5300e9, fp8_flops_per_s=2614.9e12),
+            GPU(name="mi355x", memory_bytes=287.5 * _GIB, flops_per_s=2516.6e12,
+                memory_bytes_per_s=8000e9, fp8_flops_per_s=5033.2e12),
+            # torch's totals in out-of-memory errors: 44.4 GiB and 23.65 GiB.
+            GPU(name="l40s", memory_bytes=44.4 * _GIB, flops_per_s=362.1e12,
+                memory_bytes_per_s=864e9, fp8_flops_per_s=733e12),
+            GPU(name="rtx-4090", memory_bytes=23.65 * _GIB, flops_per_s=165.2e12,
+                memory_bytes_per_s=1008e9, fp8_flops_per_s=330.3e12),
+            GPU(name="tpu-v4", memory_bytes=32 * _GIB, flops_per_s=275e12,
+                memory_bytes_per_s=1200e9),
         )
     }
-)
+)  # fmt: skip
 """By name, in lower case."""
 
 
@@ -190,6 +202,9 @@ class Cluster:
         return self.slow if crosses_nodes else self.fast
 
 
+_ib = Tier(50e9, 8e-6)  # 400 Gbit/s for each GPU
+_nvlink4, _nvlink5 = Tier(450e9, 3e-6), Tier(900e9, 3e-6)
+
 CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
     {
         # DGX-2 with NVSwitch: eight 100 Gbit/s adapters for sixteen GPUs.
@@ -202,13 +217,54 @@ CLUSTERS: Mapping[str, Cluster] = MappingProxyType(
             gpu="a100-80g", num_gpus=3072, fast=Tier(300e9, 3e-6), slow=Tier(25e9, 8e-6),
             dollars_per_gpu_hour=1.8,
         ),
+        "a100-40g": Cluster(
+            gpu="a100-40g", num_gpus=1024, fast=Tier(300e9, 3e-6), slow=Tier(25e9, 8e-6),
+            dollars_per_gpu_hour=1.3,
+        ),
         # Llama 3's: 400 Gbit/s for each GPU.
-        "h100": Cluster(
-            gpu="h100", num_gpus=16384, fast=Tier(450e9, 3e-6), slow=Tier(50e9, 8e-6),
+        "h100": Cluster(gpu="h100", num_gpus=16384, fast=_nvlink4, slow=_ib),
+        # DeepSeek-V3's (arXiv:2412.19437): NVLink of 160 GB/s, which collectives reach, of 200.
+        "h800": Cluster(
+            gpu="h800", num_gpus=2048, fast=Tier(200e9, 3e-6), slow=_ib, dollars_per_gpu_hour=2.0,
+        ),
+        "h200": Cluster(
+            gpu="h200", num_gpus=4096, fast=_nvlink4, slow=_ib, dollars_per_gpu_hour=3.0,
+        ),
+        # NVL32: 32 superchips on NVLink.
+        "gh200": Cluster(
+            gpu="gh200", num_gpus=1024, gpus_per_node=32, fast=_nvlink4, slow=_ib,
+            dollars_per_gpu_hour=3.0,
         ),
         "b200": Cluster(
-            gpu="b200", num_gpus=16384, fast=Tier(900e9, 3e-6), slow=Tier(50e9, 8e-6),
-            dollars_per_gpu_hour=5.0,
+            gpu="b200", num_gpus=16384, fast=_nvlink5, slow=_ib, dollars_per_gpu_hour=5.0,
+        ),
+        # 72 GPUs on NVLink: tensor, expert and context parallelism of up to 72 stay on fast links.
+        "gb200": Cluster(
+            gpu="gb200", num_gpus=9216, gpus_per_node=72, fast=_nvlink5, slow=_ib,
+            dollars_per_gpu_hour=6.0,
+        ),
+        # 800 Gbit/s for each GPU.
+        "b300": Cluster(
+            gpu="b300", num_gpus=8192, fast=_nvlink5, slow=Tier(100e9, 8e-6),
+            dollars_per_gpu_hour=6.0,
+        ),
+        # AMD Instinct platforms: seven links of 64 (76.8) GB/s each way, one to each other GPU.
+        "mi300x": Cluster(
+            gpu="mi300x", num_gpus=1024, fast=Tier(448e9, 5e-6), slow=_ib,
+            dollars_per_gpu_hour=2.0,
+        ),
+        "mi355x": Cluster(
+            gpu="mi355x", num_gpus=1024, fast=Tier(537e9, 5e-6), slow=_ib,
+            dollars_per_gpu_hour=4.0,
+        ),
+        # PCIe 4.0 x16 between GPUs of a host, one adapter of 100 or 25 Gbit/s for all eight.
+        "l40s": Cluster(
+            gpu="l40s", num_gpus=64, fast=Tier(25e9, 10e-6), slow=Tier(1.5e9, 20e-6),
+            dollars_per_gpu_hour=1.0,
+        ),
+        "rtx-4090": Cluster(
+            gpu="rtx-4090", num_gpus=8, fast=Tier(20e9, 15e-6), slow=Tier(0.4e9, 30e-6),
+            dollars_per_gpu_hour=0.4,
         ),
     }
 )  # fmt: skip

@@ -206,7 +206,7 @@ def estimate(job: Job, layout: Layout) -> Estimate:
             if parts[name] or name == "compute"
         },
         formula="m R + (sum R - R)/v + sends + dp + optimizer",
-        convention=f"{num} microbatches; efficiency {a.efficiency:g} of the peak, "
+        convention=f"{num} microbatches; {job.device.matmul_share:g} of the peak, "
         f"{a.link_share:g} of the links, {a.overlap:g} of dp overlaps; no stragglers",
         source=_SOURCE,
     )

@@ -16,26 +16,46 @@ from labkit.calc.memory.model_state import Recipe, recipe_of
 from labkit.calc.models import ModelConfig, model, sequence_length
 
 _GIB = 2**30
+BUBBLES = ("1f1b", "zb_h1", "dualpipe")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """Numbers that no data sheet has. Only `efficiency` is fitted, to one published number.
+    """Numbers that no data sheet has. estimation.py says which are fitted, and to what.
 
     ValueError or TypeError for shares beyond 0 to 1, and negative seconds and bytes.
     """
 
-    efficiency: float = 0.683
-    """Share of the GPU's peak reached in matrix products. With this the planner gets 147 of the 148
-    TFLOP/s of Megatron-LM's 145.6B on 1,536 A100 (arXiv:2104.04473, table 1; 148 with microbatches
-    of one sequence, for which it was fitted). It is fitted to no other row; estimation.py has the
-    residuals of the others."""
+    product_edge: float = 100
+    """Features by which each side of a weight is longer, in time. Fitted together with the shares
+    of A100 and H100 (hardware.py), to one row in three of llm-foundry's tables of these GPUs."""
+    memory_share: float = 0.85
+    """Share of the memory's bandwidth that operations reach which only move bytes. Fitted with
+    it."""
     link_share: float = 0.8
     """Share of a link's bandwidth that a collective reaches: nccl-tests shows 360 of an H100's 450
     GB/s over NVLink."""
     overlap: float = 0.8
     """Share of the collectives over dp that can run beside computing: buckets go one behind the
     other, and the last has nothing to hide behind. A guess."""
+    tp_overlap: float = 0.0
+    """Share of tp's collectives that runs beside the products they feed, as in Transformer Engine
+    and asynchronous tensor parallelism."""
+    expert_overlap: float = 0.0
+    """Share of ep's all-to-alls that runs beside another microbatch's computing."""
+    sending_cores: float = 20 / 132
+    """Share of the GPU's multiprocessors that all-to-alls take while they overlap: 20 of an H800's
+    132 for DeepSeek-V3 (arXiv:2412.19437, section 3.2.1)."""
+    expert_nodes: int | None = None
+    """Most nodes that hold a token's experts. A token is sent to each of them once, and goes on
+    over fast links. None: a token is sent to each of its experts."""
+    schedule: str = "1f1b"
+    """The pipeline's bubble, and not its memory: "1f1b", interleaved if there are virtual stages;
+    "zb_h1", with weight gradients in a third of it; "dualpipe", with both directions, whose bubble
+    is a third as long for half as many stages."""
+    attention_share: float | None = None
+    """Share of the peak that attention reaches with flash. None: the GPU's own, which rises with
+    the sequence. Triton's kernels of 2023 reach 0.32 of an A100's and 0.18 of an H100's."""
     reserve_bytes: float = 4 * _GIB
     """GPU memory reserved for CUDA, the communication library and fragmentation. A guess."""
     checkpoint_write_s: float = 60.0
@@ -51,18 +71,23 @@ class Assumptions:
     them before attention begins, as Llama 3 was trained."""
 
     def __post_init__(self) -> None:
-        for name in ("efficiency", "link_share"):
+        for name in ("memory_share", "link_share"):
             arguments.number(
                 name, getattr(self, name), "give a share, above 0 and up to 1", above=0
             )
-        for name in ("overlap", "reserve_bytes", "checkpoint_write_s", "restart_s"):
+        for name in ("product_edge", "overlap", "tp_overlap", "expert_overlap", "reserve_bytes", "checkpoint_write_s", "restart_s"):
             arguments.number(name, getattr(self, name), "0 or more", least=0)
         arguments.number(
             "checkpoint_write_s", self.checkpoint_write_s, "writing takes time", above=0
         )
-        for name in ("efficiency", "link_share", "overlap"):
+        for name in ("memory_share", "link_share", "overlap", "tp_overlap", "expert_overlap"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}={getattr(self, name)!r:.60}: give a share, up to 1")
+        for name in ("expert_nodes", "attention_share"):
+            if (value := getattr(self, name)) is not None:
+                arguments.number(name, value, "above 0", above=0)
+        if self.schedule not in BUBBLES:
+            raise ValueError(f"schedule={self.schedule!r:.60}: give one of {', '.join(BUBBLES)}")
         if self.context not in ("ring", "gather"):
             raise ValueError(f"context={self.context!r:.60}: give 'ring' or 'gather'")
 
@@ -91,6 +116,8 @@ class Job:
     """Tokens of each; None: the model's context."""
     tokens: float | None = None
     """Tokens of the whole training; None: no days, no dollars."""
+    precision: str = "bf16"
+    """Numbers in which linear layers multiply: "bf16", or "fp8" with the GPU's peak for it."""
     assumptions: Assumptions = field(default_factory=Assumptions)
     config: ModelConfig = field(init=False, repr=False)
     kept: Recipe = field(init=False, repr=False)
@@ -117,6 +144,12 @@ class Job:
             raise ValueError(
                 f"reserve_bytes={self.assumptions.reserve_bytes!r:.60} leave nothing of the "
                 f"{self.device.memory_bytes / 1e9:.3g} GB of a {self.device.name}; give fewer"
+            )
+        peaks = {"bf16": self.device.flops_per_s, "fp8": self.device.fp8_flops_per_s}
+        if not peaks.get(self.precision):
+            have = [name for name, peak in peaks.items() if peak]
+            raise ValueError(
+                f"precision={self.precision!r:.60}: a {self.device.name} has {' and '.join(have)}"
             )
         if self.tokens is not None:
             arguments.number("tokens", self.tokens, "training takes tokens", above=0)

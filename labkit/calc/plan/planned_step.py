@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
+from labkit.calc.plan.computing import Product, moved_seconds, product_seconds
 from labkit.calc.plan.gpu_memory import StageLayers, stage_layers
 from labkit.calc.plan.job import Job
 from labkit.calc.plan.layout_rules import require_works
 from labkit.calc.plan.seconds import (
     LayerSeconds,
     Span,
-    compute_seconds,
     exposed_seconds,
     half_seconds,
     in_each_microbatch,
@@ -125,22 +125,33 @@ def step_parts(job: Job, layout: Layout) -> dict[str, float]:
         for name in ("compute", "tp", "cp", "ep")
     }
     parts["pp"] = _sends(found.send_s, p, v, m)
-    parts["bubble"] = (sum(of_rank) - max(of_rank)) / v
+    parts["bubble"] = (sum(of_rank) - max(of_rank)) / v * _bubble_share(job, p)
     each_time = m * sum(f + b for f, b in found.dp[slowest::p])
     parts["dp"] = each_time + _exposed_at_the_end(job, layout, found, both)
     parts["optimizer"] = found.optimizer_s
     return parts
 
 
+def _bubble_share(job: Job, stages: int) -> float:
+    """Return a schedule's bubble as a share of 1F1B's, if both halves of backward take F each."""
+    if job.assumptions.schedule == "zb_h1":
+        return 1 / 3
+    if job.assumptions.schedule == "dualpipe":  # (p/2 - 1) (F&B + B - 3 W), of (p - 1) (F + B)
+        return 2 / 3 * max(0, stages / 2 - 1) / max(1, stages - 1)
+    return 1.0
+
+
 def _exposed_at_the_end(job: Job, layout: Layout, found: Times, of_stages: list[Pair]) -> float:
     """Exposed seconds of the once-a-step reduce and gather, on the rank that finishes last."""
     if layout.dp * layout.cp == 1:
         return 0.0
+    rounds = min(layout.pp, found.num_microbatches) if layout.virtual > 1 else 1
     latest, earlier = 0.0, 0.0
     for rank in range(layout.pp):
         mine = slice(rank, None, layout.pp)
         once, computing = _sum(found.once[mine]), _sum(found.compute[mine])
-        latest = max(latest, exposed_seconds(job, once, computing) - earlier)
+        beside = computing[0] * rounds, computing[1] * rounds
+        latest = max(latest, exposed_seconds(job, once, beside) - earlier)
         earlier += of_stages[rank][1]
     return latest
 
@@ -197,8 +208,11 @@ def _ends_of(
     tokens = microbatch * job.length // cp
     # Logits are written and read in b bytes, their float32 log-softmax written and read.
     moved = tokens * config.vocab / tp * (2 * b + 8) + b * config.vocab * config.hidden / tp
-    flops = 2 * tokens * config.vocab * config.hidden / tp
-    compute = (compute_seconds(job, flops, moved), compute_seconds(job, 2 * flops, 2 * moved))
+    products_s = product_seconds(
+        job, [Product(1, tokens, config.hidden, config.vocab / tp)], wide=True
+    )
+    forward = products_s + moved_seconds(job, moved)
+    compute = (forward, 2 * forward)
     if tp == 1:
         return (0.0, 0.0), (compute, (0.0, 0.0))
     half = half_seconds(job, tokens * config.hidden * b, where)

@@ -68,9 +68,11 @@ from typing import NamedTuple
 
 from labkit.calc.hardware import Tier
 from labkit.calc.layout import Layout
-from labkit.calc.parameters import attention_parameters, layer_norms, mlp_parameters
+from labkit.calc.plan.computing import attention_seconds, layer_compute, moved_seconds
 from labkit.calc.plan.gpu_memory import Held, held_by_ranks, held_by_stage
 from labkit.calc.plan.job import Job
+
+Pair = tuple[float, float]
 
 
 class Span(NamedTuple):
@@ -149,6 +151,22 @@ def all_to_all_seconds(job: Job, nbytes: float, where: Span) -> float:
     return inside + (L * H - L) * (slow.alpha + block * _beta(job, slow))
 
 
+def routed_seconds(job: Job, tokens: float, size: float, num_experts: int, where: Span) -> float:
+    """Return the seconds of an all-to-all of tokens to their experts, or back.
+
+    size: bytes of a number. With expert_nodes each node gets a token once, and forwards it.
+    """
+    nbytes, most = tokens * job.config.hidden * size, job.assumptions.expert_nodes
+    L, H = where
+    if most is None or H == 1:
+        return all_to_all_seconds(job, num_experts * nbytes, where)
+    across = min(most, H, num_experts) * nbytes
+    fast, slow = job.machines.fast, job.machines.slow
+    return (H - 1) * (slow.alpha + across / H * _beta(job, slow)) + (L - 1) * (
+        fast.alpha + num_experts * nbytes / L * _beta(job, fast)
+    )
+
+
 def message_seconds(job: Job, nbytes: float, *, crosses_nodes: bool) -> float:
     """Return seconds of a message from one rank to another."""
     tier = job.machines.tier(crosses_nodes=crosses_nodes)
@@ -216,8 +234,9 @@ def expert_seconds(
     if where.size == 1 or not num_experts:
         return 0.0, 0.0
     own = tokens / (tp if sequence_parallel else 1)
-    nbytes = own * num_experts * job.config.hidden * job.kept.activation_itemsize
-    forward = 2 * all_to_all_seconds(job, nbytes, where)
+    size = job.kept.activation_itemsize
+    sizes = (1 if job.precision == "fp8" else size, size)  # dispatched, combined
+    forward = sum(routed_seconds(job, own, each, num_experts, where) for each in sizes)
     return forward, forward * (2 if recompute == "full" else 1)
 
 
@@ -233,19 +252,20 @@ class LayerSeconds(NamedTuple):
 _NONE = LayerSeconds((0.0, 0.0))
 
 
+def _exposed(seconds: tuple[float, float], overlap: float, beside: tuple[float, float]) -> Pair:
+    """Return what computing does not hide of (forward, backward)."""
+    return (
+        seconds[0] - min(overlap * seconds[0], beside[0]),
+        seconds[1] - min(overlap * seconds[1], beside[1]),
+    )
+
+
 def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]:
     """Return seconds of (a dense layer, one with experts)."""
     tensor, ring = span_of(job, layout, "tp"), span_of(job, layout, "cp")
     experts = span_of(job, layout, "dp", num=layout.ep)
     how = (layout.sequence_parallel, layout.microbatch, layout.recompute)
     return _layers(job, tensor, ring, experts, layout.tp, layout.cp, layout.ep, *how)
-
-
-def compute_seconds(job: Job, flops: float, nbytes: float) -> float:
-    """Return the seconds of one GPU: matrix products, and then operations that only move bytes."""
-    device = job.device
-    products = flops / (job.assumptions.efficiency * device.flops_per_s)
-    return products + nbytes / device.memory_bytes_per_s
 
 
 @lru_cache(maxsize=1 << 16)
@@ -267,14 +287,20 @@ def _layers(
         if num_experts == 0 and job.config.expert_layers == job.config.layers:
             found.append(_NONE)
             continue
-        attention_s = compute_seconds(job, _score_flops(job, tokens) / tp, 0)
-        compute = _compute(job, tokens, tp, ep, sequence_parallel, recompute, num_experts)
+        attention_s = attention_seconds(job, tokens) / tp
+        compute = layer_compute(job, tokens, tp, ep, sequence_parallel, recompute, num_experts)
+        over_tp = tensor_seconds(job, tokens, tensor, recompute, num_experts)
+        over_ep = expert_seconds(
+            job, tokens, across, tp, sequence_parallel, recompute, num_experts
+        )
+        if over_ep[0] and job.assumptions.expert_overlap:
+            compute = tuple(each / (1 - job.assumptions.sending_cores) for each in compute)
         found.append(
             LayerSeconds(
                 compute,
-                tensor_seconds(job, tokens, tensor, recompute, num_experts),
+                _exposed(over_tp, job.assumptions.tp_overlap, compute),
                 context_seconds(job, tokens, ring, tp, recompute, attention_s),
-                expert_seconds(job, tokens, across, tp, sequence_parallel, recompute, num_experts),
+                _exposed(over_ep, job.assumptions.expert_overlap, compute),
             )
         )
         if not job.config.num_experts:
@@ -282,76 +308,6 @@ def _layers(
     return found[0], found[1]
 
 
-def _compute(
-    job: Job,
-    tokens: int,
-    tp: int,
-    ep: int,
-    sequence_parallel: bool,
-    recompute: str,
-    num_experts: int,
-) -> tuple[float, float]:
-    """Return (forward, backward) seconds."""
-    config, kept = job.config, job.kept
-    used = attention_parameters(config) + layer_norms(config)
-    held = used
-    if num_experts:
-        expert = mlp_parameters(config, config.expert_features)
-        router = config.hidden * config.num_experts
-        used += (num_experts + config.shared_experts) * expert + router
-        held += (config.num_experts // ep + config.shared_experts) * expert + router
-    else:
-        used += mlp_parameters(config, config.mlp_features)
-        held = used
-    scores = _score_flops(job, tokens)
-    flops = (2 * used * tokens + scores) / tp
-    moved = tokens * _bytes_of_a_token(job, tp, sequence_parallel, num_experts)
-    computed_with = kept.cast_bytes or kept.parameter_bytes
-    forward = compute_seconds(job, flops, moved + computed_with * held / tp)
-    of_weights = (computed_with + 2 * kept.gradient_bytes) * held / tp
-    again = scores / tp / 2 if job.assumptions.flash else 0
-    backward = compute_seconds(job, 2 * flops + again, 2 * moved + of_weights)
-    if recompute == "full":
-        backward += forward
-    elif recompute == "selective" and not job.assumptions.flash:
-        backward += compute_seconds(job, scores / tp, tokens * _score_bytes(job) / tp)
-    return forward, backward
-
-
-def _score_flops(job: Job, tokens: int) -> float:
-    """Return forward FLOPs of a layer's scores in all heads; with flash, of the unmasked half."""
-    config = job.config
-    features = config.features_per_head * 2
-    if config.is_latent:
-        features = config.features_per_head + config.rope_head_dim + config.value_head_dim
-    seen = job.length / 2 if job.assumptions.flash else job.length
-    return 2 * config.heads * features * seen * tokens
-
-
-def _score_bytes(job: Job) -> float:
-    """Bytes of a token's attention scores in all heads, with a fused softmax.
-
-    The scores are written, read and written by the softmax, and read.
-    """
-    return 4 * job.kept.activation_itemsize * job.config.heads * job.length
-
-
-def _bytes_of_a_token(job: Job, tp: int, sequence_parallel: bool, num_experts: int) -> float:
-    """Return a token's forward bytes on one rank: each tensor is written and read once."""
-    config = job.config
-    D, H, K = config.hidden, config.heads, config.features_per_head
-    keys = config.heads if config.is_latent else config.num_kv_heads
-    features = config.mlp_features
-    if num_experts:
-        features = (num_experts + config.shared_experts) * config.expert_features
-    replicated = 10 * D + (4 * num_experts * D)  # experts: permuted, and back
-    cut = 2 * (H + 2 * keys) * K + 2 * H * K + (6 if config.gated else 4) * features
-    moved = replicated / (tp if sequence_parallel else 1) + 4 * D + cut / tp
-    scores = 0 if job.assumptions.flash else _score_bytes(job) / tp
-    return job.kept.activation_itemsize * moved + scores
-
-
-Pair = tuple[float, float]
 
 
 def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
@@ -404,7 +360,7 @@ def optimizer_seconds(job: Job, layout: Layout) -> float:
         held.others / shards + held.experts / max(1, shards // layout.ep)
         for held in held_by_ranks(job.config, layout)
     )
-    return share * size / job.device.memory_bytes_per_s
+    return moved_seconds(job, share * size)
 
 
 def _halves(job: Job, layout: Layout) -> list[Pair]:
