@@ -80,8 +80,8 @@ GPUS: Mapping[str, GPU] = MappingProxyType(
             # The H100 with links of 400 GB/s in both directions.
             _hopper(name="h800", memory_bytes=79.2 * _GIB, memory_bytes_per_s=3350e9),
             _hopper(name="h200", memory_bytes=139.8 * _GIB, memory_bytes_per_s=4800e9),
-            # GH200 with HBM3; sold as 96 GB, of which the H100's share is taken to be seen.
-            _hopper(name="gh200", memory_bytes=94.5 * _GIB, memory_bytes_per_s=4000e9),
+            # GH200 with HBM3: torch's total is 94.88 GiB (litgpt issue 1892).
+            _hopper(name="gh200", memory_bytes=94.88 * _GIB, memory_bytes_per_s=4000e9),
             GPU(name="b200", memory_bytes=178.35 * _GIB, flops_per_s=2250e12,
                 memory_bytes_per_s=7700e9, fp8_flops_per_s=4500e12),
             # NVL72: 186 GB of each GPU, 2,500 TFLOP/s; seen memory: the data sheet's, less 1%.
@@ -90,12 +90,13 @@ GPUS: Mapping[str, GPU] = MappingProxyType(
             # HGX B300: 270 GB of each GPU by the data sheet, less 1%.
             GPU(name="b300", memory_bytes=267e9, flops_per_s=2250e12,
                 memory_bytes_per_s=8000e9, fp8_flops_per_s=4500e12),
-            # AMD's data sheets: 192 and 288 GB are GiB here, as rocm-smi prints them.
+            # AMD's data sheets, 192 and 288 GB, taken as GiB less a little for the driver: a guess.
             GPU(name="mi300x", memory_bytes=191.7 * _GIB, flops_per_s=1307.4e12,
                 memory_bytes_per_s=5300e9, fp8_flops_per_s=2614.9e12),
             GPU(name="mi355x", memory_bytes=287.5 * _GIB, flops_per_s=2516.6e12,
                 memory_bytes_per_s=8000e9, fp8_flops_per_s=5033.2e12),
-            # torch's totals in out-of-memory errors: 44.4 GiB and 23.65 GiB.
+            # torch's totals in out-of-memory errors: 44.40 GiB of an L40 (Qwen3-VL issue 2097),
+            # and 23.65 GiB.
             GPU(name="l40s", memory_bytes=44.4 * _GIB, flops_per_s=362.1e12,
                 memory_bytes_per_s=864e9, fp8_flops_per_s=733e12),
             GPU(name="rtx-4090", memory_bytes=23.65 * _GIB, flops_per_s=165.2e12,

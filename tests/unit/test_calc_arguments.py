@@ -55,7 +55,7 @@ REFUSED = [
     (layout, {"tp": 3}, ValueError, ""),
     (layout(tp=2).in_one_node, {"axis": "tp", "gpus_per_node": 0}, ValueError, ""),
     (Job, {"model": "llama3-8b", "recipe": "amp", "cluster": "h100", "global_batch": 64,
-           "assumptions": Assumptions(reserve_bytes=1e11)}, ValueError, "85.9 GB"),
+           "assumptions": Assumptions(reserve_bytes=1e11)}, ValueError, "85 GB"),
     (pieces, {"forward_s": 1.0}, TypeError, ""),
     (pieces, {"compute_s": (5.0,)}, ValueError, "stage 0"),
     (step, {"asked": None}, TypeError, "pieces=None"),

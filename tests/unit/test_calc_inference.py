@@ -85,7 +85,7 @@ def test_caches_and_weights_have_bits_of_their_own():
 
 def test_requests_that_fit_hold_whole_pages():
     assert calc.requests_that_fit("llama2-13b", "a100-40g", 2048) == 7
-    assert calc.requests_that_fit("llama2-13b", "a100-40g", 300, page_size=16) == 50
+    assert calc.requests_that_fit("llama2-13b", "a100-40g", 300, page_size=16) == 48
     assert calc.requests_that_fit("llama2-70b", "a100-40g", 1) == 0
 
 

@@ -123,7 +123,7 @@ def test_every_number_of_an_estimate_says_how_it_came(small):
         assert each.formula and each.substitution, each.name
         assert each.explain().startswith(each.name)
     text = best.explain()
-    assert "efficiency 0.683" in text and "overlaps" in text and "GPUs * hours * price" in text
+    assert "of the peak" in text and "overlaps" in text and "GPUs * hours * price" in text
 
 
 def test_an_estimates_numbers_follow_from_its_step(small):
@@ -197,10 +197,13 @@ def test_a_microbatch_that_is_too_large_is_halved():
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"efficiency": 0}, ValueError),
-        ({"efficiency": 1.1}, ValueError),
+        ({"memory_share": 0}, ValueError),
+        ({"memory_share": 1.1}, ValueError),
         ({"link_share": -1}, ValueError),
         ({"overlap": 2}, ValueError),
+        ({"product_edge": -1}, ValueError),
+        ({"expert_nodes": 0}, ValueError),
+        ({"schedule": "gpipe"}, ValueError),
         ({"reserve_bytes": -1}, ValueError),
         ({"checkpoint_write_s": 0}, ValueError),
     ],

@@ -9,8 +9,22 @@ from labkit import calc
 from labkit.calc import Layout
 from labkit.calc.hardware import Cluster, Tier
 from labkit.calc.plan import Assumptions, Job
+from labkit.calc.plan.computing import (
+    Product,
+    attention_seconds,
+    layer_work,
+    product_seconds,
+    score_flops,
+)
 from labkit.calc.plan.planned_step import step_parts, times
-from labkit.calc.plan.seconds import Span, all_to_all_seconds, half_seconds, layer_seconds, span_of
+from labkit.calc.plan.seconds import (
+    Span,
+    all_to_all_seconds,
+    half_seconds,
+    layer_seconds,
+    routed_seconds,
+    span_of,
+)
 from labkit.pipeline import Costs, interleaved, one_f_one_b, plan, simulate
 
 A100 = calc.cluster("a100", 64)
@@ -36,7 +50,7 @@ def simulated(pieces, pp, virtual):
 def test_the_closed_form_is_what_a_simulation_of_the_schedule_has(pp, virtual, tp):
     # Without a vocabulary all stages are equal, and then the closed form is exact.
     config = dataclasses.replace(GPT, vocab=1)
-    job = Job(config, "megatron_bf16", A100, 64)
+    job = Job(config, "megatron_bf16", A100, 64, assumptions=Assumptions(product_edge=0))
     layout = Layout(world_size=64, tp=tp, pp=pp, virtual=virtual)
     pieces = calc.plan.pieces(job, layout)
     parts = step_parts(job, layout)
@@ -106,15 +120,87 @@ def test_collectives_take_what_the_formulas_of_two_tiers_say():
 
 
 def test_one_layer_by_hand():
-    job = Job(GPT, "zero_paper", A100, 64, assumptions=Assumptions(efficiency=0.5, flash=False))
+    a = Assumptions(flash=False, product_edge=0, memory_share=1.0)
+    cluster = dataclasses.replace(A100, gpu=dataclasses.replace(A100.device, matmul_share=0.5))
+    job = Job(GPT, "zero_paper", cluster, 64, assumptions=a)
     dense, _ = layer_seconds(job, Layout(world_size=64, recompute="full"))
     D, T = 4096, 2048
-    N = 12 * D * D + 13 * D
-    flops = 2 * N * T + 4 * D * T * T
+    N = 12 * D * D + 13 * D  # norms and biases, 13 D, multiply nothing
+    flops = 24 * D * D * T + 4 * D * T * T
     moved = T * 2 * (10 * D + 4 * D + 6 * D + 2 * D + 16 * D + 4 * 32 * T)
     forward = flops / (0.5 * 312e12) + (moved + 2 * N) / 2039e9
     backward = 2 * flops / (0.5 * 312e12) + (2 * moved + (2 + 2 * 2) * N) / 2039e9
     assert dense.compute_s == pytest.approx((forward, backward + forward))
+
+
+def test_small_products_are_slower_by_the_edge_of_each_side():
+    a = Assumptions(product_edge=100)
+    job = Job(GPT, "zero_paper", A100, 64, assumptions=a)
+    seconds = product_seconds(job, [Product(1, 2048, 400, 100)])
+    plain = 2 * 2048 * 400 * 100 / (job.device.matmul_share * 312e12)
+    assert seconds == pytest.approx(plain * 1.25 * 2)
+
+
+def test_attention_of_longer_sequences_is_closer_to_its_share():
+    def share(length, **changes):
+        config = dataclasses.replace(GPT, context=length)
+        job = Job(config, "amp", "h100", 64, assumptions=Assumptions(**changes))
+        return score_flops(job, length) / attention_seconds(job, length) / job.device.flops_per_s
+
+    device = calc.GPUS["h100"]
+    assert share(3072) == pytest.approx(device.attention_share / 2)  # the ramp is as long
+    assert share(1 << 20) == pytest.approx(device.attention_share, rel=0.01)
+    assert share(3072, attention_share=0.18) == pytest.approx(0.18)
+
+
+def test_fp8_has_its_own_peak_and_pays_for_quantizing():
+    """Linear layers only; attention and the head stay in 16 bits."""
+    of = {each: Job("llama3-8b", "amp", "h100", 64, precision=each) for each in ("bf16", "fp8")}
+    layer = [Product(1, 8192, 4096, 4096)]
+    wide, narrow = (product_seconds(of[each], layer) for each in of)
+    assert wide == pytest.approx(2 * narrow, rel=1e-3)
+    assert product_seconds(of["fp8"], layer, wide=True) == wide
+    works = [layer_work(of[each], 8192, 1, 1, True, 0)[0] for each in of]
+    assert works[1].moved > works[0].moved and works[1].attention == works[0].attention
+    with pytest.raises(ValueError, match="a100-80g has bf16"):
+        Job("llama3-8b", "amp", "a100", 64, precision="fp8")
+
+
+def test_experts_on_few_nodes_get_a_token_once_per_node():
+    cluster = dataclasses.replace(A100, fast=Tier(1e12, 0.0), slow=Tier(1e9, 0.0))
+    few = Job("mixtral-8x7b", "megatron_bf16", cluster, 64, assumptions=Assumptions(
+        expert_nodes=1, link_share=1.0))  # fmt: skip
+    # Over two nodes, of eight ranks: half of the tokens go to the other one, once.
+    seconds = routed_seconds(few, 1000, 2, 2, Span(8, 2))
+    across, inside = 1000 * 4096 * 2 / 2 / 1e9, 7 / 8 * 2 * 1000 * 4096 * 2 / 1e12
+    assert seconds == pytest.approx(across + inside)
+
+
+def test_what_is_overlapped_is_hidden_as_far_as_there_is_computing():
+    layout = Layout(world_size=64, tp=8)
+    halves = {
+        overlap: layer_seconds(
+            Job(
+                "llama2-7b", "megatron_bf16", A100, 64, assumptions=Assumptions(tp_overlap=overlap)
+            ),
+            layout,
+        )[0].tp_s[0]
+        for overlap in (0.0, 0.5)
+    }
+    assert halves[0.5] == pytest.approx(halves[0.0] / 2)
+
+
+def test_other_schedules_have_their_share_of_the_bubble():
+    layout = Layout(world_size=64, pp=8)
+    bubbles = {
+        each: step_parts(
+            Job("llama2-7b", "megatron_bf16", A100, 64, assumptions=Assumptions(schedule=each)),
+            layout,
+        )["bubble"]
+        for each in ("1f1b", "zb_h1", "dualpipe")
+    }
+    assert bubbles["zb_h1"] == pytest.approx(bubbles["1f1b"] / 3)
+    assert bubbles["dualpipe"] == pytest.approx(bubbles["1f1b"] * 2 / 3 * 3 / 7)
 
 
 def test_recomputing_costs_a_forward_pass_and_its_collectives():

@@ -5,7 +5,8 @@ Read in this order:
     job.py            what is asked, and what is assumed
     layout_rules.py   layouts worth a look, combinations that do not work, costly ones
     gpu_memory.py     bytes of a GPU by part, on the fullest rank; the layers of each stage
-    seconds.py        seconds of one layer, its collectives on two tiers of links, data parallelism
+    computing.py      seconds of one layer's products, attention and bytes
+    seconds.py        its collectives on two tiers of links, data parallelism
     planned_step.py   the parts of a step, and their sum in closed form
     estimation.py     whether a layout fits, which term broke it; MFU, days and dollars
     ranking.py        all of them, ranked, and what would help the others

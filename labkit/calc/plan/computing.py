@@ -71,9 +71,7 @@ def product_seconds(job: Job, products: list[Product], *, wide: bool = False) ->
     device, edge = job.device, job.assumptions.product_edge
     peak = device.flops_per_s if wide or job.precision == "bf16" else device.fp8_flops_per_s
     enlarged = sum(
-        num * tokens * (into + edge) * (out + edge)
-        for num, tokens, into, out in products
-        if num
+        num * tokens * (into + edge) * (out + edge) for num, tokens, into, out in products if num
     )
     return 2 * enlarged / (device.matmul_share * peak)
 
@@ -115,24 +113,25 @@ def layer_work(
     """Return (forward, backward) of a layer; num_experts: that a token goes through; 0: dense."""
     config, kept = job.config, job.kept
     products = [*_attention_products(config, tokens, tp)]
-    used = attention_parameters(config) + layer_norms(config)
+    held: float = attention_parameters(config) + layer_norms(config)
     if num_experts:
         F, own = config.expert_features, config.num_experts / ep
         rows = tokens * num_experts / own
         products += [Product(1, tokens, config.hidden, config.num_experts)]
         products += _mlp_products(config, own, rows, F / tp)
         products += _mlp_products(config, 1, tokens, config.shared_experts * F / tp)
-        held = used + config.hidden * config.num_experts
+        held += config.hidden * config.num_experts
         held += (own + config.shared_experts) * mlp_parameters(config, F)
     else:
         products += _mlp_products(config, 1, tokens, config.mlp_features / tp)
-        held = used + mlp_parameters(config, config.mlp_features)
+        held += mlp_parameters(config, config.mlp_features)
     computed_with = kept.cast_bytes or kept.parameter_bytes
     token_bytes = tokens * _bytes_of_a_token(job, tp, sequence_parallel, num_experts)
     quantized = [0.0, 0.0]
     if job.precision == "fp8":
         quantized = [
-            _QUANTIZING_BYTES * sum(num * rows * (into, out)[side] for num, rows, into, out in products)
+            _QUANTIZING_BYTES
+            * sum(num * rows * (into, out)[side] for num, rows, into, out in products)
             for side in range(2)
         ]
         quantized[0] += _QUANTIZING_BYTES * held / tp

@@ -27,11 +27,9 @@ class Assumptions:
     """
 
     product_edge: float = 100
-    """Features by which each side of a weight is longer, in time. Fitted together with the shares
-    of A100 and H100 (hardware.py), to one row in three of llm-foundry's tables of these GPUs."""
+    """Features by which each side of a weight is longer, in time."""
     memory_share: float = 0.85
-    """Share of the memory's bandwidth that operations reach which only move bytes. Fitted with
-    it."""
+    """Share of the memory's bandwidth that operations reach which only move bytes."""
     link_share: float = 0.8
     """Share of a link's bandwidth that a collective reaches: nccl-tests shows 360 of an H100's 450
     GB/s over NVLink."""
@@ -51,8 +49,8 @@ class Assumptions:
     over fast links. None: a token is sent to each of its experts."""
     schedule: str = "1f1b"
     """The pipeline's bubble, and not its memory: "1f1b", interleaved if there are virtual stages;
-    "zb_h1", with weight gradients in a third of it; "dualpipe", with both directions, whose bubble
-    is a third as long for half as many stages."""
+    "zb_h1", with weight gradients in a third of it; "dualpipe", with microbatches from both
+    ends. planned_step.py has their shares of 1F1B's bubble."""
     attention_share: float | None = None
     """Share of the peak that attention reaches with flash. None: the GPU's own, which rises with
     the sequence. Triton's kernels of 2023 reach 0.32 of an A100's and 0.18 of an H100's."""
@@ -75,17 +73,20 @@ class Assumptions:
             arguments.number(
                 name, getattr(self, name), "give a share, above 0 and up to 1", above=0
             )
-        for name in ("product_edge", "overlap", "tp_overlap", "expert_overlap", "reserve_bytes", "checkpoint_write_s", "restart_s"):
+        shares = ("sending_cores", "overlap", "tp_overlap", "expert_overlap")
+        for name in (*shares, "product_edge", "reserve_bytes", "checkpoint_write_s", "restart_s"):
             arguments.number(name, getattr(self, name), "0 or more", least=0)
         arguments.number(
             "checkpoint_write_s", self.checkpoint_write_s, "writing takes time", above=0
         )
-        for name in ("memory_share", "link_share", "overlap", "tp_overlap", "expert_overlap"):
+        for name in ("memory_share", "link_share", *shares):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name}={getattr(self, name)!r:.60}: give a share, up to 1")
         for name in ("expert_nodes", "attention_share"):
             if (value := getattr(self, name)) is not None:
                 arguments.number(name, value, "above 0", above=0)
+        if self.sending_cores == 1:
+            raise ValueError("sending_cores=1: none would be left that compute; give less")
         if self.schedule not in BUBBLES:
             raise ValueError(f"schedule={self.schedule!r:.60}: give one of {', '.join(BUBBLES)}")
         if self.context not in ("ring", "gather"):

@@ -9,6 +9,7 @@ if ranks are equal.
     sends       c seconds each, m microbatches: 2 c (p - 1 + floor((m - 1)(p - 1)/p)) for 1F1B, in
                 which a rank waits for both neighbours; 2 c (v p - 1) interleaved, which runs ahead.
                 Both as labkit.pipeline.simulation has them, while c is small beside R
+    bubble      a third with schedule="zb_h1", 2/3 (p/2 - 1)/(p - 1) of it with "dualpipe"
     dp          reduce + gather, less what is hidden: seconds.py. Rank r finishes the pipeline
                 earlier than rank 0, by the last backwards of the stages 0 to r - 1; the rank that
                 ends last counts

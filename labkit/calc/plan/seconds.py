@@ -1,30 +1,19 @@
 """Seconds of one layer for one microbatch on one GPU: computing, collectives, data parallelism.
 
-Computing (`layer_seconds`):
-
-    seconds      FLOPs / (efficiency * peak)  +  bytes to and from the GPU's own memory / bandwidth
-
-    FLOPs        2 per weight and token; attention 4 H K s, or 2 H K s of a causal mask with flash
-    bytes        forward, of numbers with b bytes, for each token of a microbatch:
-                 norms, residuals     10 D                          each rank all, or / t
-                 linear layers        4 D + 8 HK-like + 4 F, gated 6 F     D whole, the rest / t
-                 attention's scores   4 H s, not with flash
-                 and for each weight  K_p forward; K_p + 2 K_g backward
-    backward     twice the FLOPs and the bytes of tokens, of attention with flash 2.5 times: scores
-                 were never written down, and are computed again; recomputed: forward again
-
-Small microbatches and tp lower the efficiency by the second term: weights are read for few tokens,
-and bytes that tp does not shard stay. Kernels' own inefficiency at small sizes is not modelled.
+Computing: computing.py.
 
 Exposed seconds of a layer's collectives (`tensor_seconds` and so on), (forward, backward):
 
     tp           4 halves (reduce-scatter, all-gather) of B T D forward, 4 backward, exposed; the
                  two more all-gathers of sequence parallelism's backward overlap. Experts: their
-                 part times k
+                 part times k. A share Assumptions.tp_overlap is hidden
     cp           a ring of keys and values; exposed where a step of it is longer than attention's.
                  Assumptions(context="gather"): all of them gathered before attention, and their
                  gradients reduced after it; exposed
-    ep           2 all-to-alls forward of k B T D, 2 backward, exposed
+    ep           2 all-to-alls forward of k B T D, 2 backward, exposed. In fp8 tokens are sent in
+                 8 bits, and results in 16. Assumptions(expert_nodes=M): over slow links M B T D,
+                 and k B T D over fast ones. A share expert_overlap is hidden, and all computing
+                 beside it has fewer multiprocessors, as sending_cores says
 
 Recomputed in full: forward's once more, in backward. All experts get equally many tokens.
 
@@ -53,11 +42,10 @@ An interleaved schedule does a round of p microbatches on one stage before it go
 zero 2 may sum the gradients of that one stage. Collectives go layer by layer, experts separately.
 A share `overlap` of a collective is hidden, up to the computing beside it. The rest is exposed.
 
-Papers: Narayanan et al., arXiv:2104.04473, section 5.1, for FLOPs; Dao, arXiv:2307.08691, for five
-products backward where forward has two; Korthikanti et al., arXiv:2205.05198; Liu et al.,
-arXiv:2310.01889, for rings; Llama 3, arXiv:2407.21783, section 3.3.2, for gathering; Lepikhin et
-al., GShard, arXiv:2006.16668, for all-to-alls; Cho et al., "BlueConnect", SysML 2019; Rajbhandari
-et al., arXiv:1910.02054, section 7.
+Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; DeepSeek-V3,
+arXiv:2412.19437, section 3.2, for few nodes and overlap; Llama 3, arXiv:2407.21783, section 3.3.2,
+for gathering; Lepikhin et al., GShard, arXiv:2006.16668, for all-to-alls; Cho et al.,
+"BlueConnect", SysML 2019; Rajbhandari et al., arXiv:1910.02054, section 7.
 """
 
 from __future__ import annotations
@@ -290,11 +278,10 @@ def _layers(
         attention_s = attention_seconds(job, tokens) / tp
         compute = layer_compute(job, tokens, tp, ep, sequence_parallel, recompute, num_experts)
         over_tp = tensor_seconds(job, tokens, tensor, recompute, num_experts)
-        over_ep = expert_seconds(
-            job, tokens, across, tp, sequence_parallel, recompute, num_experts
-        )
+        over_ep = expert_seconds(job, tokens, across, tp, sequence_parallel, recompute, num_experts)
         if over_ep[0] and job.assumptions.expert_overlap:
-            compute = tuple(each / (1 - job.assumptions.sending_cores) for each in compute)
+            left = 1 - job.assumptions.sending_cores
+            compute = compute[0] / left, compute[1] / left
         found.append(
             LayerSeconds(
                 compute,
@@ -306,8 +293,6 @@ def _layers(
         if not job.config.num_experts:
             return found[0], _NONE
     return found[0], found[1]
-
-
 
 
 def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:

@@ -56,7 +56,7 @@ def task_of(job: calc.plan.Job) -> dict[str, Any]:
         "gpus_per_node": machines.gpus_per_node,
         "memory_bytes": int(job.room_bytes),
         "global_batch": job.global_batch,
-        "flops_per_s": assumed.efficiency * job.device.flops_per_s,
+        "flops_per_s": job.device.matmul_share * job.device.flops_per_s,
         "fast_bytes_per_s": assumed.link_share * machines.fast.bandwidth_bytes_per_s,
         "slow_bytes_per_s": assumed.link_share * machines.slow.bandwidth_bytes_per_s,
     }
