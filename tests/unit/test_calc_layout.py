@@ -77,7 +77,7 @@ def test_clusters_are_of_whole_nodes_and_interrupted_the_more_the_larger_they_ar
     assert calc.cluster("h100", 16384).mtbf_s / 3600 == pytest.approx(3.09, rel=0.02)
     with pytest.raises(ValueError, match="give 512 or 520"):
         calc.cluster("h100", 515)
-    with pytest.raises(ValueError, match="a100, h100"):
+    with pytest.raises(ValueError, match="a100-40g, h100"):
         calc.cluster("h1000")
     with pytest.raises(ValueError, match=r"did you mean llama3-8b"):
         calc.num_parameters("Llama-3-8B")

@@ -175,7 +175,7 @@ def _attention_products(config: ModelConfig, tokens: float, tp: int) -> list[Pro
     D, H, K = config.hidden, config.heads / tp, config.features_per_head
     if not config.is_latent:
         gate = config.attention_gate * H * K
-        fused = H * K + gate + 2 * config.num_kv_heads * K / tp
+        fused = H * K + gate + 2 * max(1, config.num_kv_heads / tp) * K
         return [Product(1, tokens, D, fused), Product(1, tokens, H * K, D)]
     R, Q, C = config.rope_head_dim, config.q_lora_rank, config.kv_lora_rank
     V = config.value_head_dim
