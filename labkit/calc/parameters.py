@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from labkit import arguments
 from labkit.calc.models import DENSE, Layer, ModelConfig, model
@@ -62,6 +63,13 @@ def attention_parameters(config: ModelConfig) -> int:
     biases = (query + 2 * key) * config.has_bias("qkv") + D * config.has_bias("out")
     norms = {"": 0, "head": 2 * K, "all": query + key}[config.qk_norm]
     return (2 + config.attention_gate) * D * query + 2 * D * key + biases + norms + H * config.sinks
+
+
+def with_copied_heads(config: ModelConfig, tp: int) -> ModelConfig:
+    """Return the model as tp ranks hold it: each has a key-value head, some of them copies."""
+    if config.is_latent or tp <= config.num_kv_heads:
+        return config
+    return replace(config, kv_heads=tp)
 
 
 def mixer_parameters(config: ModelConfig, kind: Layer) -> int:

@@ -45,6 +45,7 @@ from typing import NamedTuple
 from labkit import arguments
 from labkit.calc.layout import RECOMPUTE
 from labkit.calc.models import ModelConfig, model, sequence_length
+from labkit.calc.parameters import with_copied_heads
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
@@ -81,6 +82,7 @@ def activation_bytes(
     """
     config = model(config)
     _check_layers(config, tp, sequence_parallel, recompute)
+    config = with_copied_heads(config, tp)
     tokens = tokens_of_a_rank(config, sequence, microbatch, cp, tp if sequence_parallel else 1)
     itemsize = arguments.counted("itemsize", itemsize)
     whole = tp if sequence_parallel else 1
@@ -216,11 +218,9 @@ def _check_layers(config: ModelConfig, tp: int, sequence_parallel: bool, recompu
             "what is kept of the compressed keys; this formula is for dense layers; "
             "calc.plan.memory counts such models"
         )
-    cut = {
-        "heads": config.heads,
-        "key-value heads, and copies of them are not counted here": config.num_kv_heads,
-        "features inside the MLP": config.mlp_features,
-    }
+    cut = {"heads": config.heads, "features inside the MLP": config.mlp_features}
+    if tp % config.num_kv_heads:  # else tp ranks have copies of them
+        cut |= {"key-value heads": config.num_kv_heads}
     for what, number in cut.items():
         if number % tp:
             would_do = arguments.divisors_text(math.gcd(*cut.values()))
@@ -301,7 +301,7 @@ def logits_bytes(
         "logits": arguments.counted("itemsize", itemsize),
         "log-softmax": arguments.counted("loss_itemsize", loss_itemsize),
     }
-    if _checked_loss(loss) == "fused":
+    if checked_loss(loss) == "fused":
         del sizes["log-softmax"]
     times = 0 if loss == "chunked" else 1
     return total(
@@ -331,7 +331,7 @@ def loss_gradient_bytes(
     count, how = _logits(config, microbatch, tp, cp, sequence)
     size = arguments.counted("loss_itemsize", loss_itemsize)
     sizes = {"gradient of the log-softmax": size, "gradient of the logits": size}
-    if _checked_loss(loss) == "chunked":
+    if checked_loss(loss) == "chunked":
         count, how = -(-count // _CHUNKS), f"{how} / {_CHUNKS}"
         sizes |= {"logits of a chunk": 2, "log-softmax of a chunk": size}
     times = 0 if loss == "fused" else 1
@@ -343,7 +343,29 @@ def loss_gradient_bytes(
     )
 
 
-def _checked_loss(loss: str) -> str:
+def head_parts(
+    config: ModelConfig | str,
+    microbatch: int,
+    tp: int,
+    sequence_parallel: bool,
+    cp: int,
+    *,
+    sequence: int | None,
+    itemsize: int,
+    loss: str,
+) -> dict[str, Result]:
+    """Return the parts that the last stage holds for head and loss, one microbatch in flight."""
+    cut = (config, microbatch, tp, cp)
+    inputs = head_input_bytes(*cut[:3], sequence_parallel, cp, sequence=sequence, itemsize=itemsize)
+    return {
+        "head inputs": inputs,
+        "logits and loss": logits_bytes(*cut, sequence=sequence, itemsize=itemsize, loss=loss),
+        "gradients of the loss": loss_gradient_bytes(*cut, sequence=sequence, loss=loss),
+    }
+
+
+def checked_loss(loss: str) -> str:
+    """Return one of LOSSES. ValueError for anything else, with their names."""
     if loss not in LOSSES:
         raise ValueError(f"loss={loss!r:.60}: give one of {', '.join(LOSSES)}")
     return loss

@@ -37,15 +37,15 @@ arXiv:2304.11277, section 3.2.1, for units.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
+from labkit.calc.layout import check_shards, keeps_units
 from labkit.calc.memory.activations import (
     activation_bytes,
-    head_input_bytes,
-    logits_bytes,
-    loss_gradient_bytes,
+    head_parts,
 )
 from labkit.calc.memory.model_state import Recipe, model_state_bytes, recipe_of
 from labkit.calc.models import ModelConfig, model
@@ -81,6 +81,8 @@ class TrainingSetup:
     sequence: int | None = None
     """Tokens of each; None: the model's context."""
     recompute: str = "none"
+    recompute_every: int = 1
+    """Every so manieth layer of a stage recomputes; the others keep all."""
     flash: bool = True
     sequence_parallel: bool = False
     cp: int = 1
@@ -107,7 +109,7 @@ class TrainingSetup:
 
     def __post_init__(self) -> None:
         for name in (
-            *("dp", "tp", "pp", "cp", "virtual", "microbatch"),
+            *("dp", "tp", "pp", "cp", "virtual", "microbatch", "recompute_every"),
             *("sequence", "num_microbatches"),
         ):
             if (count := getattr(self, name)) is not None or name not in _MAY_BE_NONE:
@@ -117,13 +119,7 @@ class TrainingSetup:
                 f"pp={self.pp} stages for {self.config.layers} layers: some would have none; give "
                 f"{self.config.layers} or fewer"
             )
-        if self.shards is not None and (self.dp * self.cp) % arguments.counted(
-            "shards", self.shards
-        ):
-            raise ValueError(
-                f"shards={self.shards} does not divide dp={self.dp} * cp={self.cp}; give "
-                f"{arguments.divisors_text(self.dp * self.cp)}"
-            )
+        check_shards(self.shards, self.dp, self.cp)
         if (self.frozen_bytes is None) != (self.adapter_rank == 0):
             raise ValueError(
                 f"frozen_bytes={self.frozen_bytes} with adapter_rank={self.adapter_rank}: adapters "
@@ -133,8 +129,7 @@ class TrainingSetup:
     @property
     def keeps_units(self) -> bool:
         """Return whether zero 3 holds gathered parameters from forward to backward."""
-        reshards = self.reshard_after_forward
-        return self.zero == 3 and not (self.pp == 1 if reshards is None else reshards)
+        return keeps_units(self.zero, self.pp, self.reshard_after_forward)
 
     @property
     def num_shards(self) -> int:
@@ -257,10 +252,7 @@ def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     if setup.num_shards == 1 or setup.zero < 2:
         return parts
     if setup.keeps_units:
-        gradients = recipe.gradient_bytes if setup.pp > 1 else 0
-        size, num = (recipe.cast_bytes or recipe.parameter_bytes) + gradients, _held(setup)
-        how = f"{number_text(size)} B * {num:,}"
-        return parts | {"whole units": _bytes("whole units", size * num, how)}
+        return parts | {"whole units": kept_unit_bytes(recipe, _held(setup), setup.pp)}
     units = whole_unit_bytes(config, recipe, setup.zero, setup.tp, setup.pp, stage)
     return parts | {"whole units": units}
 
@@ -268,19 +260,16 @@ def _passing(setup: TrainingSetup, stage: int) -> dict[str, Result]:
 def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     layers = chunk_numels(setup.config.layers, setup.pp)[stage]
     in_flight = _in_flight(setup, stage)
-    kept = _activations(setup, layers, setup.recompute)
-    parts = {
-        "activations": _bytes(
-            "activations",
-            in_flight * float(kept),
-            f"{layers} layers * {number_text(in_flight)} in flight * "
-            f"{_activations(setup, 1, setup.recompute)}",
-        )
-    }
-    one_layer = [float(_activations(setup, 1, each)) for each in ("none", setup.recompute)]
-    if again := one_layer[0] - one_layer[1]:
+    kept, whole = (_activations(setup, each) for each in (setup.recompute, "none"))
+    num = layers // setup.recompute_every
+    parts = layers_bytes(in_flight, [(num, kept), (layers - num, whole)])
+    if (again := float(whole) - float(kept)) and num:
         parts["recomputed layer"] = _bytes("recomputed layer", again, "1 layer: all - what is kept")
-    return parts | (_of_the_head(setup) if stage == setup.pp - 1 else {})
+    if stage < setup.pp - 1:
+        return parts
+    sizes = (setup.config, setup.microbatch, setup.tp, setup.sequence_parallel, setup.cp)
+    itemsize = setup.itemsize
+    return parts | head_parts(*sizes, sequence=setup.sequence, itemsize=itemsize, loss=setup.loss)
 
 
 def _in_flight(setup: TrainingSetup, stage: int) -> float:
@@ -291,26 +280,10 @@ def _in_flight(setup: TrainingSetup, stage: int) -> float:
     return in_flight_microbatches(p, num, schedule, v)[stage] / v
 
 
-def _of_the_head(setup: TrainingSetup) -> dict[str, Result]:
-    """Return the head's parts on the last stage, which has one microbatch in flight."""
-    sizes = (setup.config, setup.microbatch, setup.tp)
-    sequence, itemsize, cp = setup.sequence, setup.itemsize, setup.cp
-    return {
-        "head inputs": head_input_bytes(
-            *sizes, setup.sequence_parallel, cp, sequence=sequence, itemsize=itemsize
-        ),
-        "logits and loss": logits_bytes(
-            *sizes, cp, sequence=sequence, itemsize=itemsize, loss=setup.loss
-        ),
-        "gradients of the loss": loss_gradient_bytes(
-            *sizes, cp, sequence=sequence, loss=setup.loss
-        ),
-    }
-
-
-def _activations(setup: TrainingSetup, layers: int, recompute: str) -> Result:
+def _activations(setup: TrainingSetup, recompute: str) -> Result:
+    """Return what one layer keeps of a microbatch."""
     return activation_bytes(
-        replace(setup.config, layers=layers),
+        replace(setup.config, layers=1),
         setup.microbatch,
         setup.tp,
         setup.sequence_parallel,
@@ -326,6 +299,22 @@ def _activations(setup: TrainingSetup, layers: int, recompute: str) -> Result:
 
 def _bytes(name: str, nbytes: float, how: str) -> Result:
     return Result(nbytes, "bytes", name, substitution=how)
+
+
+def layers_bytes(in_flight: float, kept: Iterable[tuple[int, float | Result]]) -> dict[str, Result]:
+    """Return the activations of layers, from (layers, bytes of one for one microbatch)."""
+    counted = [(num, float(each)) for num, each in kept if num]
+    nbytes = in_flight * sum(num * each for num, each in counted)
+    layers = " + ".join(f"{num} layers * {Result(each, 'bytes')}" for num, each in counted) or "0"
+    how = f"{number_text(in_flight)} in flight * ({layers})"
+    return {"activations": _bytes("activations", nbytes, how)}
+
+
+def kept_unit_bytes(recipe: Recipe, num: int, pp: int) -> Result:
+    """Return the bytes of num parameters that stay gathered, with gradients in a pipeline."""
+    gradients = recipe.gradient_bytes if pp > 1 else 0
+    size = (recipe.cast_bytes or recipe.parameter_bytes) + gradients
+    return _bytes("whole units", size * num, f"{number_text(size)} B * {num:,}")
 
 
 def whole_unit_bytes(

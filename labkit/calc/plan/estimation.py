@@ -111,17 +111,17 @@ class Estimate:
     def hfu(self) -> Result:
         """Hardware FLOPs utilisation, which counts recomputation too."""
         of_token = self._flops()
-        if self.layout.recompute == "full":
-            again = self._flops("full")
-            # The head is not computed again.
-            head = 2.0 * self.job.config.vocab * self.job.config.hidden
-            recomputed = again.parts[RECOMPUTED] - Result(head, "FLOP")
-            parts = {**of_token.parts, RECOMPUTED: recomputed}
+        products, scores = (float(of_token.parts[name]) / 3 for name in ("parameters", "attention"))
+        products -= 2.0 * self.job.config.vocab * self.job.config.hidden  # of layers, forward
+        again = {
+            "none": 0.0,
+            "selective": 0.0 if self.job.assumptions.flash else scores,
+            "operations": products / 2,
+            "full": products + scores,
+        }[self.layout.recompute] / self.layout.recompute_every
+        if again:
+            parts = {**of_token.parts, RECOMPUTED: Result(again, "FLOP", RECOMPUTED)}
             of_token = total("operations of one token", parts)
-        elif self.layout.recompute == "selective" and not self.job.assumptions.flash:
-            scores = of_token.parts["attention"] / 3
-            assert isinstance(scores, Result)
-            of_token = total("operations of one token", {**of_token.parts, RECOMPUTED: scores})
         return replace(self._used(of_token), name="HFU")
 
     @property
@@ -178,13 +178,12 @@ class Estimate:
             raise ValueError("tokens=None: give the job the tokens of the whole training")
         return float(self.job.tokens)
 
-    def _flops(self, recompute: str = "none") -> Result:
+    def _flops(self) -> Result:
         return flops_per_token(
             self.job.config,
             causal=self.job.assumptions.flash,
             sequence=self.job.length,
             parameters="matmul",
-            recompute=recompute,
         )
 
     def _used(self, of_token: Result) -> Result:
@@ -279,6 +278,8 @@ class Verdict:
             f"{room}: {bytes_text(self.over_bytes)} too many; the largest part is {self.term}, "
             f"{part} ({part.substitution})"
         )
+        if self.term in ("logits and loss", "gradients of the loss"):
+            text += "; Assumptions(loss='chunked') holds an eighth of the logits at a time"
         return text + self._of_parameters(self.memory)
 
     def _of_parameters(self, held: Result) -> str:

@@ -52,6 +52,7 @@ arXiv:2407.21783, section 3.3.2.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -61,11 +62,9 @@ from labkit.calc.bubble import in_flight_microbatches
 from labkit.calc.layout import Layout
 from labkit.calc.memory.activations import (
     activation_bytes,
-    head_input_bytes,
-    logits_bytes,
-    loss_gradient_bytes,
+    head_parts,
 )
-from labkit.calc.memory.footprint import whole_unit_bytes
+from labkit.calc.memory.footprint import kept_unit_bytes, layers_bytes, whole_unit_bytes
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.models import ModelConfig
 from labkit.calc.parameters import (
@@ -75,11 +74,14 @@ from labkit.calc.parameters import (
     layer_parameters,
     mlp_parameters,
     router_parameters,
+    with_copied_heads,
 )
 from labkit.calc.plan.job import Job, check_asked
 from labkit.calc.result import Result, total
 from labkit.calc.traffic.cost import chunk_numels
 from labkit.calc.units import number_text
+
+_CACHED = 1 << 16
 
 
 class StageLayers(NamedTuple):
@@ -108,13 +110,17 @@ def layer_counts(layers: int, num_stages: int, virtual: int = 1) -> tuple[int, .
     return tuple(chunk_numels(layers, num_stages))
 
 
+def stage_layers(config: ModelConfig, layout: Layout) -> tuple[StageLayers, ...] | None:
+    """Return layers by stage, in the order of the model. None: no rule divides them."""
+    return _stage_layers(config, layout.pp, layout.virtual, layout.stages)
+
+
 @lru_cache(maxsize=4096)
-def stage_layers(
-    config: ModelConfig, num_stages: int, virtual: int
+def _stage_layers(
+    config: ModelConfig, pp: int, virtual: int, stages: tuple[int, ...] | None
 ) -> tuple[StageLayers, ...] | None:
-    """Return layers by stage, in the order of the model."""
-    counts = layer_counts(config.layers, num_stages, virtual)
-    if counts is None:
+    counts = stages or layer_counts(config.layers, pp * virtual, virtual)
+    if counts is None or sum(counts) != config.layers:
         return None
     found, before = [], 0
     for count in counts:
@@ -124,13 +130,21 @@ def stage_layers(
     return tuple(found)
 
 
-@lru_cache(maxsize=1 << 14)
-def layers_of_rank(config: ModelConfig, pp: int, virtual: int, rank: int) -> StageLayers:
+def layers_of_rank(config: ModelConfig, layout: Layout, rank: int) -> StageLayers:
     """Return the layers of all of a rank's stages together."""
-    stages = stage_layers(config, pp * virtual, virtual)
-    assert stages is not None, "a rule refuses such layouts"
-    mine = stages[rank::pp]
-    return StageLayers(sum(each.dense for each in mine), sum(each.experts for each in mine))
+    return _layers_of_ranks(config, layout.pp, layout.virtual, layout.stages)[rank]
+
+
+@lru_cache(maxsize=4096)
+def _layers_of_ranks(
+    config: ModelConfig, pp: int, virtual: int, stages: tuple[int, ...] | None
+) -> tuple[StageLayers, ...]:
+    found = _stage_layers(config, pp, virtual, stages)
+    assert found is not None, "a rule refuses such layouts"
+    return tuple(
+        StageLayers(sum(each.dense for each in mine), sum(each.experts for each in mine))
+        for mine in (found[rank::pp] for rank in range(pp))
+    )
 
 
 class Held(NamedTuple):
@@ -139,7 +153,7 @@ class Held(NamedTuple):
     others: int
     """All but routed experts: one copy on each of d c ranks."""
     experts: int
-    """Routed experts: one copy on each of d c / e ranks."""
+    """Routed experts: one copy on each of Layout.expert_shards ranks."""
 
     @property
     def total(self) -> int:
@@ -149,17 +163,17 @@ class Held(NamedTuple):
 
 def held_by_stage(config: ModelConfig, layout: Layout) -> tuple[Held, ...]:
     """Return the parameters of each stage, in the order of the model."""
-    return _by_stage(config, layout.pp, layout.virtual, layout.tp, layout.ep)
+    cut = (layout.tp, layout.ep * layout.expert_tp)
+    return _by_stage(config, layout.pp, layout.virtual, layout.stages, *cut)
 
 
 def held_by_ranks(config: ModelConfig, layout: Layout) -> tuple[Held, ...]:
     """Return the parameters of each rank of the pipeline, all its stages together."""
-    return _by_rank(config, layout.pp, layout.virtual, layout.tp, layout.ep)
+    return _by_rank(held_by_stage(config, layout), layout.pp)
 
 
 @lru_cache(maxsize=1 << 12)
-def _by_rank(config: ModelConfig, pp: int, virtual: int, tp: int, ep: int) -> tuple[Held, ...]:
-    stages = _by_stage(config, pp, virtual, tp, ep)
+def _by_rank(stages: tuple[Held, ...], pp: int) -> tuple[Held, ...]:
     return tuple(
         Held(sum(each.others for each in mine), sum(each.experts for each in mine))
         for mine in (stages[rank::pp] for rank in range(pp))
@@ -167,17 +181,24 @@ def _by_rank(config: ModelConfig, pp: int, virtual: int, tp: int, ep: int) -> tu
 
 
 @lru_cache(maxsize=1 << 12)
-def _by_stage(config: ModelConfig, pp: int, virtual: int, tp: int, ep: int) -> tuple[Held, ...]:
-    stages = stage_layers(config, pp * virtual, virtual)
-    assert stages is not None, "a rule refuses such layouts"
-    last = len(stages) - 1
+def _by_stage(
+    config: ModelConfig,
+    pp: int,
+    virtual: int,
+    stages: tuple[int, ...] | None,
+    tp: int,
+    of_experts: int,
+) -> tuple[Held, ...]:
+    layers = _stage_layers(config, pp, virtual, stages)
+    assert layers is not None, "a rule refuses such layouts"
+    config, last = with_copied_heads(config, tp), len(layers) - 1
     return tuple(
-        _held(config, layers, end_parameters(config, place == 0, place == last), tp, ep)
-        for place, layers in enumerate(stages)
+        _held(config, each, end_parameters(config, place == 0, place == last), tp, of_experts)
+        for place, each in enumerate(layers)
     )
 
 
-def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, ep: int) -> Held:
+def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, of_experts: int) -> Held:
     shared = attention_parameters(config) + layer_norms(config)
     others = of_ends + layers.total * shared
     others += layers.dense * mlp_parameters(config, config.mlp_features) if layers.dense else 0
@@ -186,7 +207,7 @@ def _held(config: ModelConfig, layers: StageLayers, of_ends: int, tp: int, ep: i
         expert = mlp_parameters(config, config.expert_features)
         others += layers.experts * (router_parameters(config) + config.shared_experts * expert)
         experts = layers.experts * config.num_experts * expert
-    return Held(-(-others // tp), -(-experts // (tp * ep)))
+    return Held(-(-others // tp), -(-experts // of_experts))
 
 
 @lru_cache(maxsize=256)
@@ -204,9 +225,6 @@ def like_dense(config: ModelConfig, num_experts: int) -> ModelConfig:
     return replace(config, **changed)
 
 
-_CACHED = 1 << 16
-
-
 def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
     """Return the bytes of one GPU, by part. rank: of the pipeline; None: the fullest.
 
@@ -216,17 +234,13 @@ def memory(job: Job, layout: Layout, rank: int | None = None) -> Result:
     if rank is None:
         rank = fullest(job, layout)[0]
     rank = arguments.rank("rank", rank, layout.pp)
-    parts = dict(rank_parts(job, layout, rank))
-    layers, at_once = _layers_of(job, layout, rank).total, in_flight(job, layout)[rank]
-    each = parts["activations"].value / (at_once * layers) if layers else 0.0
-    how = f"{layers} layers * {number_text(at_once)} in flight * {Result(each, 'bytes')}"
-    parts["activations"] = replace(parts["activations"], substitution=how)
     return total(
         f"one GPU of {layout.world_size:,}, rank {rank} of {layout.pp} of the pipeline",
-        parts,
+        rank_parts(job, layout, rank),
         formula="states + activations of its layers * in flight + what passes through",
-        convention="as calc.footprint; experts get equally many tokens; "
-        f"{job.assumptions.reserve_bytes / 2**30:g} GiB more are kept free",
+        convention=f"as calc.footprint; {job.assumptions.loss} loss; experts get equally many "
+        f"tokens; {job.assumptions.reserve_bytes / 2**30:g} GiB more are kept free for CUDA, "
+        "communication buffers and fragmentation",
         source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
     )
 
@@ -239,28 +253,33 @@ def fullest(job: Job, layout: Layout) -> tuple[int, dict[str, Result]]:
 
 def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
     """Return the bytes of a rank, by name of the part."""
-    shards = layout.dp * layout.cp
     held = held_by_ranks(job.config, layout)[rank]
-    parts = dict(_states(job, held, layout.ep, layout.zero, shards))
+    shards = layout.num_shards
+    parts = dict(_states(job, held, layout.zero, shards, layout.expert_shards))
     if layout.zero >= 2 and shards > 1:
-        place = 0 if rank == 0 else layout.pp - 1 if rank == layout.pp - 1 else 1
-        cut = (layout.tp, layout.pp, layout.ep)
-        parts["whole units"] = _units(job, *cut, layout.zero, layout.virtual, place)
-    layers, cut_by = _layers_of(job, layout, rank), (layout.sequence_parallel, layout.microbatch)
-    dense, experts, again = _layer(job, layout.tp, layout.cp, *cut_by, layout.recompute)
-    kept = layers.dense * dense + layers.experts * experts
-    parts["activations"] = Result(in_flight(job, layout)[rank] * kept, "bytes", "activations")
-    if again:
-        parts["recomputed layer"] = Result(
-            again, "bytes", "recomputed layer", substitution="1 layer: all - what is kept"
-        )
+        parts["whole units"] = _units(job, layout, held, rank)
+    cut = (layout.tp, layout.cp, layout.sequence_parallel, layout.microbatch)
+    how = (layout.recompute, layout.recompute_every)
+    layers = layers_of_rank(job.config, layout, rank)
+    parts |= _of_layers(job, layers, in_flight(job, layout)[rank], *how, *cut)
     if rank == layout.pp - 1:
-        parts |= _head(job, layout.tp, layout.cp, *cut_by)
+        parts |= _head(job, *cut)
     return parts
 
 
-def _layers_of(job: Job, layout: Layout, rank: int) -> StageLayers:
-    return layers_of_rank(job.config, layout.pp, layout.virtual, rank)
+@lru_cache(maxsize=_CACHED)
+def _of_layers(
+    job: Job, layers: StageLayers, at_once: float, recompute: str, every: int, *cut: Any
+) -> dict[str, Result]:
+    kept, whole = (_layer(job, *cut, each) for each in (recompute, "none"))
+    num = [each // every for each in layers]
+    others = [all_of - some for all_of, some in zip(layers, num, strict=True)]
+    parts = layers_bytes(at_once, zip((*num, *others), (*kept, *whole), strict=True))
+    if again := max(all_of - part for all_of, part in zip(whole, kept, strict=True)):
+        parts["recomputed layer"] = Result(
+            again, "bytes", "recomputed layer", substitution="1 layer: all - what is kept"
+        )
+    return parts
 
 
 def in_flight(job: Job, layout: Layout) -> tuple[float, ...]:
@@ -275,20 +294,25 @@ def _in_flight(pp: int, num: int, virtual: int) -> tuple[float, ...]:
 
 
 def _candidates(job: Job, layout: Layout) -> set[int]:
-    if job.config.pattern:  # any stage may have most of the experts
-        return set(range(layout.pp))
-    per_stage = -(-job.config.layers // (layout.pp * layout.virtual))
-    without = job.config.layers - job.config.expert_layers if job.config.num_experts else 0
-    first = without // per_stage
-    found = {0, 1, first, first + 1, first + 2, layout.pp - 1}
-    return {rank for rank in found if 0 <= rank < layout.pp}
+    """Return ranks of which one is the fullest: the ends, and the first with such layers."""
+    of_ranks = _layers_of_ranks(job.config, layout.pp, layout.virtual, layout.stages)
+    return {0, layout.pp - 1, *_first_places(of_ranks[:-1])}
+
+
+@lru_cache(maxsize=4096)
+def _first_places(of_ranks: tuple[StageLayers, ...]) -> tuple[int, ...]:
+    """Return the first place of each that is there, but for the place 0."""
+    between = of_ranks[1:]
+    return tuple(1 + between.index(each) for each in set(between))
 
 
 @lru_cache(maxsize=_CACHED)
-def _states(job: Job, held: Held, ep: int, zero: int, shards: int) -> dict[str, Result]:
+def _states(
+    job: Job, held: Held, zero: int, shards: int, shards_of_experts: int
+) -> dict[str, Result]:
     parts = dict(model_state_bytes(held.others, job.kept, zero, shards).parts)
     if held.experts:
-        of_experts = model_state_bytes(held.experts, job.kept, zero, max(shards // ep, 1)).parts
+        of_experts = model_state_bytes(held.experts, job.kept, zero, shards_of_experts).parts
         for name, part in of_experts.items():
             how = f"{parts[name].substitution} + {part.substitution} of experts"
             parts[name] = replace(parts[name] + part, name=name, substitution=how, parts={})
@@ -299,11 +323,24 @@ def _states(job: Job, held: Held, ep: int, zero: int, shards: int) -> dict[str, 
     return parts
 
 
+def _units(job: Job, layout: Layout, held: Held, rank: int) -> Result:
+    if layout.keeps_units:
+        return kept_unit_bytes(job.kept, held.total, layout.pp)
+    place = 0 if rank == 0 else layout.pp - 1 if rank == layout.pp - 1 else 1
+    experts = job.config.num_experts * layout.tp / (layout.ep * layout.expert_tp)
+    cut = (layout.tp, layout.pp, layout.zero, layout.virtual, math.ceil(experts))
+    return _passing_units(job, *cut, place)
+
+
 @lru_cache(maxsize=_CACHED)
-def _units(job: Job, tp: int, pp: int, ep: int, zero: int, virtual: int, place: int) -> Result:
+def _passing_units(
+    job: Job, tp: int, pp: int, zero: int, virtual: int, experts: int, place: int
+) -> Result:
+    """Return units that are whole for a moment. experts: of a layer, if tp cuts each."""
     config = job.config
     if config.num_experts:
-        config = like_dense(config, config.num_experts // ep + config.shared_experts)
+        config = like_dense(config, experts + config.shared_experts)
+    config = with_copied_heads(config, tp)
     unit = whole_unit_bytes(config, job.kept, zero, tp, pp, place)
     layers = -(-config.layers // (pp * virtual))
     if zero == 3 or virtual == 1 or layers == 1:
@@ -317,11 +354,10 @@ def _units(job: Job, tp: int, pp: int, ep: int, zero: int, virtual: int, place: 
 @lru_cache(maxsize=_CACHED)
 def _layer(
     job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int, recompute: str
-) -> tuple[float, float, float]:
-    """Return bytes kept by (a dense layer, one with experts, the layer being recomputed)."""
+) -> tuple[float, float]:
+    """Return bytes kept by (a dense layer, one with experts)."""
     cut = {"tp": tp, "cp": cp, "sequence_parallel": sequence_parallel, "microbatch": microbatch}
-    kept, whole = (_kept(job, recompute=each, **cut) for each in (recompute, "none"))
-    return *kept, max(all_of - part for all_of, part in zip(whole, kept, strict=True))
+    return _kept(job, recompute=recompute, **cut)
 
 
 def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
@@ -350,10 +386,7 @@ def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
 def _head(
     job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int
 ) -> dict[str, Result]:
-    sizes, itemsize = (job.config, microbatch, tp), job.kept.activation_itemsize
-    inputs = head_input_bytes(*sizes, sequence_parallel, cp, sequence=job.length, itemsize=itemsize)
-    return {
-        "head inputs": inputs,
-        "logits and loss": logits_bytes(*sizes, cp, sequence=job.length, itemsize=itemsize),
-        "gradients of the loss": loss_gradient_bytes(*sizes, cp, sequence=job.length),
-    }
+    return head_parts(
+        *(job.config, microbatch, tp, sequence_parallel, cp),
+        sequence=job.length, itemsize=job.kept.activation_itemsize, loss=job.assumptions.loss,
+    )  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from labkit import arguments
 from labkit.calc.hardware import GPU, Cluster, cluster
 from labkit.calc.layout import Layout
+from labkit.calc.memory.activations import checked_loss
 from labkit.calc.memory.model_state import Recipe, recipe_of
 from labkit.calc.models import ModelConfig, model, sequence_length
 
@@ -64,6 +65,8 @@ class Assumptions:
     """Attention never writes its scores down, and computes no masked half."""
     fused: bool = True
     """True: a gated MLP keeps gate, up and their product, and recomputes the activated gate."""
+    loss: str = "fused"
+    """How logits become a loss, as calc.logits_bytes has it: "unfused", "fused" or "chunked"."""
     context: str = "ring"
     """How ranks of cp get others' keys and values: "ring", step by step, or "gather", all of
     them before attention begins, as Llama 3 was trained."""
@@ -89,6 +92,7 @@ class Assumptions:
             raise ValueError("sending_cores=1: none would be left that compute; give less")
         if self.schedule not in BUBBLES:
             raise ValueError(f"schedule={self.schedule!r:.60}: give one of {', '.join(BUBBLES)}")
+        checked_loss(self.loss)
         if self.context not in ("ring", "gather"):
             raise ValueError(f"context={self.context!r:.60}: give 'ring' or 'gather'")
 
@@ -141,6 +145,13 @@ class Job:
         object.__setattr__(
             self, "global_batch", arguments.counted("global_batch", self.global_batch)
         )
+        kinds = {each for kind in self.config.kinds for each in kind}
+        if uncounted := sorted(kinds & {"recurrent", "none"}, reverse=True):
+            raise ValueError(
+                f"{uncounted[0]!r} layers: the planner has no activations and operations of them, "
+                "only of layers that have attention and an MLP or experts; calc.num_parameters and "
+                "calc.cache_bytes take such models"
+            )
         if self.room_bytes <= 0:
             raise ValueError(
                 f"reserve_bytes={self.assumptions.reserve_bytes!r:.60} leave nothing of the "

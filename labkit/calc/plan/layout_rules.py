@@ -1,6 +1,7 @@
 """Layouts of a job: which are worth a look, which do not work and why, and warnings.
 
-    refused    heads, key-value heads, features and tokens that ranks cut unevenly
+    refused    heads, key-value heads, features and tokens that ranks cut unevenly; more ranks than
+               key-value heads have copies of them
                layers that stages cut unevenly (but see gpu_memory.py), more stages than layers
                interleaving with microbatches that are no multiple of pp: it goes in rounds of pp
                a global batch that ranks and microbatches cannot share
@@ -13,10 +14,10 @@ A refusal has a title, by which losers are counted, and a reason that says what 
 `layouts` yields these in a fixed order:
 
     tp          divisors of heads, key-value heads and features that are powers of 2, up to twice
-                the GPUs of a node
+                the GPUs of a node; up to those of a node also more than key-value heads
     cp          powers of 2 that leave each rank 2,048 tokens of a sequence or more
     pp          up to 128, and no more than layers
-    ep          powers of 2 that divide the experts, and dp
+    ep          powers of 2 that divide the experts, and dp cp
     virtual     numbers of stages on a rank that cut layers equally (gpu_memory.py); 1 always
     microbatch  powers of 2 up to 16 sequences
     zero        0 to 3
@@ -37,9 +38,15 @@ from typing import NamedTuple
 from labkit import arguments
 from labkit.calc.layout import Layout
 from labkit.calc.models import ModelConfig
-from labkit.calc.plan.gpu_memory import held_by_ranks, layer_counts, layers_of_rank, like_dense
+from labkit.calc.plan.gpu_memory import (
+    held_by_ranks,
+    layer_counts,
+    layers_of_rank,
+    like_dense,
+    stage_layers,
+)
 from labkit.calc.plan.job import Job, check_asked
-from labkit.calc.plan.seconds import layer_seconds, reduces_of_zero2, span_of
+from labkit.calc.plan.seconds import layer_seconds, reduces_of_zero2, span, span_of
 from labkit.calc.units import bytes_text, seconds_text
 
 
@@ -84,12 +91,13 @@ def warnings_of(job: Job, layout: Layout) -> list[str]:
             f"{seconds_text(seconds)} of each step over slow links; {_inside_a_node(job, layout)} "
             "stays inside one"
         )
-    if layout.ep > 1 and not span_of(job, layout, "dp", num=layout.ep).is_in_one_node:
+    group = span(job.machines.gpus_per_node, *layout.expert_sides[0])
+    if layout.ep > 1 and not group.is_in_one_node:
         seconds = num * _exchange_seconds(job, layout, "ep")
         found.append(
             f"ep={layout.ep} spans nodes: its all-to-alls take {seconds_text(seconds)} of each step"
         )
-    if layout.zero >= 2 and layout.pp > 1 and layout.dp * layout.cp > 1:
+    if layout.exchange_level >= 2 and layout.pp > 1 and layout.dp * layout.cp > 1:
         rounds = num if layout.zero == 3 else reduces_of_zero2(layout, num)
         found += [_of_zero(job, layout, rounds)] if rounds > 1 else []
     if num < layout.pp:
@@ -128,7 +136,7 @@ def _exchange_seconds(job: Job, layout: Layout, axis: str) -> float:
     """Seconds of tp or ep for one microbatch, on the rank with the most layers."""
     dense, experts = layer_seconds(job, layout)
     name = f"{axis}_s"
-    layers = layers_of_rank(job.config, layout.pp, layout.virtual, layout.pp // 2)
+    layers = layers_of_rank(job.config, layout, layout.pp // 2)
     return layers.dense * sum(getattr(dense, name)) + layers.experts * sum(getattr(experts, name))
 
 
@@ -141,16 +149,27 @@ def _of_ranks(job: Job, layout: Layout) -> Refusal | None:
     )
 
 
-def _cut_by_tp(config: ModelConfig) -> dict[str, int]:
+def _cut_by_tp(config: ModelConfig, tp: int) -> dict[str, int]:
+    """Return what tp ranks share; more ranks than key-value heads have copies of them."""
     like = like_dense(config, 0)
-    cut = {"heads": like.heads, "key-value heads": like.num_kv_heads}
-    has_dense = config.expert_layers < config.layers
-    cut |= {"features inside the MLP": like.mlp_features} if has_dense else {}
-    return cut | ({"features of an expert": config.expert_features} if config.num_experts else {})
+    cut = {"heads": like.heads}
+    if tp % like.num_kv_heads:
+        cut["key-value heads"] = like.num_kv_heads
+    if config.expert_layers < config.layers:
+        cut["features inside the MLP"] = like.mlp_features
+    return cut
 
 
 def _of_heads(job: Job, layout: Layout) -> Refusal | None:
-    cut = _cut_by_tp(job.config)
+    config = job.config
+    if config.num_experts and config.expert_features % layout.expert_tp:
+        would_do = arguments.divisors_text(config.expert_features)
+        return Refusal(
+            "tp does not divide features of an expert",
+            f"{layout.expert_tp} ranks of {config.expert_features} features of an expert; give "
+            f"etp={would_do}",
+        )
+    cut = _cut_by_tp(config, layout.tp)
     for what, number in cut.items():
         if number % layout.tp:
             would_do = arguments.divisors_text(math.gcd(*cut.values()))
@@ -184,9 +203,16 @@ def _of_experts(job: Job, layout: Layout) -> Refusal | None:
 
 
 def _of_stages(job: Job, layout: Layout) -> Refusal | None:
-    layers, num_stages = job.config.layers, layout.pp * layout.virtual
-    if layer_counts(layers, num_stages, layout.virtual) is not None:
+    layers = job.config.layers
+    if stage_layers(job.config, layout) is not None:
         return None
+    if layout.stages is not None:
+        counts = layer_counts(layers, layout.pp * layout.virtual, layout.virtual)
+        return Refusal(
+            "layers of the stages are not those of the model",
+            f"stages={'+'.join(map(str, layout.stages))} have {sum(layout.stages)} layers, and the "
+            f"model {layers}" + (f"; give {'+'.join(map(str, counts))}" if counts else ""),
+        )
     if layout.virtual > 1:
         return Refusal(
             "layers do not divide into virtual stages",
@@ -256,7 +282,7 @@ def _shapes(job: Job) -> Iterator[tuple[int, int, int, int]]:
             continue
         dp = n // (tp * cp * pp)
         for ep in _powers(job.config.num_experts or 1):
-            if dp % ep == 0 and (job.config.num_experts or 1) % ep == 0:
+            if dp * cp % ep == 0 and (job.config.num_experts or 1) % ep == 0:
                 yield tp, cp, pp, ep
 
 
@@ -269,9 +295,13 @@ def _powers(most: int) -> Iterator[int]:
 
 def _tensor(job: Job) -> list[int]:
     like = like_dense(job.config, 0)
-    cut = [like.heads, like.num_kv_heads, job.config.expert_features]
-    most = 2 * job.machines.gpus_per_node
-    return [each for each in _powers(most) if all(number % each == 0 for number in cut)]
+    cut, inside = [like.heads, job.config.expert_features], job.machines.gpus_per_node
+    return [
+        each
+        for each in _powers(2 * inside)
+        if all(number % each == 0 for number in cut)
+        and (like.num_kv_heads % each == 0 or (each <= inside and each % like.num_kv_heads == 0))
+    ]
 
 
 def _context(job: Job) -> list[int]:

@@ -86,13 +86,13 @@ def pieces(job: Job, layout: Layout) -> Pieces:
         overlap=job.assumptions.overlap,
         num_microbatches=found.num_microbatches,
         compute_s=tuple(map(sum, found.compute)),
-        exchanged_s=tuple(found.dp) if layout.zero >= 2 else (),
+        exchanged_s=tuple(found.dp) if layout.exchange_level >= 2 else (),
     )
 
 
 def times(job: Job, layout: Layout) -> Times:
     """Return the parts of a step by kind, for a layout that no rule refuses."""
-    stages = stage_layers(job.config, layout.pp * layout.virtual, layout.virtual)
+    stages = stage_layers(job.config, layout)
     assert stages is not None, "a rule refuses such layouts"
     dense, experts = layer_seconds(job, layout)
     # One stage's seconds depend on its numbers of layers only, and few of them differ.

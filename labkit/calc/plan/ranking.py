@@ -24,7 +24,7 @@ from itertools import combinations, product
 from typing import Any
 
 from labkit import arguments
-from labkit.calc.layout import Layout
+from labkit.calc.layout import RECOMPUTE, Layout
 from labkit.calc.plan.estimation import Estimate, Verdict, estimate, verdict
 from labkit.calc.plan.gpu_memory import fullest
 from labkit.calc.plan.job import Job
@@ -197,9 +197,9 @@ STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("cp", (2, 4, 8, 16), "keys and values travel a ring"),
     ("zero", (3,), "parameters are gathered for every microbatch, forward and backward"),
     ("recompute", ("full",), "a second forward pass: a third more computing"),
+    ("reshard_after_forward", (True,), "parameters are gathered for every microbatch again"),
 )
 """(knob, values, its cost), cheapest first."""
-_RECOMPUTE = ("none", "selective", "full")
 _MOST_KNOBS = 3
 
 
@@ -261,7 +261,9 @@ def _is_a_step(layout: Layout, knob: str, value: Any) -> bool:
     """Return whether a value saves more than the present one."""
     now = getattr(layout, knob)
     if knob == "recompute":
-        return _RECOMPUTE.index(value) > _RECOMPUTE.index(now)
+        return RECOMPUTE.index(value) > RECOMPUTE.index(now)
     if knob == "sequence_parallel":
         return not now and layout.tp > 1
+    if knob == "reshard_after_forward":
+        return layout.zero == 3 and not now
     return bool(value < now if knob == "microbatch" else value > now)

@@ -81,6 +81,7 @@ class Span(NamedTuple):
         return self.nodes == 1
 
 
+@lru_cache(maxsize=1 << 16)
 def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
     """Return the span of a group, from the (ranks, stride) of each axis that it lies along."""
     size, in_first = 1, [0]
@@ -169,14 +170,21 @@ _FLOAT32_BYTES = 4
 
 
 def tensor_seconds(
-    job: Job, tokens: int, where: Span, recompute: str, num_experts: int
+    job: Job, tokens: int, where: Span, recompute: str, num_experts: int, inner: Span
 ) -> tuple[float, float]:
-    """Return tp's seconds. num_experts: experts that a token goes through; 0: a dense layer."""
+    """Return tp's seconds. num_experts: experts that a token goes through; 0: a dense layer.
+
+    inner: the ranks of tp that cut one expert.
+    """
     if where.size == 1:
         return 0.0, 0.0
     nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
     half = half_seconds(job, nbytes, where)
-    mlp = half if not num_experts else half_seconds(job, num_experts * nbytes, where)
+    mlp = (
+        half
+        if not num_experts
+        else half_seconds(job, num_experts * nbytes * inner.size / where.size, inner)
+    )
     forward = 2 * half + 2 * mlp
     return forward, forward * (2 if recompute == "full" else 1)
 
@@ -251,9 +259,23 @@ def _exposed(seconds: tuple[float, float], overlap: float, beside: tuple[float, 
 def layer_seconds(job: Job, layout: Layout) -> tuple[LayerSeconds, LayerSeconds]:
     """Return seconds of (a dense layer, one with experts)."""
     tensor, ring = span_of(job, layout, "tp"), span_of(job, layout, "cp")
-    experts = span_of(job, layout, "dp", num=layout.ep)
-    how = (layout.sequence_parallel, layout.microbatch, layout.recompute)
-    return _layers(job, tensor, ring, experts, layout.tp, layout.cp, layout.ep, *how)
+    experts = span(job.machines.gpus_per_node, *layout.expert_sides[0])
+    inner = span_of(job, layout, "tp", num=min(layout.expert_tp, layout.tp))
+    cut = layout.ep * layout.expert_tp / layout.tp  # as if tp cut each expert
+    sizes = (layout.tp, layout.cp, cut, layout.sequence_parallel, layout.microbatch)
+    again, plain = (
+        _layers(job, tensor, ring, experts, inner, *sizes, each)
+        for each in (layout.recompute, "none")
+    )
+    n = layout.recompute_every
+    return again if n == 1 else (_mean(again[0], plain[0], n), _mean(again[1], plain[1], n))
+
+
+def _mean(again: LayerSeconds, plain: LayerSeconds, n: int) -> LayerSeconds:
+    """Return the mean of n layers of which one recomputes."""
+    return LayerSeconds(
+        *((a[0], b[1] + (a[1] - b[1]) / n) for a, b in zip(again, plain, strict=True))
+    )
 
 
 @lru_cache(maxsize=1 << 16)
@@ -262,9 +284,10 @@ def _layers(
     tensor: Span,
     ring: Span,
     across: Span,
+    inner: Span,
     tp: int,
     cp: int,
-    ep: int,
+    ep: float,
     sequence_parallel: bool,
     microbatch: int,
     recompute: str,
@@ -277,7 +300,7 @@ def _layers(
             continue
         attention_s = attention_seconds(job, tokens) / tp
         compute = layer_compute(job, tokens, tp, ep, sequence_parallel, recompute, num_experts)
-        over_tp = tensor_seconds(job, tokens, tensor, recompute, num_experts)
+        over_tp = tensor_seconds(job, tokens, tensor, recompute, num_experts, inner)
         over_ep = expert_seconds(job, tokens, across, tp, sequence_parallel, recompute, num_experts)
         if over_ep[0] and job.assumptions.expert_overlap:
             left = 1 - job.assumptions.sending_cores
@@ -302,7 +325,7 @@ def reduces_of_zero2(layout: Layout, num_microbatches: int) -> int:
 
 def once_a_step(job: Job, layout: Layout) -> list[Pair]:
     """Return the seconds of the once-a-step (reduce, gather) by stage, hidden or not."""
-    times = {0: (2, 0), 1: (1, 1), 2: (0, 1), 3: (0, 0)}[layout.zero]
+    times = {0: (2, 0), 1: (1, 1), 2: (0, 1), 3: (0, 0)}[layout.exchange_level]
     return [(times[0] * r, times[1] * g) for r, g in _halves(job, layout)]
 
 
@@ -311,18 +334,21 @@ def in_each_microbatch(job: Job, layout: Layout, computing: list[Pair]) -> list[
 
     computing: by stage, (forward, backward) of a microbatch, behind which they may hide.
     """
-    if layout.zero < 2:
+    if layout.exchange_level < 2:
         return [(0.0, 0.0)] * len(computing)
     every = layout.pp if layout.zero == 2 and layout.virtual > 1 else 1
     pairs = list(zip(_halves(job, layout), computing, strict=True))
-    exposed = {pair: _in_one(job, layout.zero, every, *pair) for pair in set(pairs)}
+    gathers = (layout.zero == 3, layout.zero == 3 and not layout.keeps_units)
+    exposed = {pair: _in_one(job, gathers, every, *pair) for pair in set(pairs)}
     return [exposed[pair] for pair in pairs]
 
 
-def _in_one(job: Job, zero: int, every: int, halves: Pair, computing: Pair) -> Pair:
+def _in_one(
+    job: Job, gathers: tuple[bool, bool], every: int, halves: Pair, computing: Pair
+) -> Pair:
     reduce_s, gather_s = halves
-    gathered = gather_s if zero == 3 else 0.0
-    back = reduce_s / every + gathered
+    gathered, again = (gather_s if each else 0.0 for each in gathers)
+    back = reduce_s / every + again
     overlap, (forward, backward) = job.assumptions.overlap, computing
     return gathered - min(overlap * gathered, forward), back - min(overlap * back, backward)
 
@@ -338,11 +364,10 @@ def exposed_seconds(job: Job, once: Pair, computing: Pair) -> float:
 def optimizer_seconds(job: Job, layout: Layout) -> float:
     """Return the optimizer's seconds to move states, gradients and parameters of the largest
     share."""
-    shards = layout.dp * layout.cp if layout.zero else 1
-    kept = job.kept
+    shards, kept = layout.num_shards if layout.zero else 1, job.kept
     size = 2 * kept.optimizer_bytes + kept.gradient_bytes + kept.parameter_bytes
     share = max(
-        held.others / shards + held.experts / max(1, shards // layout.ep)
+        held.others / shards + held.experts / (layout.expert_shards if layout.zero else 1)
         for held in held_by_ranks(job.config, layout)
     )
     return moved_seconds(job, share * size)
@@ -354,18 +379,24 @@ def _halves(job: Job, layout: Layout) -> list[Pair]:
     if layout.dp * layout.cp == 1:
         return [(0.0, 0.0)] * len(stages)
     units = max(1, job.config.layers // len(stages))
-    sizes = (job.kept.gradient_bytes, job.kept.cast_bytes or job.kept.parameter_bytes)
+    gradients = job.kept.gradient_bytes
+    sizes = (gradients, job.kept.cast_bytes or job.kept.parameter_bytes)
     kinds = set(stages)  # most stages are alike
+    gpus = job.machines.gpus_per_node
+    where = (span(gpus, *layout.shard_sides[0]), span(gpus, *layout.expert_sides[1]))
     reduces, gathers = (
-        {held: _half(job, layout, held, size, units) for held in kinds} for size in sizes
+        {held: _half(job, where, held, size, units) for held in kinds} for size in sizes
     )
+    if layout.num_shards < layout.dp * layout.cp and layout.zero:  # copies of a shard are summed
+        copies = span(gpus, *layout.shard_sides[1])
+        for held in kinds:
+            shard = gradients * held.others / layout.num_shards
+            reduces[held] += 2 * half_seconds(job, shard, copies)
     return [(reduces[held], gathers[held]) for held in stages]
 
 
-def _half(job: Job, layout: Layout, held: Held, size: float, units: int) -> float:
-    axes = ("dp", "cp") if layout.cp > 1 else ("dp",)
-    one = units * half_seconds(job, size * held.others / units, span_of(job, layout, *axes))
+def _half(job: Job, where: tuple[Span, Span], held: Held, size: float, units: int) -> float:
+    one = units * half_seconds(job, size * held.others / units, where[0])
     if held.experts:
-        where = span_of(job, layout, *axes, every=layout.ep)
-        one += units * half_seconds(job, size * held.experts / units, where)
+        one += units * half_seconds(job, size * held.experts / units, where[1])
     return one

@@ -143,12 +143,12 @@ class Behaviours:
     @property
     def num_replicas(self) -> int:
         """Replicas that go through the pipeline on their own: dp, and ep of them together."""
-        return self.layout.dp // self.layout.ep
+        return self.layout.dp // self.layout.joined_replicas
 
     @property
     def ranks_per_cell(self) -> int:
-        """tp x cp x ep."""
-        return self.layout.tp * self.layout.cp * self.layout.ep
+        """tp x cp x replicas that are joined."""
+        return self.layout.tp * self.layout.cp * self.layout.joined_replicas
 
     def slowed(self, pieces: Pieces) -> Pieces:
         """Return the parts of a step with dp's exchanges in every microbatch slowed by the slowest
@@ -186,7 +186,7 @@ class Behaviours:
 
     def replica_of(self, rank: int) -> int:
         """Return the replica that a rank belongs to."""
-        return self.layout.coordinates(rank)["dp"] // self.layout.ep
+        return self.layout.coordinates(rank)["dp"] // self.layout.joined_replicas
 
 
 def behaviours(layout: Layout, disturbances: Sequence[Disturbance]) -> Behaviours:
@@ -246,9 +246,9 @@ def _cells(layout: Layout, stragglers: dict[int, float]) -> dict[int, dict[int, 
     slow: dict[tuple[int, int], list[float]] = defaultdict(list)
     for rank, factor in stragglers.items():
         at = layout.coordinates(rank)
-        slow[at["dp"] // layout.ep, at["pp"]].append(factor)
+        slow[at["dp"] // layout.joined_replicas, at["pp"]].append(factor)
     found: dict[int, dict[int, Factors]] = defaultdict(dict)
-    per_cell = layout.tp * layout.cp * layout.ep
+    per_cell = layout.tp * layout.cp * layout.joined_replicas
     for (replica, cell), factors in slow.items():
         counts = {factor: factors.count(factor) for factor in sorted(set(factors))}
         counts |= {1.0: per_cell - len(factors) + counts.get(1.0, 0)}
@@ -269,11 +269,11 @@ def _links(
     for rank, factor in nodes.items():
         at = layout.coordinates(rank)
         for other in {(at["pp"] + 1) % layout.pp, (at["pp"] - 1) % layout.pp} - {at["pp"]}:
-            slow(at["dp"] // layout.ep, at["pp"], other, factor)
+            slow(at["dp"] // layout.joined_replicas, at["pp"], other, factor)
     for (a, b), factor in links.items():
         if b in layout.group("pp", a):
             at = layout.coordinates(a)
-            slow(at["dp"] // layout.ep, at["pp"], layout.coordinates(b)["pp"], factor)
+            slow(at["dp"] // layout.joined_replicas, at["pp"], layout.coordinates(b)["pp"], factor)
     return found
 
 

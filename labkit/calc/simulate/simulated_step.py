@@ -136,10 +136,10 @@ class SimulatedStep:
     def _classes(self) -> Iterator[RankClass]:
         made, layout = self.simulated, self.layout
         for times in made.kept:
-            dp = times.replica * layout.ep
+            dp = times.replica * layout.joined_replicas
             first = dp * layout.stride("dp")
             for pp in range(layout.pp):
-                more = times.count * layout.ep - 1
+                more = times.count * layout.joined_replicas - 1
                 name = f"dp {dp}" + (f" and {more} more" if more else "")
                 yield RankClass(
                     f"{name}, pp {pp}" if layout.pp > 1 else name,
