@@ -19,7 +19,13 @@ PLAIN = Layout(world_size=512, tp=4, pp=2, zero=0)
     ("model", "batch", "changes", "title", "would_do"),
     [
         ("llama3-8b", 1536, {"world_size": 256}, "GPUs", "cluster of 512"),
-        ("llama3-8b", 1536, {"tp": 16}, "key-value heads", "1, 2, 4 or 8"),
+        (
+            calc.ModelConfig(layers=4, hidden=96, heads=12, kv_heads=6, vocab=9, context=2048),
+            1536,
+            {"tp": 4},
+            "key-value heads",
+            "1, 2, 3 or 6",
+        ),
         ("gpt2", 1536, {"tp": 8}, "tp does not divide heads", "1, 2, 3, 4, 6 or 12"),
         ("llama1-13b", 1536, {"tp": 8, "cp": 64}, "the tokens", "divisor"),
         ("llama3-8b", 1536, {"ep": 2}, "ep without experts", "give ep=1"),
@@ -86,7 +92,7 @@ def test_ep_across_nodes_is_warned():
 
 @pytest.mark.parametrize(("zero", "times_over"), [(2, 1 * 24), (3, 3 * 24)])
 def test_zero_2_and_3_with_a_pipeline_are_warned_with_their_bytes(zero, times_over):
-    layout = dataclasses.replace(PLAIN, zero=zero)
+    layout = dataclasses.replace(PLAIN, zero=zero, reshard_after_forward=True)
     (said,) = warnings_of(GPT3, layout)
     # The last of 2 stages: half of the layers, a copy of the embedding, the last norm.
     table, positions, norm = 50257 * 12288, 2048 * 12288, 2 * 12288
@@ -129,7 +135,7 @@ def test_a_step_of_a_refused_layout_has_no_pieces():
     job = Job("llama3-70b", "amp", calc.cluster("a100", 16), 512)
     for wrong in (
         Layout(world_size=8),
-        Layout(world_size=16, tp=16),
+        Layout(world_size=16, pp=2, stages=(40, 41)),
         Layout(world_size=16, pp=2, virtual=3),
     ):
         with pytest.raises(ValueError, match=str(refusal(job, wrong).title)):
