@@ -125,7 +125,9 @@ def _by_part(
     }
     if per_pair:
         features, factor = _attended(config), per_pair * passes
-        seen = Counter(_seen(config, kind, length, per_pair == 2) for kind in config.kinds)
+        seen = Counter(
+            attended_tokens(config, kind, length, per_pair == 2) for kind in config.kinds
+        )
         del seen[0]
         parts["attention"] = (
             factor * features * sum(layers * tokens for tokens, layers in seen.items()),
@@ -139,8 +141,8 @@ def _by_part(
     }
 
 
-def _seen(config: ModelConfig, kind: Layer, length: int, causal: bool) -> float:
-    """Tokens that one token looks at in a layer, so that the causal mask's half of them counts.
+def attended_tokens(config: ModelConfig, kind: Layer, length: int, causal: bool) -> float:
+    """Return the tokens that one looks at in a layer, of which causal attention counts half.
 
     Of a window W < s a token sees W, and the first W tokens fewer: W s - W^2 / 2 pairs in all.
     """

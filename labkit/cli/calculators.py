@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit import calc
+from labkit.calc.memory.activations import LOSSES
 from labkit.calc.models import ModelConfig, model
 from labkit.calc.result import Result
 from labkit.calc.units import read_count
@@ -76,7 +77,10 @@ def memory(
     model: _Model,
     layout: Annotated[
         str,
-        typer.Option(help='Such as "dp=8 tp=4 pp=2 zero=1 microbatch=2 recompute=full".'),
+        typer.Option(
+            help='Such as "dp=8 tp=4 pp=2 zero=1 microbatch=2 recompute=full", or "pp=4 '
+            'stages=1+2+2+3", or "dp=16 zero=3 shards=8 reshard_after_forward=false".'
+        ),
     ] = "dp=1",
     cluster: _Cluster = "h100",
     global_batch: Annotated[
@@ -84,6 +88,9 @@ def memory(
     ] = None,
     sequence: _Sequence = None,
     recipe: _Recipe = "megatron_bf16",
+    loss: Annotated[
+        str, typer.Option(help=f"How logits become a loss: {', '.join(LOSSES)}.")
+    ] = "fused",
 ) -> None:
     """Say what one layout needs on its fullest GPU, by part; fails where it does not fit."""
     try:
@@ -95,6 +102,7 @@ def memory(
             calc.cluster(cluster, chosen.world_size),
             batch,
             _tokens("sequence", sequence),
+            assumptions=calc.plan.Assumptions(loss=loss),
         )
         judged = calc.plan.verdict(job, chosen)
     except ValueError as error:
@@ -103,6 +111,7 @@ def memory(
     out.print(Text(f"{job.title}\n{chosen}", style="bold"))
     if judged.memory is not None:
         _show_parts(judged.memory)
+        out.print(Text(f"Assumed: {judged.memory.convention}"))
     out.print(Text(judged.reason, style="" if judged else "bold yellow"))
     for warning in judged.warnings:
         out.print(Text(warning, style="yellow"))
@@ -173,7 +182,7 @@ def _by_option(text: str) -> str:
             return f"--{option} {text}"
     text = re.sub("^num_gpus=", "gpus=", text)
     return re.sub(
-        r"^(gpus|global_batch|sequence|tokens|usable|tp|page_size)=",
+        r"^(gpus|global_batch|sequence|loss|tokens|usable|tp|page_size)=",
         lambda found: f"--{found[1].replace('_', '-')} ",
         text,
     )

@@ -50,6 +50,13 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart():
         ({"tp": 3}, "3 ranks.*world_size=16; 15"),
         ({"tp": 32}, "32 ranks would do"),
         ({"ep": 3}, "ep=3 .*dp=16"),
+        ({"ep": 16, "tp": 2, "etp": 2}, r"ep=16 \* etp=2 .*try ep=8"),
+        ({"etp": 3}, "try etp=1"),
+        ({"pp": 2, "stages": (1, 2, 3)}, "are 3, and pp=2"),
+        ({"pp": 2, "stages": 4}, "stages"),
+        ({"shards": 3}, "shards=3 .*give 1, 2, 4, 8 or 16"),
+        ({"reshard_after_forward": "yes"}, "give True or False"),
+        ({"recompute_every": 0}, "recompute_every=0"),
         ({"virtual": 2}, "need a pipeline"),
         ({"zero": 4}, "give 0, 1, 2 or 3"),
         ({"recompute": "Full"}, "Full"),
@@ -92,3 +99,39 @@ def test_a_cluster_has_a_gpu_and_links_of_two_speeds():
     h100 = calc.CLUSTERS["h100"]
     assert h100.tier(crosses_nodes=True) is h100.slow
     assert h100.device.flops_per_s == pytest.approx(989e12, rel=1e-3)
+
+
+def test_a_layout_is_read_from_its_words_and_written_in_others():
+    text = (
+        "dp=4 tp=2 pp=4 ep=8 etp=1 stages=1+2+2+3 zero=3 shards=2 reshard_after_forward=false "
+        "recompute=full recompute_every=2"
+    )
+    layout = Layout.parse(text)
+    assert (layout.dp, layout.stages, layout.shards, layout.etp) == (4, (1, 2, 2, 3), 2, 1)
+    assert layout.reshard_after_forward is False
+    assert str(layout) == (
+        "dp 4 x tp 2 x pp 4, ep 8, etp 1, stages 1+2+2+3, zero 3, shards 2, not resharded, "
+        "recompute full every 2 layers, microbatch 1"
+    )
+    for wrong in ("stages=1+x", "stages=1+-2", "reshard_after_forward=maybe"):
+        with pytest.raises((ValueError, TypeError), match=wrong.partition("=")[0]):
+            Layout.parse(f"pp=2 {wrong}")
+
+
+@pytest.mark.parametrize(
+    ("axes", "groups", "copies"),
+    [
+        # one expert a rank, over cp first
+        ({"cp": 4, "ep": 8}, [(1, 1), (4, 1), (2, 4)], [(1, 1), (1, 4), (2, 8)]),
+        ({"tp": 2, "cp": 2, "ep": 4}, [(1, 2), (2, 2), (2, 4)], [(1, 2), (1, 4), (2, 8)]),
+        # ranks of tp have other experts
+        ({"tp": 4, "ep": 8, "etp": 1}, [(4, 1), (1, 4), (2, 4)], [(1, 4), (1, 4), (2, 8)]),
+    ],
+)
+def test_experts_are_shared_by_the_nearest_ranks(axes, groups, copies):
+    layout = Layout(world_size=16, **axes)
+    assert [list(each) for each in layout.expert_sides] == [groups, copies]
+    shared = math.prod(size for size, _ in groups)
+    assert shared == layout.ep
+    assert shared * layout.expert_tp * math.prod(size for size, _ in copies) == 16
+    assert layout.joined_replicas == layout.dp // copies[-1][0]

@@ -272,12 +272,14 @@ def test_experts_stand_in_the_layers_that_the_file_names():
     assert model("DeepSeek-V3").expert_layers == 58
 
 
+MAVERICK = llama(
+    "llama4_text", 48, 5120, 40, 8, 8192, 202048, intermediate_size_mlp=16384,
+    num_local_experts=128, num_experts_per_tok=1, interleave_moe_layer_step=2,
+)  # fmt: skip
+
+
 def test_llama_4_alternates_chunks_and_experts():
-    maverick = llama(
-        "llama4_text", 48, 5120, 40, 8, 8192, 202048, intermediate_size_mlp=16384,
-        num_local_experts=128, num_experts_per_tok=1, interleave_moe_layer_step=2,
-    )  # fmt: skip
-    config = calc.model_from_config({"model_type": "llama4", "text_config": maverick})
+    config = calc.model_from_config({"model_type": "llama4", "text_config": MAVERICK})
     assert config.kinds[:4] == (
         Layer("window", "dense"),
         Layer("window", "experts"),
@@ -289,13 +291,15 @@ def test_llama_4_alternates_chunks_and_experts():
     assert "without what sees images" in calc.num_parameters(config).convention
 
 
+NEMOTRON = keys(
+    "nemotron_h", 52, 4096, 32, 131072, num_key_value_heads=8, intermediate_size=21504,
+    head_dim=128, hybrid_override_pattern="M-M-M-M*" + "-M-M-M-M-M*" * 3 + "-M-M-M-M-M-",
+    mamba_num_heads=128, mamba_head_dim=64, n_groups=8, ssm_state_size=128, conv_kernel=4,
+)  # fmt: skip
+
+
 def test_a_hybrid_keeps_keys_of_few_layers():
-    nemotron = keys(
-        "nemotron_h", 52, 4096, 32, 131072, num_key_value_heads=8, intermediate_size=21504,
-        head_dim=128, hybrid_override_pattern="M-M-M-M*" + "-M-M-M-M-M*" * 3 + "-M-M-M-M-M-",
-        mamba_num_heads=128, mamba_head_dim=64, n_groups=8, ssm_state_size=128, conv_kernel=4,
-    )  # fmt: skip
-    config = calc.model_from_config(nemotron)
+    config = calc.model_from_config(NEMOTRON)
     assert float(calc.num_parameters(config)) == pytest.approx(8.1e9, rel=0.01)
     with pytest.raises(ValueError, match="without attention"):
         calc.plan.Job(config, "amp", "h100", 64)
@@ -397,3 +401,27 @@ def test_ranks_share_heads_and_copy_them_where_there_are_too_few():
 
 def test_a_request_holds_whole_pages():
     assert calc.cache_bytes("llama3-8b", 17, page_size=16) == 32 * 131_072
+
+
+# The planner
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        *(("gemma-3-1b", 8), ("gemma-2-9b", 16), ("gpt-oss-20b", 16), ("Qwen3-30B-A3B", 16)),
+        *(("falcon-7b", 16), ("gpt-j-6b", 16), ("DeepSeek-V2-Lite", 16), ("Llama-4", 512)),
+    ],
+)
+def test_a_model_is_planned_whatever_its_layers(name, gpus):
+    config = calc.model_from_config(MAVERICK) if name == "Llama-4" else model(name)
+    length = min(4096, config.context)
+    job = calc.plan.Job(config, "megatron_bf16", calc.cluster("h100", gpus), gpus, sequence=length)
+    best = calc.plan.plan(job, 1).best
+    assert 0 < best.memory <= job.room_bytes and 0.05 < best.mfu < 0.7
+
+
+def test_a_hybrid_is_refused_by_the_planner():
+    hybrid = calc.model_from_config(NEMOTRON)
+    with pytest.raises(ValueError, match="'recurrent' layers: the planner"):
+        calc.plan.Job(hybrid, "amp", calc.cluster("h100", 8), 8)

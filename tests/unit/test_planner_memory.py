@@ -210,3 +210,125 @@ def test_a_fused_mlp_keeps_three_tensors_and_not_four():
     for each in (True, False):  # not gated: input and output of its one function
         same = calc.activation_bytes("gpt2", 1, fused=each)
         assert same == calc.activation_bytes("gpt2", 1)
+
+
+def test_experts_have_a_tensor_size_of_their_own():
+    """8 experts on 8 ranks of tp, whole: one on each. Others are cut by tp as before."""
+    job = job_of(MIXTRAL, recipe="zero_paper")
+    folded, cut = (Layout(world_size=64, tp=8, ep=ep, etp=etp) for ep, etp in ((8, 1), (1, None)))
+    own, alike = (held_by_ranks(MIXTRAL, each)[0] for each in (folded, cut))
+    assert own == alike  # 1 of 8 experts, or an eighth of all
+    assert folded.expert_shards == cut.expert_shards == 8
+    seconds = [calc.plan.estimate(job, each).step.parts for each in (folded, cut)]
+    assert float(seconds[0]["tp"]) < float(seconds[1]["tp"]) and "ep" in seconds[0]
+    every = held_by_ranks(MIXTRAL, Layout(world_size=64, tp=8, etp=1))[0]
+    assert every.experts == 8 * own.experts and every.others == own.others
+
+
+def test_experts_over_cp_hold_fewer_each():
+    by_dp, over_both = (Layout(world_size=16, cp=4, ep=ep) for ep in (4, 8))
+    assert (
+        held_by_ranks(MIXTRAL, by_dp)[0].experts == 2 * held_by_ranks(MIXTRAL, over_both)[0].experts
+    )
+    assert (by_dp.expert_shards, over_both.expert_shards) == (4, 2)
+    job = job_of(MIXTRAL, num_gpus=16, batch=16)
+    assert calc.plan.memory(job, over_both)["gradients"] < calc.plan.memory(job, by_dp)["gradients"]
+
+
+def test_more_ranks_of_tp_than_key_value_heads_have_copies():
+    config = dataclasses.replace(calc.MODELS["llama3-8b"], kv_heads=2)
+    D, K, layers = 4096, 128, 32
+    of = {tp: held_by_ranks(config, Layout(world_size=tp, tp=tp))[0].total for tp in (1, 2, 8)}
+    assert of[2] == -(-of[1] // 2)
+    copies = layers * 2 * D * K * (1 - 2 / 8)
+    assert of[8] == pytest.approx(of[1] / 8 + copies, abs=1)
+    token = {
+        tp: float(calc.activation_bytes(config, 1, tp, dropout=False)["query, key, value"])
+        for tp in (2, 8)
+    }
+    assert token[8] == layers * 8192 * 2 * (D / 8 + 2 * K)
+    assert token[2] == layers * 8192 * 2 * (D / 2 + 2 * K)
+
+
+def test_stages_have_the_layers_that_are_given():
+    job = job_of("llama2-7b", num_gpus=4, batch=16, recipe="zero_paper")
+    layout = Layout(world_size=4, pp=4, stages=(5, 9, 9, 9))
+    held = held_by_ranks(job.config, layout)
+    assert sum(each.total for each in held) == LLAMA2_7B
+    layers = [layers_of_rank(job.config, layout, rank).total for rank in range(4)]
+    assert layers == [5, 9, 9, 9]
+    assert total(fullest(job, layout)[1]) == max(
+        total(rank_parts(job, layout, rank)) for rank in range(4)
+    )
+    even = calc.plan.estimate(job, dataclasses.replace(layout, stages=None))
+    assert calc.plan.estimate(job, layout).step > even.step
+    refused = refusal(job, dataclasses.replace(layout, stages=(1, 2, 2, 3)))
+    assert refused and "give 8+8+8+8" in refused.reason
+
+
+def test_zero_3_keeps_units_through_a_pipeline_and_sends_them_once():
+    job = job_of("llama2-7b", batch=512)
+    kept = Layout(world_size=WORLD, pp=2, zero=3)
+    passing = dataclasses.replace(kept, reshard_after_forward=True)
+    of_both = [calc.plan.estimate(job, each) for each in (kept, passing)]
+    own = held_by_ranks(job.config, kept)[0].total
+    assert float(of_both[0].memory["whole units"]) == (2 + 4) * own
+    assert of_both[1].memory < of_both[0].memory
+    assert float(of_both[0].step["dp"]) < float(of_both[1].step["dp"])
+    assert not of_both[0].warnings and "gathered" in of_both[1].warnings[0]
+    alone = [Layout(world_size=WORLD, zero=3, reshard_after_forward=each) for each in (False, None)]
+    once, twice = (float(calc.plan.estimate(job, each).step["dp"]) for each in alone)
+    assert once < twice
+
+
+def test_copies_of_shards_hold_more_and_gather_inside_a_node():
+    job = job_of("llama2-7b")
+    whole, hybrid = (Layout(world_size=WORLD, zero=3, shards=each) for each in (None, 8))
+    of_both = [calc.plan.estimate(job, each) for each in (whole, hybrid)]
+    moments = [float(each.memory["moments"]) for each in of_both]
+    assert moments[1] == pytest.approx(8 * moments[0], rel=1e-6)
+    assert float(of_both[1].step["dp"]) < float(of_both[0].step["dp"])
+
+
+@pytest.mark.parametrize("recompute", ["full", "operations"])
+def test_every_second_layer_that_recomputes_saves_half(recompute):
+    job = job_of("llama2-7b")
+    none, every, second = (
+        calc.plan.estimate(job, Layout(world_size=WORLD, recompute=how, recompute_every=n))
+        for how, n in (("none", 1), (recompute, 1), (recompute, 2))
+    )
+    for of in (
+        lambda each: float(each.memory["activations"]),
+        lambda each: float(each.step["compute"]),
+        lambda each: float(each.hfu) / float(each.mfu),
+    ):
+        assert of(none) != of(every)
+        assert of(second) == pytest.approx((of(none) + of(every)) / 2)
+    setup = TrainingSetup(model="llama2-7b", recompute=recompute, recompute_every=2)
+    alike = dataclasses.replace(setup, recompute_every=1), TrainingSetup(model="llama2-7b")
+    half = sum(float(calc.footprint(each)["activations"]) for each in alike) / 2
+    assert float(calc.footprint(setup)["activations"]) == half
+
+
+@pytest.mark.parametrize("mixer", ["recurrent", "none"])
+def test_layers_that_the_planner_does_not_count_are_refused(mixer):
+    hybrid = dataclasses.replace(
+        calc.MODELS["llama2-7b"], pattern=((mixer, "dense"), ("full", "dense")),
+        recurrent_state=8, recurrent_parameters=8,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=f"'{mixer}' layers: .*calc.cache_bytes"):
+        job_of(hybrid)
+
+
+def test_windowed_layers_attend_to_fewer_tokens_in_step_and_mfu():
+    long = {"context": 32768}
+    full = dataclasses.replace(calc.MODELS["llama2-7b"], **long)
+    windowed = dataclasses.replace(
+        full, pattern=(("window", "dense"), ("full", "dense")), window=1024
+    )
+    layout = Layout(world_size=WORLD, tp=8)
+    of_full, of_window = (
+        calc.plan.estimate(job_of(each, batch=64), layout) for each in (full, windowed)
+    )
+    assert of_window.step < 0.9 * float(of_full.step)
+    assert float(of_window.mfu) == pytest.approx(float(of_full.mfu), rel=0.1)

@@ -226,6 +226,7 @@ def estimate(job: Job, layout: Layout) -> Estimate:
 
 
 _OF_STATES = ("parameters", "gradients")
+_OF_THE_LOSS = ("logits and loss", "gradients of the loss")
 
 
 @dataclass(frozen=True)
@@ -278,9 +279,16 @@ class Verdict:
             f"{room}: {bytes_text(self.over_bytes)} too many; the largest part is {self.term}, "
             f"{part} ({part.substitution})"
         )
-        if self.term in ("logits and loss", "gradients of the loss"):
-            text += "; Assumptions(loss='chunked') holds an eighth of the logits at a time"
-        return text + self._of_parameters(self.memory)
+        return text + self._of_the_loss(self.memory) + self._of_parameters(self.memory)
+
+    def _of_the_loss(self, held: Result) -> str:
+        """Say which loss has less, if the loss holds more than the bytes that lack."""
+        loss = self.job.assumptions.loss
+        nbytes = sum(float(held.parts.get(name, 0.0)) for name in _OF_THE_LOSS)
+        if nbytes <= self.over_bytes or loss == "chunked":
+            return ""
+        less = {"unfused": "'fused') keeps the logits alone", "fused": "'chunked') holds an eighth"}
+        return f"; {bytes_text(nbytes)} are of the {loss} loss: Assumptions(loss={less[loss]}"
 
     def _of_parameters(self, held: Result) -> str:
         alone = sum(float(held.parts[name]) for name in _OF_STATES)

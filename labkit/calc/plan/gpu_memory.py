@@ -3,16 +3,17 @@
 The parts of calc.footprint, and beyond it experts, latent attention, and stages with unequal
 numbers of layers.
 
-    states        of the rank's parameters: over d c ranks, experts over d c / e
+    states        of the rank's parameters: over d c ranks, or `shards`; experts over d c t / (e x)
     activations   what is kept of a microbatch by each layer of the rank, times those in flight
     dispatched    with experts: inputs and outputs of a token's k experts, 2 k D more
     whole units   as footprint.py; zero 2 with virtual stages: a whole stage, whose gradients are
-                  reduced after a round of p microbatches
+                  reduced after a round of p microbatches; zero 3 that keeps units, as in a
+                  pipeline: all of the rank's parameters, and their gradients
 
 States are those of the rank's own stages, where calc.footprint takes the average N / (t p). All
-experts get equally many tokens. Ranks that can be fullest: 0 (most in flight, embedding), the first
-whose layers are no fewer (1), the first ones that have experts, and the last (head and loss). In
-flight never rises along the pipeline, and ranks between hold the same otherwise, so no other can.
+experts get equally many tokens. Ranks that can be fullest: 0 (most in flight, embedding), the last
+(head and loss), and of the others the first of each kind of layers: in flight never rises along the
+pipeline. Windows change no bytes, because flash attention keeps no scores.
 
 Layers of each stage (`layer_counts`); stage s is on rank s % pp:
 
@@ -20,6 +21,7 @@ Layers of each stage (`layer_counts`); stage s is on rank s % pp:
     balanced    (L + 2) / S each, of which the embedding is one on the first stage, and the head one
                 on the last: these have one layer less, even none
     uneven      the first L % S have one more; not where stages are virtual
+    given       Layout.stages
 
 L = 126, S = 16 * 8 is balanced: the first and the last virtual stage have no layer, all others one,
 as Llama 3 405B was trained.
@@ -27,14 +29,15 @@ as Llama 3 405B was trained.
 Parameters that one GPU holds (`held_by_ranks`), of its layers and of the pipeline's ends:
 
     layer           attention, two norms, an MLP;          / t
-    with experts    attention, two norms, router, shared experts, / t; its routed experts / (t e)
+    with experts    attention, two norms, router, shared experts, / t; its routed experts / (e x),
+                    of which x ranks cut each
     first stage     embedding, learned positions           / t
     last stage      last norm, head: where it is tied, a copy of the embedding, / t
 
     rank r of p     its stages r, p + r, 2 p + r ... together
 
 So the ranks at the ends hold more than those between: 39% more than N/p for llama3-8b on 8 stages.
-Shares of t ranks are rounded up. Norms are on every rank of tp, but counted as sharded: 2 D of a
+Of fewer key-value heads than t, each rank holds one. Shares of t ranks are rounded up. Norms are on every rank of tp, but counted as sharded: 2 D of a
 layer.
 
 A model with experts or latent attention counts as a dense one that keeps as many activations:

@@ -36,11 +36,13 @@ Data parallelism: reduces, gathers and the optimizer of the ranks that share a m
     0      2, once a step         -
     1      1, once a step         1, once a step
     2      1 per microbatch       1, once a step           interleaved: 1 per round of p
-    3      1 per microbatch       2 per microbatch         1 in forward, 1 in backward
+    3      1 per microbatch       2 per microbatch         1 in forward, 1 in backward; 1 where
+                                                           units are kept, and in a pipeline that
+                                                           keeps them both once a step
 
 An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
-zero 2 may sum the gradients of that one stage. Collectives go layer by layer, experts separately.
-A share `overlap` of a collective is hidden, up to the computing beside it. The rest is exposed.
+zero 2 may sum the gradients of that one stage. With fewer shards than ranks (HSDP) a reduce also
+sums the copies of each shard. Collectives go layer by layer, experts separately. A share `overlap` of a collective is hidden, up to the computing beside it. The rest is exposed.
 
 Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; DeepSeek-V3,
 arXiv:2412.19437, section 3.2, for few nodes and overlap; Llama 3, arXiv:2407.21783, section 3.3.2,
@@ -54,6 +56,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from labkit.calc.compute import attended_tokens
 from labkit.calc.hardware import Tier
 from labkit.calc.layout import Layout
 from labkit.calc.plan.computing import attention_seconds, layer_compute, moved_seconds
