@@ -37,8 +37,8 @@ Parameters that one GPU holds (`held_by_ranks`), of its layers and of the pipeli
     rank r of p     its stages r, p + r, 2 p + r ... together
 
 So the ranks at the ends hold more than those between: 39% more than N/p for llama3-8b on 8 stages.
-Of fewer key-value heads than t, each rank holds one. Shares of t ranks are rounded up. Norms are on every rank of tp, but counted as sharded: 2 D of a
-layer.
+Of fewer key-value heads than t, each rank holds one. Shares of t ranks are rounded up. Norms are on
+every rank of tp, but counted as sharded: 2 D of a layer.
 
 A model with experts or latent attention counts as a dense one that keeps as many activations:
 

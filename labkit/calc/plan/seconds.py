@@ -42,7 +42,8 @@ Data parallelism: reduces, gathers and the optimizer of the ranks that share a m
 
 An interleaved schedule does a round of p microbatches on one stage before it goes to another, so
 zero 2 may sum the gradients of that one stage. With fewer shards than ranks (HSDP) a reduce also
-sums the copies of each shard. Collectives go layer by layer, experts separately. A share `overlap` of a collective is hidden, up to the computing beside it. The rest is exposed.
+sums the copies of each shard. Collectives go layer by layer, experts separately. A share `overlap`
+of a collective is hidden, up to the computing beside it. The rest is exposed.
 
 Papers: Korthikanti et al., arXiv:2205.05198; Liu et al., arXiv:2310.01889, for rings; DeepSeek-V3,
 arXiv:2412.19437, section 3.2, for few nodes and overlap; Llama 3, arXiv:2407.21783, section 3.3.2,
