@@ -57,7 +57,6 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from labkit.calc.compute import attended_tokens
 from labkit.calc.hardware import Tier
 from labkit.calc.layout import Layout
 from labkit.calc.plan.computing import attention_seconds, layer_compute, moved_seconds
