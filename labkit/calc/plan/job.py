@@ -134,11 +134,6 @@ class Job:
         if not isinstance(self.assumptions, Assumptions):
             raise TypeError(f"assumptions={self.assumptions!r:.60}: give Assumptions(...)")
         object.__setattr__(self, "config", model(self.model))
-        if self.config.is_hybrid:
-            raise ValueError(
-                "the planner has no formula for layers without attention or MLP: give a model of "
-                "transformer layers; calc.num_parameters and calc.cache_bytes count hybrids"
-            )
         object.__setattr__(self, "kept", recipe_of(self.recipe))
         object.__setattr__(self, "machines", cluster(self.cluster))
         object.__setattr__(self, "length", sequence_length(self.config, self.sequence))
