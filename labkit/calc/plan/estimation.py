@@ -112,7 +112,7 @@ class Estimate:
         """Hardware FLOPs utilisation, which counts recomputation too."""
         of_token = self._flops()
         products, scores = (float(of_token.parts[name]) / 3 for name in ("parameters", "attention"))
-        products -= 2.0 * self.job.config.vocab * self.job.config.hidden  # of layers, forward
+        products -= 2.0 * self.job.config.vocab * self.job.config.hidden  # forward of the layers
         again = {
             "none": 0.0,
             "selective": 0.0 if self.job.assumptions.flash else scores,
