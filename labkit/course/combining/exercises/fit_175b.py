@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,9 @@ from labkit.grade.verdict import Finding
 
 def jobs(draw: g.Draw) -> list[calc.plan.Job]:
     """The interviewer's, and others for which its layout is wrong."""
-    pick, of, bf16 = draw.rng.choice, calc.plan.Job, "megatron_bf16"
+    pick, bf16 = draw.rng.choice, "megatron_bf16"
+    # The contract's logits are those of an unfused loss.
+    of = partial(calc.plan.Job, assumptions=calc.plan.Assumptions(loss="unfused"))
     # Logits and the head decide, and kv_heads allows a smaller tp than a node does.
     many_words = replace(calc.MODELS["llama3-8b"], vocab=512_000, kv_heads=2)
     a100, h100 = calc.CLUSTERS["a100"], replace(calc.CLUSTERS["h100"], num_gpus=128)
@@ -68,16 +70,22 @@ def dict_of(layout: calc.Layout) -> dict[str, Any]:
     return {key: getattr(layout, key) for key in keys}
 
 
+def layout_of(job: calc.plan.Job, given: dict[str, Any]) -> calc.Layout:
+    """Return the layout of a dict. As in the contract, ZeRO-3 gathers for every microbatch."""
+    return calc.Layout(world_size=job.num_gpus, reshard_after_forward=True, **given)
+
+
 @lru_cache
 def possible(job: calc.plan.Job) -> list[calc.Layout]:
     """Layouts that no rule refuses, with tp inside a node, worth a look."""
     return [
-        each
+        replace(each, reshard_after_forward=True)
         for each in calc.plan.layouts(job)
         if each.cp == 1
         and each.microbatch <= 2
         and (each.zero or each.dp == 1)
         and each.tp <= job.machines.gpus_per_node
+        and job.config.num_kv_heads % each.tp == 0
         and calc.plan.refusal(job, each) is None
     ]
 
@@ -181,12 +189,15 @@ def in_words(result: calc.Result) -> str:
 def problem(job: calc.plan.Job, got: Any) -> tuple[str, str] | None:
     """(name, why) of what is wrong with a layout; None for one that fits."""
     try:
-        layout = calc.Layout(world_size=job.num_gpus, **got)
+        layout = layout_of(job, got)
     except ValueError as error:
         return "returns no layout", str(error)
     if job.machines.gpus_per_node % layout.tp:
         why = "tp communicates in every layer, and links between nodes are many times slower"
         return "puts a tensor-parallel group on two nodes", f"{layout}: {why}"
+    if job.config.num_kv_heads % layout.tp:
+        why = f"{job.config.num_kv_heads} key-value heads are not cut into {layout.tp} equal parts"
+        return "tp does not divide key-value heads", f"{layout}: {why}"
     verdict = calc.plan.verdict(job, layout)
     if verdict.memory is None:
         return verdict.term, verdict.reason
@@ -203,7 +214,7 @@ def fault(s: g.Observed) -> Finding | None:
 def steps(s: g.Observed) -> list[calc.Result]:
     """Seconds of a step of the learner's layout and of the fastest one."""
     job = s.case.known
-    layouts = calc.Layout(world_size=job.num_gpus, **s.y), fastest(job)
+    layouts = layout_of(job, s.y), fastest(job)
     return [calc.plan.estimate(job, each).step for each in layouts]
 
 
