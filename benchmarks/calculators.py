@@ -9,7 +9,10 @@ Constants were "fitted" to it, or a form, a rounding or an option was chosen wit
 
 Rows of llm-foundry ran Triton's attention, whose share of the peak is given; without it those of
 H100 are 9% off in the median. NVIDIA's page says that its tables are in FP8, and its TFLOP/s count
-all pairs of tokens.
+all pairs of tokens; NeMo's performance scripts keep gradients in 16 bits.
+
+One run that ran is said not to fit: Llama 3 405B of 2,048 sequences on 8,192 GPUs, 78.2 GiB beside
+4 reserved. Its authors free tensors that backward does not need, and do not say which.
 
 Exit status 1 if an exact number differs: parameters, bytes of states.
 """

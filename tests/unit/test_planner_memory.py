@@ -332,3 +332,34 @@ def test_windowed_layers_attend_to_fewer_tokens_in_step_and_mfu():
     )
     assert of_window.step < 0.9 * float(of_full.step)
     assert float(of_window.mfu) == pytest.approx(float(of_full.mfu), rel=0.1)
+
+
+def kept_of_a_layer(model, recompute="none", precision="bf16", **layout):
+    job = Job(model, "zero_paper", calc.cluster("h100", 8), 8, 4096, precision=precision)
+    shape = Layout(world_size=8, recompute=recompute, **layout)
+    layers = layers_of_rank(job.config, shape, 0).total
+    return float(rank_parts(job, shape, 0)["activations"]) / layers / 4096
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_fp8_keeps_inputs_of_linear_layers_in_one_byte(tp):
+    # Of 8,192 features, 28,672 in the MLP: two norms' outputs and the product have a byte less,
+    # and the input of the output layer is a copy in 8 bits.
+    whole, in_8 = (kept_of_a_layer("llama3-70b", precision=each, tp=tp) for each in ("bf16", "fp8"))
+    assert whole - in_8 == pytest.approx((2 * 8192 + 28672 - 8192) / tp)
+
+
+def test_selective_recomputation_keeps_compressed_keys_and_no_outputs_of_experts():
+    experts = dataclasses.replace(DEEPSEEK, dense_layers=0)
+    expanded, compressed = 2 * 3 * 128 * 171, 2 * (1536 + 512 + 64)
+    less = kept_of_a_layer(experts) - kept_of_a_layer(experts, "selective")
+    assert less == pytest.approx(expanded - compressed + 2 * 8 * 7168)
+    mixtral = kept_of_a_layer(MIXTRAL) - kept_of_a_layer(MIXTRAL, "selective")
+    assert mixtral == pytest.approx(2 * 2 * 4096)
+
+
+def test_deepseek_v3_in_fp8_keeps_what_its_experts_get_in_one_byte():
+    whole, in_8 = (kept_of_a_layer("deepseek-v3", "selective", each) for each in ("bf16", "fp8"))
+    of_dense = 2 * 7168 + 18432 - 128 * 128
+    of_experts = 7168 + 8 * 7168 + 9 * 2048 - 128 * 128
+    assert whole - in_8 == pytest.approx((3 * of_dense + 58 * of_experts) / 61)

@@ -46,11 +46,21 @@ A model with experts or latent attention counts as a dense one that keeps as man
     latent attention   all heads' keys and values, expanded; a head has the mean of the sizes of its
                        query, key and value, rounded up
 
-The formulas for dense layers leave out inputs of each expert and the compressed keys, which are
-added.
+The formulas for dense layers leave out what is dispatched, which is added.
+
+In fp8, as Transformer Engine keeps it: inputs of linear layers have 1 byte, but for the router's.
+Attention's output is kept in 16 bits for attention's backward, and in 8 for the layer after it.
+Weights have 2 bytes, in 8 bits once as they are and once transposed, as Hopper's products ask for.
+
+recompute="selective", as DeepSeek-V3 has it:
+
+    latent attention   queries, keys and values again, from compressed ones:
+                       query and key-value ranks + rotary features
+    experts            their outputs are not kept, k D less: the gradient of a token's weight is
+                       <g, h W> = <g W^T, h>, which backward has; h is inside the MLP
 
 Papers: Narayanan et al., arXiv:2104.04473, section 2, for stages and tied embeddings; Llama 3,
-arXiv:2407.21783, section 3.3.2.
+arXiv:2407.21783, section 3.3.2; DeepSeek-V3, arXiv:2412.19437, section 3.2.3.
 """
 
 from __future__ import annotations
@@ -374,14 +384,30 @@ def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
     }
     how |= {"sequence": job.length, "itemsize": job.kept.activation_itemsize} | cut
     dense = float(activation_bytes(replace(like_dense(config, 0), layers=1), **how))
-    if not config.num_experts:
-        return dense, 0.0
     num = config.top_k + config.shared_experts
-    experts = float(activation_bytes(replace(like_dense(config, num), layers=1), **how))
-    if recompute != "full":
-        tokens = cut["microbatch"] * job.length / cut["cp"]
-        whole = cut["tp"] if cut["sequence_parallel"] else 1
-        experts += 2 * config.top_k * config.hidden * how["itemsize"] * tokens / whole
+    experts = 0.0
+    if config.num_experts:
+        experts = float(activation_bytes(replace(like_dense(config, num), layers=1), **how))
+    if recompute == "full":
+        return dense, experts
+    tokens, b = cut["microbatch"] * job.length / cut["cp"], how["itemsize"]
+    tp, whole = cut["tp"], cut["tp"] if cut["sequence_parallel"] else 1
+    inner = 0.0
+    if recompute == "selective" and config.is_latent:
+        expanded = 3 * config.heads * like_dense(config, 0).features_per_head / tp
+        compressed = config.q_lora_rank + config.kv_lora_rank + config.rope_head_dim
+        inner += b * (compressed / whole - expanded)
+    in_fp8 = job.precision == "fp8" and recompute != "operations"
+    D, saved = config.hidden, b - 1 if in_fp8 else 0
+    if in_fp8:
+        values = config.value_head_dim or config.features_per_head
+        inner += config.heads * values / tp - saved * D / whole
+    of_mlp = config.mlp_features / tp + D / whole
+    dense += tokens * (inner - saved * of_mlp)
+    if config.num_experts:
+        outputs = 0 if recompute == "selective" else b
+        inner += config.top_k * D * (b - saved + outputs) / whole
+        experts += tokens * (inner - saved * num * config.expert_features / tp)
     return dense, experts
 
 
