@@ -45,6 +45,11 @@ CASES = {
         7351,
         0.05,
     ),
+    "vllm pull request 10511, GiB of an H100 as a program sees it": (
+        lambda: calc.GPUS["h100"].memory_bytes / 2**30,
+        79.22,
+        0.006,
+    ),
     "cache in 8 bits beside weights in 16": (
         lambda: calc.requests_that_fit("llama3-8b", H100_80_GIB, 8192, cache_itemsize=1),
         114,
