@@ -194,9 +194,15 @@ def _show_parts(whole: Result) -> None:
     for heading in ("part", "bytes", "how"):
         table.add_column(heading, overflow="fold")
     for name, part in sorted(whole.parts.items(), key=lambda item: -float(item[1])):
-        table.add_row(Text(name), Text(str(part)), Text(part.substitution))
+        if float(part):
+            table.add_row(Text(name), Text(str(part)), Text(_arithmetic(part)))
     table.add_row("in all", Text(str(whole), style="bold"), "")
     console().print(table)
+
+
+def _arithmetic(part: Result) -> str:
+    """Return how a part is computed, in numbers also where it has parts of its own."""
+    return " + ".join(map(_arithmetic, part.parts.values())) or part.substitution
 
 
 def _show_plan(found: calc.plan.Plan) -> None:

@@ -257,6 +257,7 @@ def test_a_config_json_is_planned_and_judged_like_a_preset(labkit, tmp_path):
     layout = ("--layout", "dp=8 tp=2 recompute=full")
     status, out, _ = labkit("memory", "--model", path, *layout)
     assert status == 0 and "it fits" in out and "activations" in out
+    assert "tokens * 128,256 / 2 * 2 B" in " ".join(out.split())
     status, out, _ = labkit("memory", "--model", "llama3-70b", "--layout", "dp=2 tp=8")
     assert status == 1 and "too many" in out and "To change first" in out
     status, out, _ = labkit("cache", "--model", tmp_path, "--tokens", "8k")
