@@ -343,7 +343,7 @@ def kept_of_a_layer(model, recompute="none", precision="bf16", **layout):
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_fp8_keeps_inputs_of_linear_layers_in_one_byte(tp):
-    # Of 8,192 features, 28,672 in the MLP: two norms' outputs and the product have a byte less,
+    # With 8,192 features, 28,672 in the MLP: two norms' outputs and the product have a byte less,
     # and the input of the output layer is a copy in 8 bits.
     whole, in_8 = (kept_of_a_layer("llama3-70b", precision=each, tp=tp) for each in ("bf16", "fp8"))
     assert whole - in_8 == pytest.approx((2 * 8192 + 28672 - 8192) / tp)

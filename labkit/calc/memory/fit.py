@@ -90,7 +90,7 @@ def changes_that_fit(setup: TrainingSetup, capacity: float | Result) -> list[Cha
         current = smaller
     for knob, _, _ in reversed(STEPS):
         current = _moved_back(setup, current, knob, room)
-    return _told_apart(setup, current)
+    return _separate_changes(setup, current)
 
 
 def _changes(setup: TrainingSetup) -> Iterator[Change]:
@@ -148,7 +148,7 @@ def _moved_back(
     return current
 
 
-def _told_apart(setup: TrainingSetup, changed: TrainingSetup) -> list[Change]:
+def _separate_changes(setup: TrainingSetup, changed: TrainingSetup) -> list[Change]:
     found, current = [], setup
     for knob, values, costs in STEPS:
         before, after = getattr(setup, knob), getattr(changed, knob)

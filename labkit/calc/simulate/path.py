@@ -67,12 +67,12 @@ def tails(
     pieces: Pieces,
     found: Behaviours,
     ready_s: Sequence[float],
-    begun_s: Sequence[float],
+    start_s: Sequence[float],
     rng: random.Random,
 ) -> list[Tail]:
     """Return the collective that ends last, by cell.
 
-    ready_s: by cell, when the slowest replica has finished the pipeline. begun_s: by stage, when
+    ready_s: by cell, when the slowest replica has finished the pipeline. start_s: by stage, when
     the slowest replica starts its last backward.
     """
     result = []
@@ -81,7 +81,7 @@ def tails(
         rest = found.layout.tp - len(touched)
         groups = [(each, 1) for each in touched] + [(Collective(), rest)] * (rest > 0)
         ends = [
-            _tail(graph, pieces, found, cell, ready_s[cell], begun_s, each, count, rng)
+            _tail(graph, pieces, found, cell, ready_s[cell], start_s, each, count, rng)
             for each, count in groups
         ]
         result.append(max(ends, key=lambda tail: tail.gathered_s))
@@ -94,7 +94,7 @@ def _tail(
     found: Behaviours,
     cell: int,
     ready_s: float,
-    begun_s: Sequence[float],
+    start_s: Sequence[float],
     collective: Collective,
     count: int,
     rng: random.Random,
@@ -104,8 +104,8 @@ def _tail(
     lane, since = 0.0, -1
     for stage in sorted(stages, key=lambda each: graph.last_backward[each]):
         if hidden := pieces.overlap * pieces.reduce_s[stage] * collective.link:
-            if begun_s[stage] > lane or since < 0:
-                lane, since = begun_s[stage], stage
+            if start_s[stage] > lane or since < 0:
+                lane, since = start_s[stage], stage
             lane += hidden
     begins = max(ready_s, lane)
     reduced = begins + exposed * sum(pieces.reduce_s[s] for s in stages) * collective.link

@@ -69,7 +69,7 @@ def step(
     allowed = floors(work, slowed, found)
     slowest = _simulated(work, slowed, allowed, found, seed, most_events)
     rng = random.Random(f"{seed} update")
-    after = tails(work, slowed, found, slowest.ready_s, slowest.begun_s, rng)
+    after = tails(work, slowed, found, slowest.ready_s, slowest.start_s, rng)
     return SimulatedStep(
         pieces=pieces,
         layout=layout,
@@ -102,7 +102,7 @@ class _Slowest:
 
     graph: Graph
     ready_s: list[float]
-    begun_s: list[float]
+    start_s: list[float]
     kept: list[Times] = field(default_factory=list)
     busy_s: float = 0.0
     num_events: int = 0
@@ -110,10 +110,10 @@ class _Slowest:
     def add(self, times: Times, keep: bool) -> None:
         """Take a replica into account. keep: also if it is nowhere the slowest."""
         ends = [times.ends[n] for n in self.graph.last]
-        begun = [times.starts[n] for n in self.graph.last_backward]
-        later = any(a > b for a, b in zip([*ends, *begun], [*self.ready_s, *self.begun_s]))
+        starts = [times.starts[n] for n in self.graph.last_backward]
+        later = any(a > b for a, b in zip([*ends, *starts], [*self.ready_s, *self.start_s]))
         self.ready_s = [max(pair) for pair in zip(self.ready_s, ends)]
-        self.begun_s = [max(pair) for pair in zip(self.begun_s, begun)]
+        self.start_s = [max(pair) for pair in zip(self.start_s, starts)]
         self.busy_s += times.count * (sum(times.ends) - sum(times.starts))
         self.num_events += len(times.ends)
         if keep or later:
@@ -128,9 +128,9 @@ class _Slowest:
     def _matters(self, times: Times) -> bool:
         if times.behaviour != Behaviour():
             return True
-        ends, begun = self.graph.last, self.graph.last_backward
+        ends, starts = self.graph.last, self.graph.last_backward
         return any(times.ends[n] == at for n, at in zip(ends, self.ready_s)) or any(
-            times.starts[n] == at for n, at in zip(begun, self.begun_s)
+            times.starts[n] == at for n, at in zip(starts, self.start_s)
         )
 
 
@@ -156,17 +156,17 @@ def _simulated(
     num_same = found.num_replicas - len(found.of_replica)
     num_simulated = min(num_same, max(2, most_events // len(work.work)))
     ready: list[list[float]] = []
-    begun: list[list[float]] = []
+    starts: list[list[float]] = []
     for replica, _ in zip(same, range(num_simulated)):
         times = _times(*common, Behaviour(), replica, 1)
         slowest.add(times, keep=not ready)
         ready.append([times.ends[n] for n in work.last])
-        begun.append([times.starts[n] for n in work.last_backward])
+        starts.append([times.starts[n] for n in work.last_backward])
     if num_simulated < num_same:
         rest = num_same - num_simulated
         normal = _largest_normal(rest, random.Random(f"{seed} replicas"))
         slowest.ready_s = _drawn(slowest.ready_s, ready, normal)
-        slowest.begun_s = _drawn(slowest.begun_s, begun, normal)
+        slowest.start_s = _drawn(slowest.start_s, starts, normal)
         slowest.busy_s *= 1 + rest / (num_simulated + len(found.of_replica))
     return slowest
 

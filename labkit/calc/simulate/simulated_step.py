@@ -216,7 +216,7 @@ def waits_for(step: SimulatedStep) -> str:
     if not step.disturbances:
         return "No rank is slower than others of its stage."
     worst, *others = costs(step)
-    text = f"{_told(step, worst.disturbance)} costs {worst.share:.0%} of the step."
+    text = f"{_description(step, worst.disturbance)} costs {worst.share:.0%} of the step."
     if others:
         together = 1 - _seconds(step, []) / step.seconds
         text = f"{text[:-1]}, all {len(step.disturbances)} disturbances together {together:.0%}."
@@ -233,7 +233,7 @@ def _size(disturbance: Disturbance) -> float:
     return disturbance.share if isinstance(disturbance, Jitter) else disturbance.factor
 
 
-def _told(step: SimulatedStep, disturbance: Disturbance) -> str:
+def _description(step: SimulatedStep, disturbance: Disturbance) -> str:
     if isinstance(disturbance, Jitter):
         return f"Jitter of {disturbance.share:.1%}"
     if isinstance(disturbance, Straggler):
