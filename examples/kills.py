@@ -221,13 +221,13 @@ def report(num_kills):
         samples = audit(killed / "samples", num_samples=NUM_SAMPLES, batch=BATCH)
         num_attempts = number_in(killed / "attempt") + 1
     is_equal = losses == [expected] * 4
-    is_clean = samples.num_steps == num_steps and not samples.lost and not samples.twice
+    is_clean = samples.num_steps == num_steps and not samples.lost and not samples.duplicated
     print(
         f"one training of {num_steps} steps on two hosts, with {ranks} kills of a rank and {hosts} "
         f"of a host: {num_attempts} attempts in {seconds:.0f} s\n"
         f"  final loss {losses[0]:.9f}, without kills {expected:.9f}: "
         f"{'equal in every bit' if is_equal else 'DIFFERENT'}\n"
-        f"  samples lost {len(samples.lost)}, used twice {len(samples.twice)}"
+        f"  samples lost {len(samples.lost)}, used twice {len(samples.duplicated)}"
     )
     return is_equal and is_clean
 

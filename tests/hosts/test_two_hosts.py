@@ -99,7 +99,8 @@ def test_an_all_reduce_over_a_slow_cable_sends_what_the_calculator_says_and_take
     for one, other in (run.timeline, run.timeline[::-1]):  # laid together, no clock is ahead
         gathers, barrier, *_ = other.operations
         (thinking,) = one.regions
-        assert gathers.posted_s < thinking.start_s < thinking.end_s < barrier.done_s
+        # Each thinks 0.2 s; an offset is known to half a message there and back.
+        assert gathers.posted_s < thinking.end_s and thinking.start_s < barrier.done_s
 
     nbytes = max(op.payload_bytes for op in run.timeline[0].operations)
     for bits_per_second, seconds in run.values[0]["seconds"].items():
