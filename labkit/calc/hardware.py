@@ -84,11 +84,11 @@ GPUS: Mapping[str, GPU] = MappingProxyType(
             _hopper(name="gh200", memory_bytes=94.88 * _GIB, memory_bytes_per_s=4000e9),
             GPU(name="b200", memory_bytes=178.35 * _GIB, flops_per_s=2250e12,
                 memory_bytes_per_s=7700e9, fp8_flops_per_s=4500e12),
-            # NVL72: 186 GB of each GPU, 2,500 TFLOP/s; seen memory: the data sheet's, less 1%.
-            GPU(name="gb200", memory_bytes=184e9, flops_per_s=2500e12,
+            # NVL72: 2,500 TFLOP/s. torch's totals in out-of-memory errors: 184.31 GiB, and 267.69
+            # of an HGX B300. Data sheets write 186 and 270 GB for these GiB.
+            GPU(name="gb200", memory_bytes=184.31 * _GIB, flops_per_s=2500e12,
                 memory_bytes_per_s=8000e9, fp8_flops_per_s=5000e12),
-            # HGX B300: 270 GB of each GPU by the data sheet, less 1%.
-            GPU(name="b300", memory_bytes=267e9, flops_per_s=2250e12,
+            GPU(name="b300", memory_bytes=267.69 * _GIB, flops_per_s=2250e12,
                 memory_bytes_per_s=8000e9, fp8_flops_per_s=4500e12),
             # AMD's data sheets, 192 and 288 GB, taken as GiB less a little for the driver: a guess.
             GPU(name="mi300x", memory_bytes=191.7 * _GIB, flops_per_s=1307.4e12,
@@ -178,7 +178,7 @@ class Cluster:
         arguments.number(
             "gpu_hours_between_interruptions",
             self.gpu_hours_between_interruptions,
-            "everything stops some day; float('inf') is not given here, but 1e12",
+            "give hours, 1e12 for a cluster without interruptions",
             above=0,
         )
         arguments.number("dollars_per_gpu_hour", self.dollars_per_gpu_hour, "0 or more", least=0)

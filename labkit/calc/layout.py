@@ -110,7 +110,7 @@ class Layout:
     recompute: str = "none"
     """none, selective, operations or full, as in calc.activation_bytes."""
     recompute_every: int = 1
-    """Every so manieth layer recomputes; the others keep all."""
+    """One layer in this many recomputes; the others keep all."""
     sequence_parallel: bool = True
     """If tp is more than 1, the tokens between its layers are sharded over its ranks."""
     order: tuple[str, ...] = AXES

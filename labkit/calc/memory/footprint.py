@@ -43,10 +43,7 @@ from dataclasses import dataclass, replace
 from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
 from labkit.calc.layout import check_shards, keeps_units
-from labkit.calc.memory.activations import (
-    activation_bytes,
-    head_parts,
-)
+from labkit.calc.memory.activations import activation_bytes, head_parts
 from labkit.calc.memory.model_state import Recipe, model_state_bytes, recipe_of
 from labkit.calc.models import ModelConfig, model
 from labkit.calc.parameters import (
@@ -82,7 +79,7 @@ class TrainingSetup:
     """Tokens of each; None: the model's context."""
     recompute: str = "none"
     recompute_every: int = 1
-    """Every so manieth layer of a stage recomputes; the others keep all."""
+    """One layer in this many of a stage recomputes; the others keep all."""
     flash: bool = True
     sequence_parallel: bool = False
     cp: int = 1

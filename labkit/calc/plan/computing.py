@@ -6,20 +6,20 @@
                  without flash: two products of I = K and O = s in each head
     moved        bytes to and from the GPU's own memory / (memory_share * bandwidth)
 
-Products have T tokens, I features in and O out, of which tp leaves a rank a share. Backward has two
+Products have T tokens, I features in and O out. Tensor parallelism divides I or O. Backward has two
 products of the same sizes. The edge, Assumptions.product_edge, makes small products slow: a kernel
-starts and ends its pipeline there, and computes whole tiles where a matrix ends. Few tokens are
-slow because the weights' bytes are read for few.
+starts and ends its pipeline there, and computes whole tiles where a matrix ends.
 
-Attention with flash computes the pairs that the causal mask leaves, but whole blocks of
-128 tokens on the diagonal, and backward 2.5 times forward: scores were never written down, and are
-computed again. Layers with a window have fewer pairs; the mean over the layers counts.
+Attention with flash computes the pairs that the causal mask leaves, and whole blocks of 128 tokens
+on the diagonal. Backward takes 2.5 times forward, because it computes the scores again, which were
+never written down. Layers with a window have fewer pairs; the mean over the layers counts.
 
 Bytes forward, of numbers with b bytes, for each token of a microbatch:
 
-    norms, residuals     10 D                          each rank all, or / t
-    linear layers        4 D + 8 HK-like + 4 F, gated 6 F     D whole, the rest / t
-    attention's scores   4 H s, not with flash
+    norms, residuals     10 D                                 / t with sequence parallelism
+    experts              4 k D, permuted and back             / t with sequence parallelism
+    linear layers        4 D + 4 HK + 4 GK + 4 F, gated 6 F   D whole, the rest / t
+    attention's scores   4 H s, not with flash                / t
     fp8                  4 bytes for each number that is quantized: it is read, and written twice,
                          because Hopper multiplies transposed numbers
     and for each weight  K_p forward; K_p + 2 K_g backward
@@ -46,7 +46,6 @@ from labkit.calc.plan.job import Job
 BLOCK_TOKENS = 128
 """Tokens of a block of attention, as in FlashAttention-2 for heads of 128 features."""
 _QUANTIZING_BYTES = 4
-_FLASH_BACKWARD = 2.5
 
 
 class Product(NamedTuple):
@@ -59,7 +58,7 @@ class Product(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Seconds of a forward pass by kind."""
+    """Seconds of one pass by kind."""
 
     products: float
     attention: float
@@ -91,6 +90,11 @@ def attention_seconds(job: Job, tokens: float) -> float:
     features, heads = config.features_per_head, config.heads
     scores = Product(heads, tokens, features, job.length)
     return product_seconds(job, [scores, scores], wide=True)
+
+
+def attention_backward(job: Job) -> float:
+    """Return backward's seconds of attention, as a multiple of forward's."""
+    return 2.5 if job.assumptions.flash else 2.0
 
 
 def score_flops(job: Job, tokens: float) -> float:
@@ -146,7 +150,7 @@ def layer_work(
         ),
         Work(
             2 * products_s,
-            (_FLASH_BACKWARD if job.assumptions.flash else 2) * attention_s,
+            attention_backward(job) * attention_s,
             moved_seconds(job, 2 * token_bytes + quantized[1] + of_weights),
         ),
     )

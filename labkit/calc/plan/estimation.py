@@ -69,7 +69,6 @@ from labkit.calc.reliability import checkpoint_interval, lost_share
 from labkit.calc.result import Result, total
 from labkit.calc.units import bytes_text, count_text, number_text
 
-_SECONDS_PER_HOUR = 3600
 _SOURCE = "labkit.calc.plan: seconds.py and planned_step.py give each formula and its paper"
 _HOW = {
     "compute": "products + attention + bytes moved, as computing.py has them, slowest rank",

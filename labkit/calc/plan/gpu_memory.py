@@ -73,10 +73,7 @@ from typing import Any, NamedTuple
 from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
 from labkit.calc.layout import Layout
-from labkit.calc.memory.activations import (
-    activation_bytes,
-    head_parts,
-)
+from labkit.calc.memory.activations import activation_bytes, head_parts
 from labkit.calc.memory.footprint import kept_unit_bytes, layers_bytes, whole_unit_bytes
 from labkit.calc.memory.model_state import model_state_bytes
 from labkit.calc.models import ModelConfig
@@ -368,30 +365,20 @@ def _passing_units(
 def _layer(
     job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int, recompute: str
 ) -> tuple[float, float]:
-    """Return bytes kept by (a dense layer, one with experts)."""
-    cut = {"tp": tp, "cp": cp, "sequence_parallel": sequence_parallel, "microbatch": microbatch}
-    return _kept(job, recompute=recompute, **cut)
-
-
-def _kept(job: Job, *, recompute: str, **cut: Any) -> tuple[float, float]:
     """Return bytes kept by (a dense layer, one with experts); 0 if there is none."""
-    config, a = job.config, job.assumptions
-    how: dict[str, Any] = {
-        "recompute": recompute,
-        "flash": a.flash,
-        "fused": a.fused,
-        "dropout": False,
-    }
-    how |= {"sequence": job.length, "itemsize": job.kept.activation_itemsize} | cut
-    dense = float(activation_bytes(replace(like_dense(config, 0), layers=1), **how))
+    config, b = job.config, job.kept.activation_itemsize
+
+    def kept(num_experts: int) -> float:
+        layer = replace(like_dense(config, num_experts), layers=1)
+        cut = (microbatch, tp, sequence_parallel, cp, recompute, job.assumptions.flash)
+        how: dict[str, Any] = {"dropout": False, "fused": job.assumptions.fused}
+        return float(activation_bytes(layer, *cut, sequence=job.length, itemsize=b, **how))
+
     num = config.top_k + config.shared_experts
-    experts = 0.0
-    if config.num_experts:
-        experts = float(activation_bytes(replace(like_dense(config, num), layers=1), **how))
+    dense, experts = kept(0), kept(num) if config.num_experts else 0.0
     if recompute == "full":
         return dense, experts
-    tokens, b = cut["microbatch"] * job.length / cut["cp"], how["itemsize"]
-    tp, whole = cut["tp"], cut["tp"] if cut["sequence_parallel"] else 1
+    tokens, whole = microbatch * job.length / cp, tp if sequence_parallel else 1
     inner = 0.0
     if recompute == "selective" and config.is_latent:
         expanded = 3 * config.heads * like_dense(config, 0).features_per_head / tp

@@ -77,7 +77,7 @@ class Assumptions:
                 name, getattr(self, name), "give a share, above 0 and up to 1", above=0
             )
         shares = ("sending_cores", "overlap", "tp_overlap", "expert_overlap")
-        for name in (*shares, "product_edge", "reserve_bytes", "checkpoint_write_s", "restart_s"):
+        for name in (*shares, "product_edge", "reserve_bytes", "restart_s"):
             arguments.number(name, getattr(self, name), "0 or more", least=0)
         arguments.number(
             "checkpoint_write_s", self.checkpoint_write_s, "writing takes time", above=0

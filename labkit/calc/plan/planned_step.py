@@ -30,6 +30,7 @@ from labkit.calc.plan.job import Job
 from labkit.calc.plan.layout_rules import require_works
 from labkit.calc.plan.seconds import (
     LayerSeconds,
+    Pair,
     Span,
     exposed_seconds,
     half_seconds,
@@ -41,8 +42,6 @@ from labkit.calc.plan.seconds import (
     span_of,
 )
 
-Pair = tuple[float, float]
-"""(forward, backward) seconds."""
 PARTS = ("compute", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
 
 

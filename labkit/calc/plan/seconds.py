@@ -53,17 +53,22 @@ for gathering; Lepikhin et al., GShard, arXiv:2006.16668, for all-to-alls; Cho e
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from labkit.calc.hardware import Tier
 from labkit.calc.layout import Layout
-from labkit.calc.plan.computing import attention_seconds, layer_compute, moved_seconds
+from labkit.calc.plan.computing import (
+    attention_backward,
+    attention_seconds,
+    layer_compute,
+    moved_seconds,
+)
 from labkit.calc.plan.gpu_memory import Held, held_by_ranks, held_by_stage
 from labkit.calc.plan.job import Job
 
 Pair = tuple[float, float]
+"""(forward, backward) seconds."""
 
 
 class Span(NamedTuple):
@@ -99,38 +104,18 @@ def span(gpus_per_node: int, *sides: tuple[int, int]) -> Span:
     return Span(size / nodes, nodes)
 
 
-def span_of(job: Job, layout: Layout, *axes: str, every: int = 1, num: int | None = None) -> Span:
-    """Return the span of the group along an axis, or along several.
-
-    every: take only one of this many ranks along the first axis. num: take only its first ranks.
-    """
-    sizes = (layout.tp, layout.pp, layout.cp, layout.dp)
-    return _span_of(job.machines.gpus_per_node, layout.order, sizes, axes, every, num)
-
-
-@lru_cache(maxsize=1 << 16)
-def _span_of(
-    gpus_per_node: int,
-    order: tuple[str, ...],
-    sizes: tuple[int, int, int, int],
-    axes: tuple[str, ...],
-    every: int,
-    num: int | None,
-) -> Span:
-    tp, pp, cp, _ = sizes
-    layout = Layout(world_size=math.prod(sizes), tp=tp, pp=pp, cp=cp, order=order)
-    sides = [(layout.sizes[axis], layout.stride(axis)) for axis in axes]
-    size, stride = sides[0]
-    sides[0] = (num or size // every, stride * every)
-    return span(gpus_per_node, *sides)
+def span_of(job: Job, layout: Layout, axis: str, num: int | None = None) -> Span:
+    """Return the span of the group along an axis. num: take only its first ranks."""
+    size: int = getattr(layout, axis)
+    return span(job.machines.gpus_per_node, (num or size, layout.stride(axis)))
 
 
 def half_seconds(job: Job, nbytes: float, where: Span) -> float:
     """Return the seconds of a reduce-scatter of nbytes, or of an all-gather to nbytes."""
     L, H = where
     fast, slow = job.machines.fast, job.machines.slow
-    inside = (L - 1) * (fast.alpha + nbytes / L * _beta(job, fast)) if L > 1 else 0.0
-    across = (H - 1) * (slow.alpha + nbytes / (L * H) * _beta(job, slow)) if H > 1 else 0.0
+    inside = (L - 1) * (fast.alpha + nbytes / L * _beta(job, fast))
+    across = (H - 1) * (slow.alpha + nbytes / (L * H) * _beta(job, slow))
     return inside + across
 
 
@@ -174,7 +159,7 @@ _FLOAT32_BYTES = 4
 
 def tensor_seconds(
     job: Job, tokens: int, where: Span, recompute: str, num_experts: int, inner: Span
-) -> tuple[float, float]:
+) -> Pair:
     """Return tp's seconds. num_experts: experts that a token goes through; 0: a dense layer.
 
     inner: the ranks of tp that cut one expert.
@@ -183,18 +168,16 @@ def tensor_seconds(
         return 0.0, 0.0
     nbytes = tokens * job.config.hidden * job.kept.activation_itemsize
     half = half_seconds(job, nbytes, where)
-    mlp = (
-        half
-        if not num_experts
-        else half_seconds(job, num_experts * nbytes * inner.size / where.size, inner)
-    )
+    mlp = half
+    if num_experts:
+        mlp = half_seconds(job, num_experts * nbytes * inner.size / where.size, inner)
     forward = 2 * half + 2 * mlp
     return forward, forward * (2 if recompute == "full" else 1)
 
 
 def context_seconds(
     job: Job, tokens: int, where: Span, tp: int, recompute: str, attention_s: float
-) -> tuple[float, float]:
+) -> Pair:
     """Return the seconds that context parallelism adds to (forward, backward).
 
     With a ring and equal work per rank (zigzag), each step is hidden behind attention as far as it
@@ -204,19 +187,19 @@ def context_seconds(
     if n == 1:
         return 0.0, 0.0
     config, b = job.config, job.kept.activation_itemsize
-    numbers = 2 * config.num_kv_heads * config.features_per_head / tp
+    numbers = 2 * max(1, config.num_kv_heads / tp) * config.features_per_head
     if config.is_latent:
         numbers = config.kv_lora_rank + config.rope_head_dim
     if job.assumptions.context == "gather":
         half = half_seconds(job, n * tokens * numbers * b, where)
         return half, half * (2 if recompute == "full" else 1)
-    tier = job.machines.tier(crosses_nodes=not where.is_in_one_node)
-    per_byte = tier.beta / job.assumptions.link_share
-    step_s = tier.alpha + tokens * numbers * b * per_byte
-    back_s = 2 * tier.alpha + tokens * numbers * (b + _FLOAT32_BYTES) * per_byte
+    step_s, gradients_s = (
+        message_seconds(job, tokens * numbers * size, crosses_nodes=not where.is_in_one_node)
+        for size in (b, _FLOAT32_BYTES)
+    )
+    backward_s = attention_backward(job) * attention_s
     forward = (n - 1) * max(0.0, step_s - attention_s / n)
-    products = 2.5 if job.assumptions.flash else 2
-    backward = (n - 1) * max(0.0, back_s - products * attention_s / n)
+    backward = (n - 1) * max(0.0, step_s + gradients_s - backward_s / n)
     return forward, backward + (forward if recompute == "full" else 0.0)
 
 
@@ -228,7 +211,7 @@ def expert_seconds(
     sequence_parallel: bool,
     recompute: str,
     num_experts: int,
-) -> tuple[float, float]:
+) -> Pair:
     """Return ep's seconds: tokens to their experts, and back."""
     if where.size == 1 or not num_experts:
         return 0.0, 0.0
@@ -242,17 +225,17 @@ def expert_seconds(
 class LayerSeconds(NamedTuple):
     """(forward, backward) of one layer, one microbatch. What is recomputed is in backward."""
 
-    compute_s: tuple[float, float]
-    tp_s: tuple[float, float] = (0.0, 0.0)
-    cp_s: tuple[float, float] = (0.0, 0.0)
-    ep_s: tuple[float, float] = (0.0, 0.0)
+    compute_s: Pair
+    tp_s: Pair = (0.0, 0.0)
+    cp_s: Pair = (0.0, 0.0)
+    ep_s: Pair = (0.0, 0.0)
 
 
 _NONE = LayerSeconds((0.0, 0.0))
 
 
-def _exposed(seconds: tuple[float, float], overlap: float, beside: tuple[float, float]) -> Pair:
-    """Return what computing does not hide of (forward, backward)."""
+def _exposed(seconds: Pair, overlap: float, beside: Pair) -> Pair:
+    """Return the seconds that computing does not hide."""
     return (
         seconds[0] - min(overlap * seconds[0], beside[0]),
         seconds[1] - min(overlap * seconds[1], beside[1]),
@@ -340,28 +323,19 @@ def in_each_microbatch(job: Job, layout: Layout, computing: list[Pair]) -> list[
     if layout.exchange_level < 2:
         return [(0.0, 0.0)] * len(computing)
     every = layout.pp if layout.zero == 2 and layout.virtual > 1 else 1
-    pairs = list(zip(_halves(job, layout), computing, strict=True))
-    gathers = (layout.zero == 3, layout.zero == 3 and not layout.keeps_units)
-    exposed = {pair: _in_one(job, gathers, every, *pair) for pair in set(pairs)}
-    return [exposed[pair] for pair in pairs]
-
-
-def _in_one(
-    job: Job, gathers: tuple[bool, bool], every: int, halves: Pair, computing: Pair
-) -> Pair:
-    reduce_s, gather_s = halves
-    gathered, again = (gather_s if each else 0.0 for each in gathers)
-    back = reduce_s / every + again
-    overlap, (forward, backward) = job.assumptions.overlap, computing
-    return gathered - min(overlap * gathered, forward), back - min(overlap * back, backward)
+    once, again = layout.zero == 3, layout.zero == 3 and not layout.keeps_units
+    return [
+        _exposed(
+            (once * gather_s, reduce_s / every + again * gather_s), job.assumptions.overlap, beside
+        )
+        for (reduce_s, gather_s), beside in zip(_halves(job, layout), computing, strict=True)
+    ]
 
 
 def exposed_seconds(job: Job, once: Pair, computing: Pair) -> float:
     """Return exposed seconds of (reduce, gather), beside (forward, backward) of computing."""
-    (reduce_s, gather_s), (forward, backward) = once, computing
-    overlap = job.assumptions.overlap
-    left = reduce_s - min(overlap * reduce_s, backward)
-    return left + gather_s - min(overlap * gather_s, forward)
+    reduce_s, gather_s = once
+    return sum(_exposed((gather_s, reduce_s), job.assumptions.overlap, computing))
 
 
 def optimizer_seconds(job: Job, layout: Layout) -> float:
