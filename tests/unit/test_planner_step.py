@@ -12,6 +12,7 @@ from labkit.calc.plan import Assumptions, Job
 from labkit.calc.plan.computing import (
     Product,
     attention_seconds,
+    layer_compute,
     layer_work,
     product_seconds,
     score_flops,
@@ -22,6 +23,7 @@ from labkit.calc.plan.seconds import (
     all_to_all_seconds,
     half_seconds,
     layer_seconds,
+    optimizer_seconds,
     routed_seconds,
     span_of,
 )
@@ -307,3 +309,82 @@ def test_tensor_parallelism_takes_four_halves_each_way():
     layout = Layout(world_size=64, tp=8)
     half = half_seconds(JOB, 4096 * 4096 * 2, Span(8, 1))
     assert layer_seconds(JOB, layout)[0].tp_s == pytest.approx((4 * half, 4 * half))
+
+
+def test_scores_with_flash_are_the_masked_half_and_half_a_block():
+    job = Job(GPT, "amp", A100, 64)
+    assert score_flops(job, 10) == 10 * 2 * 32 * (128 + 128) * (1024 + 64)
+
+
+def test_quantizing_moves_four_bytes_of_each_input_and_each_weight():
+    wide, narrow = (
+        layer_work(Job("llama3-8b", "amp", "h100", 64, precision=each), 8192, 1, 1, True, 0)[0]
+        for each in ("bf16", "fp8")
+    )
+    numbers = 8192 * (3 * 4096 + 14336) + 218_112_000
+    assert narrow.moved - wide.moved == pytest.approx(4 * numbers / (0.85 * 3350e9))
+
+
+def test_a_token_of_experts_is_permuted_and_brought_back():
+    job = Job("mixtral-8x7b", "megatron_bf16", A100, 64)
+    one, two = (layer_work(job, each, 1, 1, True, 2)[0].moved for each in (1024, 2048))
+    D = 4096
+    linear = 4 * D + 4 * D + 4 * 1024 + 6 * 2 * 14336
+    expected = 1024 * 2 * (10 * D + 4 * 2 * D + linear) / (0.85 * 2039e9)
+    assert two - one == pytest.approx(expected)
+
+
+def test_recomputing_by_operations_and_of_latent_attention():
+    def again(job, recompute, num_experts=0):
+        seconds = (layer_compute(job, 4096, 1, 1, True, each, num_experts)[1]
+                   for each in (recompute, "none"))  # fmt: skip
+        return next(seconds) - next(seconds)
+
+    work, _ = layer_work(JOB, 4096, 1, 1, True, 0)
+    assert again(JOB, "operations") == pytest.approx(work.products / 2 + work.moved)
+    a = Assumptions(product_edge=0)
+    latent = Job("deepseek-v3", "megatron_bf16", "h100", 64, assumptions=a)
+    weights = 1536 * 128 * (128 + 64) + 512 * 128 * (128 + 128)
+    expected = 2 * 4096 * weights / (0.68 * 989.4e12)
+    assert again(latent, "selective", 8) == pytest.approx(expected)
+
+
+def test_a_ring_of_more_ranks_than_key_value_heads_sends_one_head_of_each():
+    cluster = dataclasses.replace(A100, slow=Tier(1e6, 0.0))  # so slow that nothing hides
+    a = Assumptions(link_share=1.0)
+    job = Job("llama3-8b", "amp", cluster, 64, assumptions=a)
+    forward, _ = layer_seconds(job, Layout(world_size=64, tp=16, cp=4))[0].cp_s
+    assert forward == pytest.approx(3 * 2048 * 2 * 128 * 2 / 1e6, rel=0.01)
+    gathered = dataclasses.replace(job, assumptions=dataclasses.replace(a, context="gather"))
+    both = layer_seconds(gathered, Layout(world_size=64, tp=8, cp=8))[0].cp_s
+    assert both == pytest.approx((7 / 8 * 8192 * 2 * 128 * 2 / 1e6,) * 2)
+
+
+def test_ranks_that_cut_an_expert_exchange_its_tokens_among_themselves():
+    job = Job("mixtral-8x7b", "megatron_bf16", A100, 64)
+    _, experts = layer_seconds(job, Layout(world_size=64, tp=8, etp=2))
+    nbytes = 32768 * 4096 * 2
+    attention = half_seconds(job, nbytes, Span(8, 1))
+    mlp = half_seconds(job, 2 * nbytes * 2 / 8, Span(2, 1))
+    assert experts.tp_s[0] == pytest.approx(2 * attention + 2 * mlp)
+
+
+@pytest.mark.parametrize(
+    ("options", "times_over"),
+    [
+        # 3/4 of 4 bytes, two halves of 1/2 of a shard's 1 byte, 3/4 of 2 bytes
+        ({"zero": 1, "shards": 4}, 3 + 1 + 1.5),
+        ({"zero": 3, "reshard_after_forward": False}, 8 * 7 / 8 * (4 + 2)),
+    ],
+)
+def test_exchanges_with_copies_of_shards_and_of_units_that_are_kept(options, times_over):
+    link = Tier(100e9, 0.0)
+    cluster = Cluster(gpu="a100-80g", num_gpus=8, fast=link, slow=link)
+    a = Assumptions(link_share=1.0, overlap=0.0)
+    job = Job(GPT, "megatron_bf16", cluster, 64, assumptions=a)
+    layout, num = Layout(world_size=8, **options), float(calc.num_parameters(GPT))
+    assert step_parts(job, layout)["dp"] == pytest.approx(times_over * num / 100e9)
+    # States are read and written, gradients read, parameters written.
+    share = num / layout.num_shards
+    expected = (2 * 12 + 4 + 2) * share / (0.85 * 2039e9)
+    assert optimizer_seconds(job, layout) == pytest.approx(expected)
