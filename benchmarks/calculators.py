@@ -57,13 +57,24 @@ MODELS = {
     )
 } | {
     "gpt3-5b": _gpt(layers=24, hidden=4096, heads=32),
+    "gpt3-20b": _gpt(layers=44, hidden=6144, heads=48),
     "gpt3-175b": _gpt(layers=96, hidden=12288, heads=96),
     "mt-nlg-530b": _gpt(layers=105, hidden=20480, heads=128),
     "bloom-176b": calc.ModelConfig(
         layers=70, hidden=14336, heads=112, vocab=250880, context=2048, learned_positions=False
     ),
+    "nemotron3-8b": _rotary(
+        layers=32, hidden=4096, heads=32, ffn=16384, vocab=256000, context=4096
+    ),
+    "nemotron3-22b": _rotary(
+        layers=40, hidden=6144, heads=48, ffn=24576, vocab=256000, context=4096
+    ),
     "nemotron4-340b": _rotary(
         layers=96, hidden=18432, heads=96, kv_heads=8, ffn=73728, vocab=256000, context=4096
+    ),
+    "llama-175b": _rotary(
+        layers=96, hidden=12288, heads=96, kv_heads=8, ffn=39680, vocab=128256, context=4096,
+        gated=True,
     ),
     "olmo2-32b": _rotary(
         layers=64, hidden=5120, heads=40, kv_heads=8, ffn=27648, vocab=100352, context=4096,
