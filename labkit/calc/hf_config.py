@@ -5,7 +5,7 @@
 
     key                      ModelConfig      also called
     num_hidden_layers        layers           n_layer, num_layers
-    hidden_size              hidden           n_embd, d_model
+    hidden_size              hidden           n_embd, n_embed, d_model
     num_attention_heads      heads            n_head
     num_key_value_heads      kv_heads         num_kv_heads, multi_query_group_num
     intermediate_size        ffn              n_inner, ffn_dim, ffn_hidden_size
@@ -21,6 +21,7 @@ Source: the configuration classes and model files of huggingface/transformers.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ from labkit.calc.models import Layer, ModelConfig
 
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
     "heads": ("num_attention_heads", "n_head"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
     "head_dim": ("head_dim", "kv_channels", "attention_head_dim"),
@@ -60,7 +61,7 @@ def model_from_config(source: str | Path | Raw) -> ModelConfig:
     """Return the model of a config.json, of the folder that has one, or of its keys.
 
     UserError: no such file, no JSON object, an architecture that is none of FAMILIES, a key that is
-    missing or no number; each with what would do.
+    missing, misspelt or no number; each with what would do.
     """
     raw = source if isinstance(source, Mapping) else _read(Path(source))
     omitted: tuple[str, ...] = ()
@@ -73,6 +74,8 @@ def model_from_config(source: str | Path | Raw) -> ModelConfig:
             f"model_type={raw.get('model_type')!r:.60}: no formula for this architecture, but for "
             f"{', '.join(FAMILIES)}. Give a calc.ModelConfig(...) with its sizes"
         )
+    if misspelt := _misspelt(raw):
+        raise UserError(f"this configuration of {name!r} has {misspelt}")
     try:
         family = FAMILIES[name](raw)
     except KeyError as error:
@@ -125,6 +128,15 @@ def _of_names(raw: Raw) -> dict[str, Any]:
                 found[field] = raw[key]
                 break
     return found
+
+
+def _misspelt(raw: Raw) -> str:
+    """Name the keys that are nearly one that the file lacks: otherwise a default would be taken."""
+    known = [key for keys in _NAMES.values() for key in keys]
+    found = _of_names(raw)
+    lacking = [key for field, keys in _NAMES.items() if field not in found for key in keys]
+    near = {key: difflib.get_close_matches(key, lacking, 1, 0.9) for key in raw if key not in known}
+    return "; ".join(f"{key!r}: did you mean {best[0]!r}?" for key, best in near.items() if best)
 
 
 def _windows(raw: Raw, every: int, default: int) -> dict[str, Any]:

@@ -17,7 +17,9 @@ Papers: Narayanan et al., arXiv:2104.04473, section 3; Llama 3, arXiv:2407.21783
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,6 +32,15 @@ _OTHERS = (
     *("microbatch", "recompute", "recompute_every"),
 )
 _WORDS = {"true": True, "false": False}
+_ELSEWHERE = {
+    "fsdp": "zero=3, and dp for its ranks",
+    "ddp": "zero=0, and dp for its ranks",
+    "hsdp": "zero=3 with shards",
+    "mbs": "microbatch",
+    "vp": "virtual",
+    "vpp": "virtual",
+}
+"""Other projects' words for the same."""
 RECOMPUTE = ("none", "selective", "operations", "full")
 """In the order of what they save."""
 
@@ -190,9 +201,9 @@ class Layout:
         for word in text.replace(",", " ").split():
             name, _, value = word.partition("=")
             if name not in (*AXES, *_OTHERS) or not value:
-                raise ValueError(
-                    f"{word!r}: give pairs such as tp=4, of {', '.join((*AXES, *_OTHERS))}"
-                )
+                names = (*AXES, *_OTHERS)
+                meant = f"; did you mean {near}?" if (near := _near(name, names)) else ""
+                raise ValueError(f"{word!r}: give pairs such as tp=4, of {', '.join(names)}{meant}")
             found[name] = int(value) if value.isdecimal() else _WORDS.get(value.lower(), value)
             if name == "stages":
                 found[name] = tuple(
@@ -323,3 +334,9 @@ class Layout:
             every = f" every {self.recompute_every} layers" * (self.recompute_every > 1)
             more.append(f"recompute {self.recompute}{every}")
         return ", ".join([text, *more, f"microbatch {self.microbatch}"])
+
+
+def _near(name: str, names: tuple[str, ...]) -> str:
+    """Return what a word that is no name may mean; "" if nothing is near."""
+    plain = re.sub("[^a-z]", "", name.lower())
+    return _ELSEWHERE.get(plain) or " or ".join(difflib.get_close_matches(plain, names, 2))

@@ -27,11 +27,24 @@ from labkit.cli.terminal import console
 
 _WIDEST, _WIDTH_OF_ALL = "not computing", 110
 
+
+def _bytes_of(recipe: str) -> str:
+    kept = calc.RECIPES[recipe]
+    each = (kept.parameter_bytes, kept.gradient_bytes, kept.master_bytes, sum(kept.moment_bytes))
+    return "+".join(f"{size:.3g}" for size in each)
+
+
 _Model = Annotated[
     str, typer.Option(help=f"The path of a config.json, or one of {', '.join(calc.MODELS)}.")
 ]
 _Cluster = Annotated[str, typer.Option(help=f"One of {', '.join(calc.CLUSTERS)}.")]
-_Recipe = Annotated[str, typer.Option(help=f"One of {', '.join(calc.RECIPES)}.")]
+_Recipe = Annotated[
+    str,
+    typer.Option(
+        help="Bytes of a parameter, its gradient, its copy and its moments. "
+        f"One of {', '.join(f'{name} ({_bytes_of(name)})' for name in calc.RECIPES)}."
+    ),
+]
 _Sequence = Annotated[
     str | None,
     typer.Option(help="Tokens of a sequence, such as 8k. Default: the model's context."),
@@ -48,6 +61,9 @@ def plan(
         str | None, typer.Option(help="Tokens of the whole training, such as 15T or 15.6e12.")
     ] = None,
     recipe: _Recipe = "megatron_bf16",
+    precision: Annotated[
+        str, typer.Option(help="Number format of matrix products: bf16 or fp8.")
+    ] = "bf16",
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
     explain: Annotated[
         bool, typer.Option(help="Explain the first layout, number by number.")
@@ -62,6 +78,7 @@ def plan(
             global_batch,
             _tokens("sequence", sequence),
             _tokens("tokens", tokens),
+            precision=precision,
         )
         found = calc.plan.plan(job, top)
     except ValueError as error:
@@ -115,6 +132,8 @@ def memory(
     out.print(Text(judged.reason, style="" if judged else "bold yellow"))
     for warning in judged.warnings:
         out.print(Text(warning, style="yellow"))
+    if judged.refused is not None:
+        raise typer.Exit(1)
     if not judged:
         change = calc.plan.smallest_change(job, chosen)
         out.print(Text(f"To change first: {change or 'more GPUs, or GPUs with more memory'}"))
@@ -153,6 +172,10 @@ def cache(
     _show_parts(of_one)
     where = gpu if tp == 1 else f"{tp} x {gpu}"
     out.print(Text(f"{fits} requests fit on {where}: {fits.substitution}"))
+    at_once = float(fits.parts["left for caches"]) / float(of_one)
+    out.print(
+        Text(f"caches of {at_once * length:,.0f} tokens in all, {at_once:.2f} requests at once")
+    )
 
 
 def _model(name: str) -> ModelConfig | str:
@@ -179,10 +202,11 @@ def _by_option(text: str) -> str:
     kinds = {"ModelConfig": "model", "Cluster": "cluster", "Recipe": "recipe", "GPU": "gpu"}
     for kind, option in kinds.items():
         if f" is no {kind} " in text:
-            return f"--{option} {text}"
+            what = "not the path of a config.json and none of" if option == "model" else "none of"
+            return f"--{option} {text}".replace(f"no {kind} and none of", what)
     text = re.sub("^num_gpus=", "gpus=", text)
     return re.sub(
-        r"^(gpus|global_batch|sequence|loss|tokens|usable|tp|page_size)=",
+        r"^(gpus|global_batch|sequence|loss|precision|tokens|usable|tp|page_size)=",
         lambda found: f"--{found[1].replace('_', '-')} ",
         text,
     )
@@ -196,7 +220,7 @@ def _show_parts(whole: Result) -> None:
     for name, part in sorted(whole.parts.items(), key=lambda item: -float(item[1])):
         if float(part):
             table.add_row(Text(name), Text(str(part)), Text(_arithmetic(part)))
-    table.add_row("in all", Text(str(whole), style="bold"), "")
+    table.add_row("in all", Text(str(whole), style="bold"), f"{whole.to('GiB'):,.1f} GiB")
     console().print(table)
 
 

@@ -119,6 +119,18 @@ def test_a_layout_is_read_from_its_words_and_written_in_others():
 
 
 @pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *(("zero3", "zero"), ("micro_batch=2", "microbatch"), ("recomputation=full", "recompute")),
+        *(("fsdp=8", "zero=3"), ("vpp=2", "virtual"), ("MBS=4", "microbatch")),
+    ],
+)
+def test_a_word_that_is_nearly_one_of_a_layout_is_answered_with_it(word, meant):
+    with pytest.raises(ValueError, match=f"did you mean {meant}"):
+        Layout.parse(f"tp=2 {word}")
+
+
+@pytest.mark.parametrize(
     ("axes", "groups", "copies"),
     [
         # one expert a rank, over cp first

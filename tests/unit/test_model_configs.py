@@ -329,6 +329,12 @@ def test_a_config_is_read_from_its_file_and_from_its_folder(tmp_path):
         ({"model_type": "llama", "hidden_size": 64}, "num_hidden_layers"),
         (PUBLISHED["phi-4"][0] | {"hidden_size": "5120"}, "5120"),
         (PUBLISHED["phi-4"][0] | {"num_key_value_heads": 7}, "kv_heads=7"),
+        (
+            {"model_type": "llama", "num_hidden_layer": 2, "hidden_szie": 64},
+            "'num_hidden_layer': did you mean 'num_hidden_layers'.*'hidden_szie': did you mean",
+        ),
+        # as many keys and values as queries without it
+        (llama("llama", 2, 64, 8, None, 256, 1000, num_key_value_head=2), "num_key_value_heads"),
         ("nowhere/config.json", "nowhere"),
     ],
 )

@@ -261,7 +261,24 @@ def test_a_config_json_is_planned_and_judged_like_a_preset(labkit, tmp_path):
     status, out, _ = labkit("memory", "--model", "llama3-70b", "--layout", "dp=2 tp=8")
     assert status == 1 and "too many" in out and "To change first" in out
     status, out, _ = labkit("cache", "--model", tmp_path, "--tokens", "8k")
-    assert status == 0 and "1.07 GB" in out and "requests fit" in out
+    assert status == 0 and "1.07 GB 1.0 GiB" in out and "requests fit" in out
+    left = float(calc.requests_that_fit("llama3-8b", "h100", 8192)["left for caches"])
+    assert f"{left / 131_072:,.0f} tokens in all, {left / 2**30:.2f} requests" in out
+
+
+def test_a_layout_that_a_rule_refuses_is_not_said_to_lack_memory(labkit):
+    status, out, _ = labkit("memory", "--model", "llama3-8b", "--layout", "tp=3")
+    assert status == 1 and "give 1, 2, 4 or 8" in out and "To change first" not in out
+
+
+def test_fp8_is_planned(labkit):
+    words = "plan --model llama3.2-1b --gpus 1 --global-batch 4 --top 1 --precision".split()
+    step = {}
+    for precision in ("bf16", "fp8"):
+        h100 = calc.cluster("h100", 1)
+        job = calc.plan.Job("llama3.2-1b", "megatron_bf16", h100, 4, precision=precision)
+        step[precision] = str(calc.plan.plan(job, 1).best.step)
+    assert step["bf16"] != step["fp8"] and step["fp8"] in labkit(*words, "fp8")[1]
 
 
 def test_the_command_ends_with_1_where_nothing_fits_and_with_2_for_a_wrong_call(labkit):
