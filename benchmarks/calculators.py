@@ -242,8 +242,9 @@ def _print_summary(found: list[Compared]) -> None:
 
 def main() -> int:
     """Print the tables, and return 1 if an exact number differs."""
-    parser = argparse.ArgumentParser(description="Our numbers beside published ones.")
-    parser.add_argument("kind", nargs="?", help="one kind of rows, such as tokens/s")
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    kinds = sorted({row["kind"] for row in rows()})
+    parser.add_argument("kind", nargs="?", choices=kinds, help="rows of one kind")
     parser.add_argument("--all", action="store_true", help="print every row, not every fifth")
     asked = parser.parse_args()
     found = [compared(row) for row in rows() if asked.kind in (None, row["kind"])]

@@ -143,7 +143,7 @@ def test_words_are_numbers_only_where_no_digits_are():
 
 
 def test_a_table_of_data_sheets_is_read_as_a_proof():
-    assert prove("80 GiB", 'calc.GPUS["a100-80g"].memory_bytes').holds
+    assert prove("79.15 GiB", 'calc.GPUS["a100-80g"].memory_bytes').holds
     assert evidence.uses('calc.GPUS["h100"].flops_per_s', "calc")
 
 
