@@ -27,6 +27,9 @@ START = """name => { window.ended = null;
     window.jupyterapp.commands.execute(name).then(
         well => window.ended = [well], error => window.ended = [String(error)]) }"""
 
+# A key that was pressed reaches whoever has the focus by then.
+AWAIT_KEY = """node => { node.gotKey = false;
+    node.addEventListener('keydown', () => { node.gotKey = true }, {once: true}) }"""
 CHANGE_THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
 
 
@@ -79,10 +82,17 @@ class LabPage:
         return self.page.evaluate("window.ended[0]")
 
     def press(self, place, *keys):
-        """Give a place the focus and press keys there, as somebody without a mouse does."""
-        place.focus()
+        """Press keys at a place, as somebody without a mouse does.
+
+        An answer of the kernel may move the focus away between the two: then once more.
+        """
         for key in keys:
-            self.page.keyboard.press(key)
+            reached = False
+            while not reached:
+                place.evaluate(AWAIT_KEY)
+                place.focus()
+                self.page.keyboard.press(key)
+                reached = place.evaluate("node => node.gotKey")
 
     def theme(self, name):
         """Change JupyterLab's, and wait until the page has it."""
