@@ -53,7 +53,7 @@ PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" MPLCONFIGDIR="$(CURDIR)/$(VENV)/
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
+lab: $(STAMP)  ## open your copy of the course, my-lab, in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
 	@set -- $(LAB_ARGS); \
 	case "$$*" in *[-.]ip[\ =]*) ;; *) set -- --ip=127.0.0.1 "$$@" ;; esac; \
 	if [ "$$(id -u)" = 0 ]; then \
@@ -64,7 +64,9 @@ lab: $(STAMP)  ## open the lab in a browser (LAB_ARGS="--no-browser --port 8899"
 	  set -- --KernelManager.transport=$$($(BIN)/python scripts/kernel_transport.py) "$$@" ;; \
 	esac; \
 	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; \
-	exec $(BIN)/python -m jupyterlab --ServerApp.root_dir=. \
+	if [ -e my-lab/.course.json ]; then $(BIN)/python -m labkit.cli update my-lab; \
+	else $(BIN)/python -m labkit.cli start my-lab; fi && \
+	exec $(BIN)/python -m jupyterlab --ServerApp.root_dir=my-lab \
 	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb "$$@"
 
 test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)

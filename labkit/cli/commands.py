@@ -18,7 +18,10 @@ from labkit.cli import ctrl_c
 
 COMMANDS = {
     "Exercises": {
-        "course.course": "Write the exercises and the notebooks into a folder, to work in.",
+        "start.start": "Write a copy of the course into a folder, to work in.",
+        "start.update": (
+            "Bring what is new in the course into your copy. Your answers and notes stay."
+        ),
         "exercises.list_exercises": "Show the exercises, in reading order, and how far you are.",
         "exercises.check": "Grade an exercise on real ranks.",
         "watch.watch": (

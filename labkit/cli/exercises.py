@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.arguments import printable
-from labkit.cli.course import HOW_TO_MAKE_ONE
 from labkit.cli.ctrl_c import ending_at_once
+from labkit.cli.start import HOW_TO_MAKE_ONE
 from labkit.cli.terminal import console, show_note, show_verdict
 from labkit.grade import catalog, hints
 from labkit.grade.submission import NothingToGrade

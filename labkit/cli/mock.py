@@ -7,7 +7,7 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
-from labkit.cli import course, practise
+from labkit.cli import practise, start
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.verdict import Outcome
@@ -40,7 +40,7 @@ def mock(
     console().print(Text(f"{asking.planned(interview.plan)}."))
     if minutes >= WITH_EXERCISE and not find_workspace().has_learners_files:
         shown_text = "There is no exercise in it: for one, start it in a folder of the course."
-        console().print(Text(f"{shown_text}\n{course.HOW_TO_MAKE_ONE}", style="yellow"))
+        console().print(Text(f"{shown_text}\n{start.HOW_TO_MAKE_ONE}", style="yellow"))
     status = 0
     try:
         while (item := interview.next_item) is not None:

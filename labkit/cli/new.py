@@ -13,7 +13,7 @@ from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.catalog import load_catalog, load_subjects
 from labkit.grade.stubs import write_stubs
-from labkit.grade.workspace import find_workspace
+from labkit.grade.workspace import Workspace
 from labkit.interview.cards import Topic, load_bank, load_topics
 from labkit.interview.drills import DRILLS
 
@@ -169,7 +169,7 @@ def exercise(
     subject: Annotated[str, typer.Option(help="A folder of labkit/course.")],
 ) -> None:
     """Write a solution, a stub, a grader and its description, to fill in."""
-    workspace, folder = find_workspace(), _folder(subject) / "exercises"
+    workspace, folder = _clone(), _folder(subject) / "exercises"
     _check_name(name)
     if name in load_catalog():
         raise CannotBegin(f"there is an exercise {name} already; choose another name")
@@ -235,7 +235,7 @@ def _topic(id: str) -> Topic:
 def _append(path: Path, text: str, test: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
-    console().print(find_workspace().shown(path), highlight=False)
+    console().print(_clone().shown(path), highlight=False)
     console().print(f"Fill in what is new at its end, then: pytest {test}", highlight=False)
 
 
@@ -245,13 +245,17 @@ def _folder(subject: str) -> Path:
         raise CannotBegin(
             f"there is no subject {subject!r}; take one of {', '.join(load_subjects())}"
         )
-    root = find_workspace().root
-    if not catalog.COURSE.is_relative_to(root):
+    if not _clone().has_solutions:
         raise CannotBegin(
-            f"{root} is no clone of the lab that this labkit runs from: what is taught lies in "
-            f"{catalog.COURSE}"
+            f"this labkit is installed in {catalog.COURSE.parent}, which is no clone of the lab: "
+            "clone it, and `make lab` there"
         )
     return catalog.COURSE / subject
+
+
+def _clone() -> Workspace:
+    """The lab that this labkit runs from, wherever the author is."""
+    return Workspace(catalog.COURSE.parents[1])
 
 
 def _with_exercise(name: str, text: str) -> str:

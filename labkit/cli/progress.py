@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from labkit.cli.course import HOW_TO_MAKE_ONE
+from labkit.cli.start import HOW_TO_MAKE_ONE
 from labkit.cli.terminal import console, counted
 from labkit.grade.workspace import find_workspace
 from labkit.interview.anki import anki_text, export_anki

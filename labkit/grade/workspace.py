@@ -1,6 +1,6 @@
 """The workspace: where the exercises are on this machine.
 
-A clone, or a folder that `labkit course` has written, has the learner's files. An installed package
+A clone, or a copy that `labkit start` has written, has the learner's files. An installed package
 has the originals in labkit/course_files, where setup.py copies them: enough to list exercises, to
 show hints and solutions and to grade a file from elsewhere.
 """
@@ -10,6 +10,9 @@ from pathlib import Path
 
 from labkit.arguments import UserError
 from labkit.grade.catalog import load_catalog
+
+COPY = "my-lab"
+"""The folder that `labkit start` and `make lab` write where no other is named."""
 
 
 class WorkspaceNotFound(UserError, FileNotFoundError):
@@ -63,7 +66,7 @@ class Workspace:
         except (OSError, UnicodeDecodeError) as error:
             raise SolutionNotReadable(
                 f"{self.shown(path)} cannot be read: {error}; `git checkout {self.shown(path)}` in "
-                "a clone, or `labkit course .` in a folder that it has written, restores it"
+                "a clone, or `labkit update` in a copy of the course, restores it"
             ) from error
 
     def shown(self, path: Path) -> str:
@@ -74,11 +77,13 @@ class Workspace:
 def find_workspace(start: Path | None = None) -> Workspace:
     """Find the nearest folder with solutions, from `start` (default: the current one) upwards.
 
+    A copy of the course inside of `start`, under its usual name, comes before `start` itself.
+
     If there is none, return the repository of this package, or the files installed with it.
     Raises WorkspaceNotFound.
     """
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, _repository(), _installed()):
+    for folder in (here / COPY, here, *here.parents, _repository(), _installed()):
         if Workspace(folder).has_solutions:
             return Workspace(folder)
     raise WorkspaceNotFound(
@@ -99,7 +104,7 @@ def find_learners_workspace(workspace: Workspace | None = None) -> Workspace:
     if not found.has_learners_files:
         raise WorkspaceNotFound(
             f"found no exercises in {Path.cwd()} or any folder above it: change into your folder "
-            "of the course. To make one: `labkit course lab` writes it into the folder lab"
+            f"of the course. To make one: `labkit start` writes it into the folder {COPY}"
         )
     return found
 

@@ -57,7 +57,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     clone = folder / "clone"
     clone.mkdir()
-    for name in ("labkit", "exercises", "solutions", "notebooks"):
+    for name in ("labkit", "exercises", "solutions", "notebooks", "docs"):
         ignored = shutil.ignore_patterns("__pycache__", "backups", ".ipynb_checkpoints")
         shutil.copytree(ROOT / name, clone / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
@@ -116,7 +116,7 @@ def outcomes(result):
     ]
 
 
-MAKE_ONE = "labkit course lab"
+MAKE_ONE = "labkit start"
 # Commands that launch nothing: status, and a part of what is printed.
 QUICK = [
     ("--version", 0, importlib.metadata.version("labkit")),
@@ -141,9 +141,11 @@ QUICK = [
     ("plan --model llama3-8b --cluster h100 --gpus 64 --top 1", 0, "Why others lost"),
     ("bank --only co-1", 0, "topics:"),
     ("new exercise mine --subject zero", 2, "no clone"),
-    ("course lab", 0, "files written into lab"),
-    ("course lab", 0, "0 files written into lab"),
-    (f"course {ROOT / 'docs'}", 2, "name a new folder"),
+    ("update", 2, MAKE_ONE),
+    ("start lab", 0, "files written into lab"),
+    ("start lab", 2, "labkit update lab"),
+    ("update lab", 0, "Nothing is new"),
+    (f"start {ROOT / 'docs'}", 2, "name a new folder"),
 ]
 
 
@@ -158,13 +160,14 @@ def test_outside_a_clone_commands_work_or_say_how_to_make_the_folder(installed, 
     for name in load_catalog():
         assert own.solution(name).read_bytes() == clone.solution(name).read_bytes()
         assert own.exercise(name).read_text() == stub_of(name, clone)
-    assert (tmp_path / "lab" / "notebooks" / "00_start_here.ipynb").is_file()
+    for file in ("notebooks/00_start_here.ipynb", "labkit/model.py", "docs/layout.md"):
+        assert (tmp_path / "lab" / file).is_file()
 
 
 def test_what_launches_ranks_works_too(installed, tmp_path, site):
     trace = next((site / "labkit" / "profile" / "traces").glob("*.json.gz"))
     calls = [
-        ("course lab", 0, "written"),
+        ("start lab", 0, "written"),
         (f"check {EASY}", 2, MAKE_ONE),
         ("check", 2, MAKE_ONE),
         (f"check {EASY} --file lab/solutions/{EASY}.py", 0, "passed"),
@@ -183,15 +186,15 @@ def test_what_launches_ranks_works_too(installed, tmp_path, site):
 
 
 def test_in_the_folder_of_the_course_a_solution_passes_and_the_stub_comes_back(installed, tmp_path):
-    assert installed("-m", "labkit.cli", "course", "lab").returncode == 0
+    assert installed("-m", "labkit.cli", "start", "lab").returncode == 0
     own = Workspace(tmp_path / "lab")
     stub = own.exercise(EASY).read_bytes()
     shutil.copy(own.solution(EASY), own.exercise(EASY))
-    calls = [["course", "."], ["check", EASY], ["reset", EASY], ["list"]]
+    calls = [["update"], ["check", EASY], ["reset", EASY], ["list"]]
     again, checked, reset, listed = outcomes(
         installed("-c", CALLS, json.dumps(calls), cwd=own.root)
     )
-    assert again[0] == 0 and "left alone" in again[1]
+    assert again[0] == 0 and "Nothing is new" in again[1]
     assert checked[0] == 0 and f"{EASY}: passed" in checked[1]
     assert reset[0] == 0 and own.exercise(EASY).read_bytes() == stub
     assert "1 of " in listed[1] and MAKE_ONE not in listed[1]

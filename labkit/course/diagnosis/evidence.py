@@ -13,7 +13,7 @@ import torch
 
 from labkit import Deadlock, Group, inject, profile
 from labkit.comm import Timeline
-from labkit.grade.workspace import find_workspace
+from labkit.grade.workspace import find_packages_workspace
 from labkit.interview.real_run import real_run, run
 from labkit.profile import Terms, Trace
 
@@ -114,7 +114,7 @@ def of_128_gpus(what: str) -> float:
     what: "step" and "communication", in seconds; "exposed": communication while nothing is
     computed, in seconds; "overlap": the share of the communication that is hidden, 0 to 1.
     """
-    file = find_workspace().root / "tests" / "data" / "traces" / "sampled_rank-0.json.gz"
+    file = find_packages_workspace().root / "tests" / "data" / "traces" / "sampled_rank-0.json.gz"
     step = _steps(profile.read([file]))[0]
     exposed = step.in_flight - step.hidden
     numbers = {"step": step.total, "communication": step.in_flight, "exposed": exposed}
