@@ -159,7 +159,24 @@ def _course(source: Workspace) -> Iterator[tuple[str, bytes]]:
         yield f"exercises/{name}.py", stub_of(name, source).encode()
     for path in sorted((source.root / "notebooks").rglob("*")):
         if path.suffix in (".ipynb", ".md", ".svg") and not path.parent.name.startswith("."):
-            yield str(path.relative_to(source.root)), path.read_bytes()
+            content = path.read_bytes()
+            is_page = path.suffix == ".ipynb"
+            yield (
+                str(path.relative_to(source.root)),
+                _of_this_kernel(content) if is_page else content,
+            )
+
+
+def _of_this_kernel(page: bytes) -> bytes:
+    """Name the kernel's language as JupyterLab does when it opens the page.
+
+    Otherwise it changes the page before the reader does, and saves it.
+    """
+    from ipykernel.ipkernel import IPythonKernel
+
+    notebook = json.loads(page)
+    notebook["metadata"]["language_info"] = IPythonKernel.language_info
+    return (json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
 
 
 def _digest(path: str, content: bytes) -> str:
