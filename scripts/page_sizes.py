@@ -20,11 +20,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.notebook.page_strip import count_words
+
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 MINUTES, WORDS_BEFORE, LONGEST, PLOT, DISTANCE = 75, 300, 25, 0, 3
-_FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
-_TAG = re.compile(r"<[^>]+>")
-_LINK = re.compile(r"\]\([^)]*\)")
 _PICTURE = re.compile(r"!\[|<img|<svg")
 _PLOT = re.compile(r"\b(plt|ax|axes|fig|figure)\.\w|matplotlib")
 _PREDICT = re.compile(r"\bpredict\(\s*[\"']([\w-]+)[\"']")
@@ -75,19 +74,19 @@ def size_of(notebook: dict) -> Size:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             if before is None and (picture := _PICTURE.search(source)):
-                before = count_words(texts) + count_words([source[: picture.start()]])
+                before = sum(map(count_words, [*texts, source[: picture.start()]]))
             texts.append(source)
             continue
         codes.append([line for line in source.splitlines() if line.strip()])
         predicted |= dict.fromkeys(_PREDICT.findall(source), index)
         revealed |= dict.fromkeys(_REVEAL.findall(source), index)
         if before is None and any(map(_is_picture, cell["outputs"])):
-            before = count_words(texts)
+            before = sum(map(count_words, texts))
     asked = {name: revealed.get(name) for name in predicted}
     # A prediction with an answer of its own is revealed by the commitment.
     own = {name for name in predicted if _answers_itself(notebook["cells"][predicted[name]], name)}
     return Size(
-        words=count_words(texts),
+        words=sum(map(count_words, texts)),
         code=sum(map(len, codes)),
         longest=max(map(len, codes), default=0),
         plot=sum(bool(_PLOT.search(line)) for lines in codes for line in lines),
@@ -97,14 +96,6 @@ def size_of(notebook: dict) -> Size:
             for name, at in asked.items()
         },
         links=sum(text.count("](http") for text in texts),
-    )
-
-
-def count_words(texts: list[str]) -> int:
-    """Count the words of Markdown, without fences, tags and addresses."""
-    return sum(
-        len(re.findall(r"\w[\w'’-]*", _LINK.sub("]", _TAG.sub("", _FENCE.sub("", text)))))
-        for text in texts
     )
 
 

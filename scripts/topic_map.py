@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from labkit.grade.catalog import load_subjects
 from labkit.interview.cards import Topic, load_bank, load_topics
 from labkit.interview.drills import DRILLS
+from labkit.notebook.cards import anchor
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -75,11 +75,6 @@ def _notebook(path: Path) -> Notebook:
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     (_, title), *rest = (match.groups() for text in texts for match in _HEADING.finditer(text))
     return Notebook(path.stem, title, tuple(heading for _, heading in rest))
-
-
-def anchor(heading: str) -> str:
-    """Return the part of a link behind #, as Jupyter makes it: `Of-what?`."""
-    return quote(heading.replace(" ", "-"), safe="-?,:'!")
 
 
 def topic_map() -> str:

@@ -12,7 +12,7 @@
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
     cards.py drills.py puzzle.py court.py       practice; mock.py, mock_items.py: an interview;
-                         progress.py: the learner's standing
+                         progress.py: the learner's standing; page_strip.py: on one page
 
 No other room imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from labkit.notebook.memory import MemoryCalculator, memory_calculator
     from labkit.notebook.mesh import MeshExplorer, mesh_explorer
     from labkit.notebook.mock import MockInterview, mock_interview
+    from labkit.notebook.page_strip import strip
     from labkit.notebook.pipeline import PipelineCalculator, pipeline_calculator
     from labkit.notebook.planner import LayoutPlanner, layout_planner
     from labkit.notebook.predictions import predict, reveal

@@ -356,6 +356,11 @@ def _folded(title: str, html: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{html}</details>"
 
 
+def anchor(heading: str) -> str:
+    """Return the part of a link behind #, as Jupyter makes it: `Of-what?`."""
+    return quote(heading.replace(" ", "-"), safe="-?,:'!")
+
+
 def link(path: str, text: str | None = None) -> str:
     """Return a link to a file of the lab, "notebooks/...", from where the kernel runs.
 

@@ -61,7 +61,14 @@ def writing(work: Work[Result]) -> Result:
         with _transaction(store):
             return work(store)
 
-    return _on_the_store(transaction)
+    result = _on_the_store(transaction)
+    for call in [*after_writing]:
+        call()
+    return result
+
+
+after_writing: list[Callable[[], None]] = []
+"""Called after each transaction of this process: pages that show the store's content."""
 
 
 def reading(work: Work[Result]) -> Result:

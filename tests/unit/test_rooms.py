@@ -56,6 +56,7 @@ OUTSIDE = {
     "matplotlib": {"viz", "notebook"},
     "IPython": {"notebook"},
     "ipywidgets": {"notebook"},
+    "ipykernel": {"cli"},  # `labkit start` writes what JupyterLab would of its kernel
     "platformdirs": {"progress"},
     "fsrs": {"progress"},
     "fastapi": {"serving"},
