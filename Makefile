@@ -104,7 +104,8 @@ clean:  ## remove .venv and everything else that make or a test has made
 	rm -rf $(VENV) build dist labkit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+# An install copies the stylesheet of the pages to where JupyterLab finds it.
+$(STAMP): pyproject.toml constraints.txt $(wildcard labextension/*.json labextension/static/*)
 ifdef ANEW
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "There is no $(PYTHON) here. Install Python 3.11 or newer, or name yours: make lab PYTHON=python3.12" >&2; \

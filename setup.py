@@ -1,9 +1,9 @@
-"""Build settings that pyproject.toml cannot have: a wheel includes the course's files."""
+"""Build settings that pyproject.toml cannot have: a course in the wheel, data in every install."""
 
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
@@ -28,4 +28,15 @@ class BuildWithCourse(build_py):
             shutil.copyfile(file, copy)
 
 
-setup(cmdclass={"build_py": BuildWithCourse})
+class DataInEveryInstall(Distribution):
+    """An editable install has the data files too: the stylesheet that JupyterLab looks for.
+
+    There setuptools asks for `has_data`, and leaves the files out because nothing has that name.
+    """
+
+    def has_data(self):
+        """Return whether there are data files."""
+        return self.has_data_files()
+
+
+setup(cmdclass={"build_py": BuildWithCourse}, distclass=DataInEveryInstall)

@@ -192,8 +192,8 @@ class MemoryCalculator:
         self._knobs, self._device = knobs_of(start), device_menu(device)
         self._verdict, self._table = widgets.HTML(), widgets.HTML()
         self._picture = widgets.Image(
-            format="png", layout={"width": "720px", "max_width": "calc(100% - 4px)"}
-        )
+            format="png", layout={"width": "900px", "max_width": "calc(100% - 4px)"}
+        ).add_class("labkit-picture")
         self._change = widgets.Button(
             description="Make this change", layout={"width": "12em", "display": "none"}
         )

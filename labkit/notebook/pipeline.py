@@ -224,7 +224,8 @@ class PipelineCalculator:
         self._start = start
         self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
         self._says, self._table = widgets.HTML(), widgets.HTML()
-        self._picture = widgets.Image(format="png", layout={"max_width": "900px"})
+        size = {"max_width": "900px"}
+        self._picture = widgets.Image(format="png", layout=size).add_class("labkit-picture")
         for knob in self._knobs.values():
             knob.observe(self._refresh, names="value")
         column = {"margin": "4px 12px 4px 0"}

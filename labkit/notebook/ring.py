@@ -159,13 +159,13 @@ class RingChart:
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()
         axes.yaxis.set_major_formatter(lambda seconds, _: seconds_text(seconds))
-        axes.tick_params(labelsize=7, length=2, color=style.GRID)
-        axes.set_xlabel("ranks", fontsize=8)
+        axes.tick_params(labelsize=9, length=2, color=style.GRID)
+        axes.set_xlabel("ranks", fontsize=9)
         axes.grid(color=style.GRID, linewidth=0.5)
         for spine in axes.spines.values():
             spine.set_color(style.GRID)
         self._figure.legend(
-            loc="upper left", bbox_to_anchor=(0.14, 1.0), ncols=3, frameon=False, fontsize=8
+            loc="upper left", bbox_to_anchor=(0.14, 1.0), ncols=3, frameon=False, fontsize=9
         )
 
     def png(self, cost: RingCost) -> bytes:
@@ -228,7 +228,8 @@ class RingCalculator:
             options=[*PRESETS, _OTHER], value=_name_of(start), style={"button_width": "13em"}
         )
         self._result = widgets.HTML()
-        self._picture = widgets.Image(format="png", layout={"width": "400px", "height": "236px"})
+        size = {"width": "400px", "height": "236px"}
+        self._picture = widgets.Image(format="png", layout=size).add_class("labkit-picture")
         for slider in self._sliders.values():
             slider.observe(self._on_slider, names="value")
         self._preset.observe(self._on_preset, names="value")

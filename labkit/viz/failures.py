@@ -196,7 +196,9 @@ def power_cuts(
         x, y = _LEFT + column * width, _HEADER + row * _ROW
         axes.add_patch(Rectangle((x, y), 0.94 * width, 0.9 * _ROW, color=colour, linewidth=0))
         look = style.SMALL | {"ha": "center", "color": style.text_on(colour)}
-        axes.text(x + 0.47 * width, y + 0.45 * _ROW, text, **look | {"fontsize": 7.5})
+        axes.text(
+            x + 0.47 * width, y + 0.45 * _ROW, text, **look | {"fontsize": style.SMALLEST_POINTS}
+        )
 
     for column, (operation, rank) in enumerate(zip(operations, ranks, strict=True)):
         letter, _, colour = KINDS[operation.kind]
@@ -224,7 +226,7 @@ def _draw_legend(
         bbox_to_anchor=(0.004, 1 - 0.36 / height),
         ncols=len(handles),
         frameon=False,
-        fontsize=style.SMALL_POINTS - 0.5,
+        fontsize=style.SMALLEST_POINTS,
         handlelength=1.0,
         columnspacing=1.0,
         borderaxespad=0,

@@ -34,6 +34,7 @@ _LINE, _HEADER = 0.26, 0.5
 _NUMBER, _COORDINATES = 0.28, 0.18  # heights of the lines in a rank's rectangle
 _GAP, _NODE_GAP = 0.06, 0.16
 _COORDINATE = 0.28  # the least width of one of them
+_LEAST_WIDTH = 0.45  # the least width of a rank, with the gap after it
 _MOST_COLUMNS = 8
 _TINT = 0.45
 
@@ -56,7 +57,8 @@ class _Form(NamedTuple):
 
     @property
     def nodes_in_line(self) -> int:
-        return max(1, _MOST_COLUMNS // self.gpus_per_node)
+        least = _LABEL + _NODE_GAP + self.gpus_per_node * _LEAST_WIDTH
+        return max(1, min(_MOST_COLUMNS // self.gpus_per_node, int((_WIDTH - _MARGIN) / least)))
 
     @property
     def node_width(self) -> float:
@@ -134,7 +136,7 @@ def _draw_rank(axes: Axes, place: Place, form: _Form, colour: str) -> None:
     starts = range(0, len(pairs), form.in_line)
     for number, text in enumerate(" ".join(pairs[s : s + form.in_line]) for s in starts):
         needed = text_inches(text, style.SMALL_POINTS)[0] / (0.94 * width)
-        points = {"fontsize": style.SMALL_POINTS / max(1.0, needed)}
+        points = {"fontsize": max(style.SMALL_POINTS / max(1.0, needed), style.SMALLEST_POINTS)}
         line = y + _NUMBER + _COORDINATES * (number + 0.45)
         axes.text(x + width / 2, line, text, **look | points)
 

@@ -16,7 +16,7 @@ _UNKNOWN = "#e4e4e4"
 _ROW_INCHES = 0.28
 _CELL_HEIGHT, _HEADING, _MAX_CELL_WIDTH = 0.78, 1.5, 1.8
 _NAME_WIDTH, _ARROW_WIDTH = 1.9, 1.4
-_DIGIT_WIDTH, _SMALLEST_POINTS = 0.68, 6.3  # per point of type; points
+_DIGIT_WIDTH = 0.68  # per point of type
 Cells = list[float] | None
 
 
@@ -109,7 +109,7 @@ class _Writer:
         values = [value for pair in pairs for cells in pair for value in cells or ()]
         longest = max((len(self._number(value)) for value in values), default=1)
         self.points = min(style.SMALL_POINTS, room_points / (_DIGIT_WIDTH * longest))
-        self._is_short = self.points < _SMALLEST_POINTS
+        self._is_short = self.points < style.SMALLEST_POINTS
         if self._is_short:
             self.points = style.SMALL_POINTS
 

@@ -140,7 +140,7 @@ def at_most(axes: Axes, schedule: Schedule) -> None:
 
 
 def _row_points(num_ranks: int) -> float:
-    return style.SMALL_POINTS if num_ranks <= 16 else 7.0
+    return style.SMALL_POINTS if num_ranks <= 16 else style.SMALLEST_POINTS
 
 
 def style_rows(axes: Axes, num_ranks: int, unit: style.TimeUnit) -> None:

@@ -170,7 +170,7 @@ def _channels(colour: str) -> list[int]:
     return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
 
 
-_LARGEST, _SMALLEST = style.SMALL_POINTS, 5.0  # type sizes
+_LARGEST, _SMALLEST = style.SMALL_POINTS, style.SMALLEST_POINTS
 _DIGIT = 0.64  # width of a digit, of the type size
 _MARGIN = 0.9  # points that a number leaves free, both sides together
 

@@ -192,8 +192,10 @@ def _draw_panel(axes: Axes, name: str, tensor: Parts, x: float, y: float) -> Non
     room = _PANEL - _MARGIN
     draw_line(axes, x, y + 0.1, name, room, style.TITLE | {"fontsize": style.BASE_POINTS})
     axes.text(x, y + 0.34, "before: every rank", **style.FAINT)
-    after_text = f"after: {tensor.numbers}"
-    draw_line(axes, x + _AFTER, y + 0.34, after_text, room - _AFTER, style.FAINT)
+    shapes = f"after: {tensor.numbers}"
+    if text_inches(shapes, style.SMALLEST_POINTS)[0] > room - _AFTER:
+        shapes = tensor.numbers  # the arrow in it says the same
+    draw_line(axes, x + _AFTER, y + 0.34, shapes, room - _AFTER, style.FAINT)
     before, after = (Box(left, y + _HEADING, width, height) for left in (x, x + _AFTER))
     everyone = Part(tuple(range(tensor.num_ranks)), range(tensor.shape[tensor.dim]))
     draw_labels(axes, [_draw_part(axes, before, everyone, tensor)])
@@ -317,7 +319,6 @@ def _start(share: range) -> int:
     return share.start
 
 
-_SMALLEST_POINTS = 7.0
 _AIR = 0.02  # inches left free on each side
 
 
@@ -350,10 +351,14 @@ def draw_labels(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def draw_line(axes: Axes, x: float, y: float, text: str, room: float, look: dict[str, Any]) -> None:
-    """Draw one line of text, in smaller type where it is longer than `room` inches."""
-    width, _ = text_inches(text, look["fontsize"], look.get("fontweight", "normal"))
-    points = look["fontsize"] * min(1, room / max(width, 1e-9))
-    axes.text(x, y, text, **look | {"fontsize": points})
+    """Draw one line of text, smaller or with its end cut off if it is longer than `room` inches."""
+    weight = look.get("fontweight", "normal")
+    width = text_inches(text, look["fontsize"], weight)[0]
+    points = max(look["fontsize"] * min(1, room / max(width, 1e-9)), style.SMALLEST_POINTS)
+    whole = text
+    while text and text_inches(text, points, weight)[0] > room + 0.05:
+        text = text[:-2] + "…"
+    axes.text(x, y, text or whole, **look | {"fontsize": points})
 
 
 def _ways(label: Label) -> list[_Way]:
@@ -369,7 +374,7 @@ def _ways(label: Label) -> list[_Way]:
         (who, 90),
         (who.removeprefix("ranks ").removeprefix("rank "), 0),
     )
-    sizes = (style.SMALL_POINTS, _SMALLEST_POINTS)
+    sizes = (style.SMALL_POINTS, style.SMALLEST_POINTS)
     return [_Way(text, degrees, points) for text, degrees in forms for points in sizes]
 
 

@@ -99,7 +99,7 @@ def _draw_rows(picture: Picture, step: SimulatedStep, shown: list[RankClass]) ->
     draw_boxes(axes, boxes, len(shown), 72 * width)
     _draw_path(axes, step, shown, unit.per_second)
     style_rows(axes, len(shown), unit)
-    points = style.SMALL_POINTS if len(shown) <= 16 else 7.0
+    points = style.SMALL_POINTS if len(shown) <= 16 else style.SMALLEST_POINTS
     axes.set_yticks([row + 0.5 for row in range(len(shown))], [each.name for each in shown])
     place = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "fontsize": points}
     for row, each in enumerate(shown):

@@ -37,6 +37,7 @@ ALARM = "#a50026"
 
 BASE_POINTS = 10.0
 SMALL_POINTS = 8.5
+SMALLEST_POINTS = 8.0  # no text in any picture is smaller: leave it out instead
 TITLE_POINTS = 12.0
 
 # Arguments of matplotlib's text().
@@ -273,7 +274,12 @@ class Picture(Figure):
         png = self.png()
         width, height = (pixels // _OVERSAMPLING for pixels in Image.open(io.BytesIO(png)).size)
         data = {"image/png": png, "text/plain": repr(self)}
-        return data, {"image/png": {"width": width, "height": height}}
+        # The second is Jupyter's word for pictures on white: dark themes put white behind them, and
+        # labextension/ inverts them instead.
+        return data, {
+            "image/png": {"width": width, "height": height},
+            "needs_background": "light",
+        }
 
 
 Corner = tuple[float, float]

@@ -4,8 +4,11 @@
              ------------====-----------                     (thin: what was in flight)
 
 The thin lane is where overlap shows: an operation that is in flight under a computing bar costs
-nothing until the rank has to wait for it. Arrows go between lanes from the moment of a send to the
-moment when its receive was done. (lanes.py draws one lane.)
+nothing until the rank has to wait for it. lanes.py draws one lane.
+
+One convention holds for arrows and for bars in flight: they begin when the operation is posted and
+end when the rank **takes** the result, which is when its wait returns. The data may have arrived
+any time before that. A journal knows when a rank looks, and not when the network has delivered.
 """
 
 from collections.abc import Sequence
@@ -76,7 +79,9 @@ def timeline(
 
     The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in
     colour the time in which the rank was blocked; the thin lane below is every operation in flight.
-    Arrows go from a send's post to the end of its receive, where there are at most 60 to draw.
+    An arrow begins when the message is sent and ends when the receiver takes it; a bar in flight
+    ends when the rank takes the result. The data may have arrived before. Arrows are drawn where
+    there are at most 60.
     A torn, hatched end means that the operation never came to an end, a cross that it failed. In a
     failed run, a lane that ends before the picture says how: the rank returned, raised or died.
 
@@ -242,7 +247,9 @@ def legend_rows(
     ]
     if has_arrows:
         communicating.append(
-            Line2D([], [], color=style.INK, marker=">", ms=4, lw=0.9, label="message")
+            Line2D(
+                [], [], color=style.INK, marker=">", ms=4, lw=0.9, label="message, sent to taken"
+            )
         )
     if any(operation.done_s is None for operation in operations):
         hatched = Patch(facecolor="white", edgecolor="#777777", hatch="////", label="never done")
@@ -309,7 +316,7 @@ def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int]) -> None:
             "in flight",
             transform=axes.get_yaxis_transform(),
             ha="right",
-            **style.FAINT | {"fontsize": 6.5},
+            **style.FAINT | {"fontsize": style.SMALLEST_POINTS},
         )
 
 
@@ -346,7 +353,7 @@ def messages_to_draw(
 def draw_arrows(
     axes: Axes, scale: Scale, messages: Sequence[Message], shown: Sequence[int]
 ) -> None:
-    """Draw an arrow from each sender's lane, at its post, to the receiver's, at its end."""
+    """Draw an arrow from each sender's lane, at its post, to where the receiver takes it."""
     lane_of = {rank: lane for lane, rank in enumerate(shown)}
     for message in messages:
         assert message.recv.done_s is not None, "only completed messages become arrows"

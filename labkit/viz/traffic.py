@@ -184,9 +184,10 @@ class Grid(NamedTuple):
 
     @property
     def points(self) -> float:
-        """The type size at which the longest number fits its cell."""
+        """The type size at which the longest number fits its cell; 0 if it would be too small."""
         longest = max(len(self.text(value)) for row in self.values for value in row)
-        return min(style.BASE_POINTS, 72 * 0.92 * self.cell_width / (0.62 * longest))
+        points = min(style.BASE_POINTS, 72 * 0.92 * self.cell_width / (0.62 * longest))
+        return points if points >= style.SMALLEST_POINTS else 0.0
 
     @property
     def host_of(self) -> dict[int, int]:
@@ -301,7 +302,7 @@ def _draw_cells(axes: Axes, grid: Grid) -> None:
             if value:
                 look["color"] = style.text_on(colour)
             text = grid.text(value) if value else "·"
-            if source != destination:
+            if source != destination and points:
                 axes.text(grid.x(column + 0.5), grid.y(row + 0.5), text, **look)
 
 

@@ -47,6 +47,8 @@ class LabServer:
         self._runtime = tempfile.mkdtemp(prefix="r")  # short: of kernels' sockets
         for name in COPIED:
             shutil.copytree(ROOT / name, self.folder / name)
+        # This tree's stylesheet, whatever the environment has installed.
+        shutil.copytree(ROOT / "labextension", self.home / "data" / "labextensions" / "labkit")
         for plugin, settings in SETTINGS.items():
             name = plugin.replace(":", "/")
             path = self.home / f"config/lab/user-settings/{name}.jupyterlab-settings"

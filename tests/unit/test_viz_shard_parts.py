@@ -31,7 +31,8 @@ def test_words_for_ranks_and_rows():
 def test_the_shapes_before_and_after_are_said(shape, sharding, numbers):
     assert parts_of("w", (shape, sharding), 4).numbers == numbers
     picture = viz.shards({"w": (shape, sharding)}, 4)
-    assert f"after: {numbers}" in [text.get_text() for text in picture.axes[0].texts]
+    texts = [text.get_text() for text in picture.axes[0].texts]
+    assert (f"after: {numbers}" if len(numbers) < 28 else numbers) in texts
     assert f"w {numbers}" in repr(picture)
 
 

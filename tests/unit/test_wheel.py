@@ -57,7 +57,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     clone = folder / "clone"
     clone.mkdir()
-    for name in ("labkit", "exercises", "solutions", "notebooks", "docs"):
+    for name in ("labkit", "exercises", "solutions", "notebooks", "docs", "labextension"):
         ignored = shutil.ignore_patterns("__pycache__", "backups", ".ipynb_checkpoints")
         shutil.copytree(ROOT / name, clone / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
@@ -69,13 +69,24 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
+def test_jupyterlab_finds_the_stylesheet_after_any_install(site, tmp_path):
+    (data,) = site.glob("labkit-*.data/data")
+    clone = site.parent / "clone"
+    with zipfile.ZipFile(_built("editable", clone, tmp_path)) as archive:
+        in_editable = [name.split(".data/data/")[-1] for name in archive.namelist()]
+    for file in sorted(path for path in (ROOT / "labextension").rglob("*") if path.is_file()):
+        place = f"share/jupyter/labextensions/labkit/{file.relative_to(ROOT / 'labextension')}"
+        assert (data / place).read_bytes() == file.read_bytes()
+        assert place in in_editable
+
+
 def _built(kind, source, folder):
     program = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=source, capture_output=True, text=True, timeout=600
     )
     assert result.returncode == 0, result.stderr
-    (built,) = folder.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    (built,) = folder.glob("*.tar.gz" if kind == "sdist" else "*.whl")
     return built
 
 
