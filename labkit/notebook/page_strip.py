@@ -32,7 +32,7 @@ PREDICTIONS, EXERCISES, PRACTICE = "predictions", "exercises", "cards and drills
 _WAYS = {PREDICTIONS: "predict", EXERCISES: "write", PRACTICE: "answer"}
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
 _WORD = re.compile(r"\w[\w'’-]*")
-_NOT_READ = re.compile(r"<[^>]+>|(?<=\])\([^)]*\)")
+_NOT_READ = re.compile(r"!\[[^\]]*\]|<[^>]+>|(?<=\])\([^)]*\)")
 _HEADING = re.compile(r"^#{1,4} +(.+?) *$", re.M)
 _PREDICT = re.compile(r"\bpredict\(\s*[\"']([\w-]+)[\"']")
 _EXERCISE = re.compile(r"exercises/(\w+)\.py\b")
@@ -66,7 +66,7 @@ def minutes_of(cell: dict[str, Any]) -> float:
 
 
 def count_words(text: str) -> int:
-    """Count the words of Markdown, without fences, tags and addresses."""
+    """Count the words of Markdown, without fences, tags, addresses and pictures' texts."""
     return len(_WORD.findall(_NOT_READ.sub("", _FENCE.sub("", text))))
 
 

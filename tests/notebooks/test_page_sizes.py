@@ -12,7 +12,7 @@ def size(*cells):
 
 
 def test_words_are_text_without_drawings_tags_and_addresses():
-    page = "# Two words\n\n```\na --> b\n```\n\n<b>Three</b> [four](https://a.org/b)."
+    page = "# Two words\n\n```\na --> b\n```\n\n<b>Three</b> [four](https://a.org/b). ![alt](a.svg)"
     assert size(new_markdown_cell(page)).words == 4
     assert size(new_markdown_cell(page)).links == 1
 
