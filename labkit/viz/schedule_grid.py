@@ -1,7 +1,7 @@
 """A pipeline schedule as the well-known grid: a row per rank, time to the right, idle time white.
 
 simulated    |0|1|2|3|     | 0 | 1 | 2 | 3 |
-measured     |0|1| 2|3|      | 0 |  1 | 2 | 3 |     the same operations, on their own axis
+measured     |0|1| 2|3|      | 0 |  1 | 2 | 3 |     the same operations, on the same scale
 """
 
 from __future__ import annotations
@@ -31,20 +31,23 @@ _HEADER, _PANEL_HEADER, _AXIS = 0.62, 0.28, 0.46
 
 
 class Panel(NamedTuple):
-    """A grid of the picture, with its own time axis."""
+    """A grid of the picture."""
 
     name: str
     timing: Timing
     unit: style.TimeUnit
     top: float
     """Inches from the top of the picture to the panel's own header."""
+    end: float
+    """The time at the right edge, in the timing's own unit."""
 
 
 def schedule(timing: Any, measured: Any = None, *, title: str | None = None) -> Picture:
     """Draw a pipeline schedule: a box per operation, with the number of its microbatch.
 
     timing: a Timing, or a Schedule, whose operations then cost 1 each (B 2) and messages nothing.
-    measured: a Timing of the same schedule in seconds, drawn below on its own axis.
+    measured: a Timing of the same schedule in seconds, drawn below on the same scale: an operation
+    is as wide above as below, on average, so a step that waits longer ends further to the right.
     Above each grid is its bubble by both conventions. Beside each row is the most microbatches that
     the rank holds: 11/2 means 11 that each count on one of the rank's two stages. Numbers that do
     not fit are left out, and so are more than 60 messages.
@@ -56,17 +59,29 @@ def schedule(timing: Any, measured: Any = None, *, title: str | None = None) -> 
     timing = timing_of(timing)
     require_some_time(timing, "timing")
     top = _HEADER
-    panels = [Panel("", timing, unit_of(timing), top)]
+    panels = [Panel("", timing, unit_of(timing), top, timing.makespan)]
     if measured is not None:
         measured = timing_of(measured)
         require_same_schedule(timing, measured)
         require_some_time(measured, "measured")
         below = top + _panel_inches(timing.schedule.num_ranks)
+        unit = style.time_unit(measured.makespan)
+        end, measured_end = _ends(timing, measured)
         panels = [
-            Panel("simulated", timing, unit_of(timing), top),
-            Panel("measured", measured, style.time_unit(measured.makespan), below),
+            Panel("simulated", timing, unit_of(timing), top, end),
+            Panel("measured", measured, unit, below, measured_end),
         ]
     return _drawn(panels, title or words(timing.schedule))
+
+
+def _ends(timing: Timing, measured: Timing) -> tuple[float, float]:
+    """Return the times at the right edges, so that the ranks' work is as wide in both grids."""
+    work, measured_work = sum(timing.busy), sum(measured.busy)
+    if not (work and measured_work):
+        return timing.makespan, measured.makespan
+    per_unit = measured_work / work
+    end = max(timing.makespan, measured.makespan / per_unit)
+    return end, end * per_unit
 
 
 def unit_of(timing: Timing) -> style.TimeUnit:
@@ -101,7 +116,7 @@ def _draw_panel(picture: Picture, panel: Panel) -> bool:
     rows = num_ranks * row_inches(num_ranks)
     bottom = height - panel.top - _PANEL_HEADER - rows
     axes = picture.add_axes((LEFT / WIDTH, bottom / height, width / WIDTH, rows / height))
-    axes.set_xlim(0, timing.makespan * panel.unit.per_second)
+    axes.set_xlim(0, panel.end * panel.unit.per_second)
     axes.set_ylim(num_ranks, 0)
     draw_boxes(axes, boxes(timing, panel.unit.per_second), num_ranks, 72 * width)
     has_arrows = draw_messages(axes, timing, panel.unit.per_second)

@@ -193,6 +193,20 @@ def test_what_was_measured_is_below_on_its_own_axis_in_the_same_colours():
     assert re.findall(r"[\d.]+%", said[1]) == bubbles
 
 
+def test_simulated_and_measured_are_on_one_scale():
+    timing = TIMINGS["GPipe"]
+    same = viz.schedule(timing, in_seconds(timing, slower=0.01))
+    assert same.axes[0].get_xlim() == pytest.approx((0, timing.makespan))
+    later = in_seconds(timing, slower=0.01)
+    *rows, last = later.rows
+    waits = [*last[:-1], Span(last[-1].op, last[-1].start + 5, last[-1].end + 5)]
+    picture = viz.schedule(timing, Timing(later.schedule, (*rows, tuple(waits))))
+    above, below = (drawn(axes)[0] for axes in picture.axes)  # the first box of rank 0
+    ends = [axes.get_xlim()[1] for axes in picture.axes]
+    assert (above[2] - above[1]) / ends[0] == pytest.approx((below[2] - below[1]) / ends[1])
+    assert ends[0] > 10 * timing.makespan
+
+
 def test_the_caption_has_no_times_of_a_measurement():
     timing = TIMINGS["1F1B"]
     captions = {repr(viz.schedule(timing, in_seconds(timing, slower=s))) for s in (0.01, 0.3)}
