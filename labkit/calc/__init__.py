@@ -35,12 +35,7 @@ from labkit.calc.inference import (
     speculative_tokens,
 )
 from labkit.calc.layout import Layout
-from labkit.calc.memory.activations import (
-    activation_bytes,
-    head_input_bytes,
-    logits_bytes,
-    loss_gradient_bytes,
-)
+from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.fit import changes_that_fit
 from labkit.calc.memory.footprint import TrainingSetup, footprint, footprints
 from labkit.calc.memory.kv_cache import (
@@ -49,6 +44,7 @@ from labkit.calc.memory.kv_cache import (
     kv_cache_bytes_per_token,
     paged_cache_use,
 )
+from labkit.calc.memory.loss import head_input_bytes, logits_bytes, loss_gradient_bytes
 from labkit.calc.memory.model_state import (
     RECIPES,
     Recipe,

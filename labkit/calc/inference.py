@@ -104,9 +104,10 @@ def requests_that_fit(
         max(0, math.floor(left / each)),
         "",
         "requests that fit",
-        "(u M - N w) / cache of a request",
+        f"(u M - N w{' / t' if tp > 1 else ''}) / cache of a request",
         f"({usable:g} * {accelerator.memory_bytes:.4g} - {weights:.4g}) / {each:.4g}",
-        convention="nothing else needs memory than the share that is not usable",
+        convention="activations and CUDA graphs are in the share that is not usable; vLLM takes "
+        "them off the usable share, and has 1 to 2% fewer blocks (vLLM PR 2031)",
         source="Kwon et al., PagedAttention, SOSP 2023, section 3",
         parts=parts,
     )
@@ -135,16 +136,18 @@ def pass_time(
     work = _Work.of(config, accelerator, itemsize, cache_itemsize, tp)
     weights_s, cache_s = work.weights_s(tokens), work.cache_s(tokens, cached)
     memory_s, arithmetic_s = weights_s + cache_s, tokens * work.token_s
+    speed = ("bandwidth", "peak") if tp == 1 else ("(n bandwidth)", "(n peak)")
+    read, made = f"c k / {speed[0]}", f"2 N t / {speed[1]}"
     parts = {
-        "weights": Result(weights_s, "seconds", "weights", "N w / bandwidth"),
-        "cache": Result(cache_s, "seconds", "cache", "c k / bandwidth"),
-        "arithmetic": Result(arithmetic_s, "seconds", "arithmetic", "2 N t / peak"),
+        "weights": Result(weights_s, "seconds", "weights", f"N w / {speed[0]}"),
+        "cache": Result(cache_s, "seconds", "cache", read),
+        "arithmetic": Result(arithmetic_s, "seconds", "arithmetic", made),
     }
     return Result(
         max(memory_s, arithmetic_s),
         "seconds",
         "time of a pass",
-        "max((N w + c k) / bandwidth, 2 N t / peak)",
+        f"max((N w + c k) / {speed[0]}, {made})" + (", n GPUs" if tp > 1 else ""),
         f"max({memory_s:.4g}, {arithmetic_s:.4g})",
         convention="memory and arithmetic overlap; attention's scores are not counted"
         + (f"; {work.share_read(tokens):.3g} of the experts read" if work.expert_bytes else ""),

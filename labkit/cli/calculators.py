@@ -1,6 +1,7 @@
 """A model's needs, from a preset or its config.json: labkit plan, memory and cache.
 
-plan      the layouts of a training on a cluster, the fastest first, and why others lost
+plan      the layouts of a training on a cluster, the fastest first, and why others lost; with
+          --layout the speed of one, by part
 memory    one layout: the bytes of its fullest GPU, by part, and what to change if they are too many
 cache     the key-value cache of requests, by kind of layer, and how many fit beside the weights
 
@@ -19,8 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit import calc
-from labkit.calc.memory.activations import LOSSES
+from labkit.calc.memory.loss import LOSSES
 from labkit.calc.models import ModelConfig, model
+from labkit.calc.plan.estimation import Verdict
 from labkit.calc.result import Result
 from labkit.calc.units import read_count
 from labkit.cli.terminal import console
@@ -50,6 +52,11 @@ _Sequence = Annotated[
     typer.Option(help="Tokens of a sequence, such as 8k. Default: the model's context."),
 ]
 
+_LAYOUTS = (
+    'such as "dp=8 tp=4 pp=2 zero=1 microbatch=2 recompute=full", or "pp=4 stages=1+2+2+3", or '
+    '"dp=16 zero=3 shards=8 reshard_after_forward=false".'
+)
+
 
 def plan(
     model: _Model,
@@ -64,22 +71,30 @@ def plan(
     precision: Annotated[
         str, typer.Option(help="Number format of matrix products: bf16 or fp8.")
     ] = "bf16",
+    layout: Annotated[
+        str | None, typer.Option(help=f"Time this one layout alone, {_LAYOUTS}")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
     explain: Annotated[
         bool, typer.Option(help="Explain the first layout, number by number.")
     ] = False,
 ) -> None:
-    """Rank the layouts of a training on a cluster, and say why the others lost."""
+    """Rank the layouts of a training on a cluster, and say why the others lost; or time one."""
     try:
+        chosen = None if layout is None else calc.Layout.parse(layout)
+        if chosen is not None and gpus not in (None, chosen.world_size):
+            raise ValueError(f"gpus={gpus}: the layout has {chosen.world_size}; leave --gpus out")
         job = calc.plan.Job(
             _model(model),
             recipe,
-            calc.cluster(cluster, gpus),
+            calc.cluster(cluster, gpus if chosen is None else chosen.world_size),
             global_batch,
             _tokens("sequence", sequence),
             _tokens("tokens", tokens),
             precision=precision,
         )
+        if chosen is not None:
+            return _show_timed(job, chosen, explain)
         found = calc.plan.plan(job, top)
     except ValueError as error:
         raise typer.BadParameter(_by_option(str(error))) from None
@@ -92,13 +107,7 @@ def plan(
 
 def memory(
     model: _Model,
-    layout: Annotated[
-        str,
-        typer.Option(
-            help='Such as "dp=8 tp=4 pp=2 zero=1 microbatch=2 recompute=full", or "pp=4 '
-            'stages=1+2+2+3", or "dp=16 zero=3 shards=8 reshard_after_forward=false".'
-        ),
-    ] = "dp=1",
+    layout: Annotated[str, typer.Option(help=_LAYOUTS[0].upper() + _LAYOUTS[1:])] = "dp=1",
     cluster: _Cluster = "h100",
     global_batch: Annotated[
         int | None, typer.Option(help="Sequences in a step. Default: two rounds of microbatches.")
@@ -129,15 +138,7 @@ def memory(
     if judged.memory is not None:
         _show_parts(judged.memory)
         out.print(Text(f"Assumed: {judged.memory.convention}"))
-    out.print(Text(judged.reason, style="" if judged else "bold yellow"))
-    for warning in judged.warnings:
-        out.print(Text(warning, style="yellow"))
-    if judged.refused is not None:
-        raise typer.Exit(1)
-    if not judged:
-        change = calc.plan.smallest_change(job, chosen)
-        out.print(Text(f"To change first: {change or 'more GPUs, or GPUs with more memory'}"))
-        raise typer.Exit(1)
+    _show_verdict(judged)
 
 
 def cache(
@@ -212,16 +213,53 @@ def _by_option(text: str) -> str:
     )
 
 
-def _show_parts(whole: Result) -> None:
+def _show_parts(whole: Result, unit: str = "bytes") -> None:
     """Print a result's parts, the largest first, each with its arithmetic."""
     table = Table(box=box.SIMPLE)
-    for heading in ("part", "bytes", "how"):
+    for heading in ("part", unit, "how"):
         table.add_column(heading, overflow="fold")
     for name, part in sorted(whole.parts.items(), key=lambda item: -float(item[1])):
         if float(part):
             table.add_row(Text(name), Text(str(part)), Text(_arithmetic(part)))
-    table.add_row("in all", Text(str(whole), style="bold"), f"{whole.to('GiB'):,.1f} GiB")
+    also = f"{whole.to('GiB'):,.1f} GiB" if whole.dimension == "bytes" else ""
+    table.add_row("in all", Text(str(whole), style="bold"), also)
     console().print(table)
+
+
+def _show_verdict(judged: Verdict) -> None:
+    """Print whether a layout fits, and what to change first; exit with 1 if it does not."""
+    out = console()
+    out.print(Text(judged.reason, style="" if judged else "bold yellow"))
+    for warning in judged.warnings:
+        out.print(Text(warning, style="yellow"))
+    if judged.refused is None and not judged:
+        change = calc.plan.smallest_change(judged.job, judged.layout)
+        out.print(Text(f"To change first: {change or 'more GPUs, or GPUs with more memory'}"))
+    if not judged:
+        raise typer.Exit(1)
+
+
+def _show_timed(job: calc.plan.Job, layout: calc.Layout, explain: bool) -> None:
+    """Print the seconds of a layout's step by part, its speed, and whether it fits."""
+    out, judged = console(), calc.plan.verdict(job, layout)
+    out.print(Text(f"{job.title}\n{layout}", style="bold"))
+    if judged.refused is not None:
+        return _show_verdict(judged)
+    found = calc.plan.estimate(job, layout)
+    _show_parts(found.step, "seconds")
+    out.print(Text(f"Assumed: {found.step.convention}"))
+    rate = float(found.tokens_per_s)
+    out.print(
+        Text(
+            f"{rate / job.num_gpus:,.0f} tokens/s a GPU, {rate:,.0f} in all; "
+            f"MFU {found.mfu}, HFU {found.hfu}"
+        )
+    )
+    if job.tokens is not None:
+        out.print(Text(f"{found.time} in all, ${float(found.dollars):,.0f}"))
+    if explain:
+        out.print(Text(found.explain()), soft_wrap=True)
+    _show_verdict(judged)
 
 
 def _arithmetic(part: Result) -> str:

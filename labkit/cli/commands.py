@@ -67,7 +67,7 @@ COMMANDS = {
     },
     "Tools for real jobs": {
         "calculators.plan": (
-            "Rank the layouts of a training on a cluster, and say why the others lost."
+            "Rank the layouts of a training on a cluster, and say why the others lost; or time one."
         ),
         "calculators.memory": (
             "Say what one layout needs on its fullest GPU, by part; fails where it does not fit."

@@ -131,6 +131,8 @@ _MEMORY_COLOURS = {
     "head inputs": "#9e3a00",
     "logits and loss": "#cc79a7",
     "gradients of the loss": "#eac4da",
+    "gathered gradients": "#f5cf7a",
+    "stage buffers": "#6b7a8f",
 }
 
 

@@ -138,6 +138,19 @@ def test_an_estimates_numbers_follow_from_its_step(small):
     assert float(best.dollars) == pytest.approx(32 * seconds / 3600 * 2.5)
 
 
+def test_hfu_counts_the_up_projections_that_latent_attention_recomputes():
+    job = calc.plan.Job("deepseek-v3", "megatron_bf16", calc.cluster("h100", 256), 256)
+    plain, again = (
+        calc.plan.estimate(job, calc.Layout.parse(f"dp=16 pp=16 ep=16 recompute={how}"))
+        for how in ("none", "selective")
+    )
+    up = 128 * (128 + 64) * 1536 + 128 * (128 + 128) * 512  # queries; keys and values
+    of_token = calc.flops_per_token("deepseek-v3", causal=True, parameters="matmul")
+    more = 2 * 61 * up / float(of_token)
+    assert float(plain.hfu) == float(plain.mfu)
+    assert float(again.hfu) / float(again.mfu) == pytest.approx(1 + more)
+
+
 def test_recomputing_raises_hfu_by_the_layers_forward_pass_and_not_mfu():
     layout = Layout(world_size=32, tp=2, recompute="full")
     found = calc.plan.estimate(SMALL, layout)
@@ -232,6 +245,48 @@ def labkit(monkeypatch, capsys):
         return end.value.code, " ".join(out.split()), " ".join(err.split())
 
     return call
+
+
+def test_the_command_times_one_layout(labkit):
+    words = "plan --model llama3-8b --recipe amp --global-batch 16 --tokens 15T --layout".split()
+    text = "dp=8 zero=3 microbatch=2 recompute=operations"
+    job = calc.plan.Job("llama3-8b", "amp", calc.cluster("h100", 8), 16, tokens=15e12)
+    found = calc.plan.estimate(job, calc.Layout.parse(text))
+    status, out, err = labkit(*words, text)
+    assert (status, err) == (0, "")
+    rate = float(found.tokens_per_s)
+    speed = f"{rate / 8:,.0f} tokens/s a GPU, {rate:,.0f} in all; MFU {found.mfu}, HFU {found.hfu}"
+    parts = [f"{name} {part}" for name, part in found.step.parts.items()]
+    for said in (
+        str(found.layout),
+        f"in all {found.step}",
+        speed,
+        *parts,
+        "it fits: ",
+        str(found.memory),
+    ):
+        assert said in out
+    assert f"{found.time} in all, ${float(found.dollars):,.0f}" in out and "Why others" not in out
+    assert "formula" in labkit(*words, text, "--explain")[1]
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("dp=8", ("too many", "To change first", "tokens/s a GPU")),
+        ("tp=3", ("give 1, 2, 4 or 8",)),
+    ],
+)
+def test_the_command_says_why_a_layout_does_not_work(labkit, layout, said):
+    status, out, _ = labkit("plan", "--model", "llama3-8b", "--layout", layout)
+    assert status == 1
+    assert all(each in out for each in said)
+
+
+def test_a_layout_has_its_own_number_of_gpus(labkit):
+    words = "plan --model llama3-8b --gpus 64 --layout".split()
+    status, _, err = labkit(*words, "dp=8")
+    assert status == 2 and "--gpus 64: the layout has 8; leave --gpus out" in err
 
 
 def test_the_command_shows_the_table_and_why_others_lost(labkit, small):

@@ -139,5 +139,6 @@ def test_what_is_no_footprint_is_refused(results, match):
 def test_kinds_that_stand_together_have_colours_of_their_own():
     together = [*KINDS[:2], "master", "moments", "activations", "logits and loss", "whole units"]
     together += ["casts", "recomputed layer", "head inputs", "gradients of the loss", "other"]
+    together += ["gathered gradients", "stage buffers"]
     assert len({style.memory_colour(kind) for kind in together}) == len(together)
     assert style.memory_colour("moments") == style.memory_colour("optimizer states")

@@ -1,4 +1,4 @@
-"""Activations that a rank keeps from forward to backward, for layers, head and loss.
+"""Activations that a rank keeps from forward to backward, for layers.
 
 Per layer and per token of a microbatch, in bytes, for 2-byte numbers, D hidden features, t ranks of
 tensor parallelism, sequences of s tokens (Korthikanti et al., figures 2 to 4):
@@ -19,21 +19,11 @@ gathers the whole tensor again in backward. recompute="selective" keeps nothing 
 neighbours, and recompute="full" keeps only each layer's input, 2D. recompute="operations" keeps
 that, attention's output, and every second product of matrices: 2D + 2HK + 2GK + 2HK + 2F + 2D.
 
-The last stage holds more for its head and the loss. Per token of a microbatch, in bytes, for V
-tokens in the vocabulary, b bytes of an activation:
-
-    from forward to backward   inputs of the last norm, of the head   b D + b D      whole, or / t
-                                                                     with sequence parallelism
-                               logits                                 b V            / t
-                               log-softmax                            4 V            / t
-    as backward begins         gradients of log-softmax, of logits    4 V + 4 V      / t
-
-That is torch's cross_entropy on logits in float32, loss="unfused": both gradients are alive at
-once, beside all that is kept. loss="fused" has b V alone, over which its gradient is written;
-loss="chunked" computes logits, loss and gradients of an eighth of the tokens at a time.
+Runtimes that keep gathered inputs, as torch's DTensor does, have the second row whole where the
+layer is kept or recomputed: gathered_inputs=True. loss.py has the head and the loss.
 
 Wire: nothing. Paper: Korthikanti et al., "Reducing activation recomputation in large transformer
-models", arXiv:2205.05198; section 4.3 for the head.
+models", arXiv:2205.05198.
 """
 
 from __future__ import annotations
@@ -49,9 +39,6 @@ from labkit.calc.parameters import with_copied_heads
 from labkit.calc.result import Result, total
 from labkit.calc.units import number_text
 
-LOSSES = ("unfused", "fused", "chunked")
-_CHUNKS = 8
-"""Parts of a microbatch, which a chunked loss goes through one after the other."""
 _LAYERS_SOURCE = "Korthikanti et al., arXiv:2205.05198, equations 1 to 6"
 
 
@@ -68,13 +55,15 @@ def activation_bytes(
     itemsize: int = 2,
     dropout: bool = True,
     fused: bool = False,
+    gathered_inputs: bool = False,
 ) -> Result:
     """Return the bytes that one rank keeps for one microbatch of all layers, by tensor.
 
     microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
     an activation. dropout: masks are kept, one byte per number. flash: attention that never
     writes its scores down, and keeps one float32 per row and head. fused: a gated MLP keeps gate,
-    up and their product, and recomputes the activated gate.
+    up and their product, and recomputes the activated gate. gathered_inputs: with sequence
+    parallelism, inputs of linear layers are kept as they were gathered, whole on every rank.
 
     ValueError if ranks would shard heads, tokens or the MLP's features unevenly, for more tokens
     than learned positions, and for models with experts or latent attention, which keep other
@@ -93,7 +82,7 @@ def activation_bytes(
         length = sequence_length(config, sequence)
         has_scores = not flash and recompute == "none"
         per_token = _per_token(
-            config, itemsize, length, tp, whole, dropout, has_scores, flash, fused
+            config, itemsize, length, tp, whole, dropout, has_scores, flash, fused, gathered_inputs
         )
     return total(
         "activations of one microbatch",
@@ -103,7 +92,8 @@ def activation_bytes(
         + " + ".join(each.numbers for each in per_token.values() if each.size)
         + ") B",
         convention=f"{itemsize} B numbers, recompute={recompute!r}, flash={flash}, "
-        f"dropout={dropout}, sequence_parallel={sequence_parallel}; without logits and loss",
+        f"dropout={dropout}, sequence_parallel={sequence_parallel}"
+        f"{', gathered inputs' if gathered_inputs else ''}; without logits and loss",
         source=_LAYERS_SOURCE,
     )
 
@@ -154,6 +144,7 @@ def _per_token(
     has_scores: bool,
     flash: bool,
     fused: bool,
+    gathered_inputs: bool,
 ) -> dict[str, _Kept]:
     """Return the tensors that one layer keeps for one token, by name."""
     D, H, K = config.hidden, config.heads, config.features_per_head
@@ -163,7 +154,7 @@ def _per_token(
     num_mlp = (3 if fused else 4) if config.gated else 2
     return {
         "norm inputs": _Kept(2 * itemsize * D, "2 b D", whole),
-        "linear inputs": _Kept(2 * itemsize * D, "2 b D", whole),
+        "linear inputs": _Kept(2 * itemsize * D, "2 b D", 1 if gathered_inputs else whole),
         "dropout masks": _Kept(2 * D if dropout else 0, "2 D", whole),
         "query, key, value": _Kept(itemsize * (H * K + 2 * G * K), "b (H K + 2 G K)", tp),
         "attention scores": _Kept(scores if has_scores else 0, f"{of_a_score} H s", tp),
@@ -242,144 +233,3 @@ def tokens_of_a_rank(
             f"or another multiple of {cp * cut_by}"
         )
     return microbatch * length // cp
-
-
-_HEAD_SOURCE = "Korthikanti et al., arXiv:2205.05198, section 4.3"
-
-
-def head_input_bytes(
-    config: ModelConfig | str,
-    microbatch: int,
-    tp: int = 1,
-    sequence_parallel: bool = False,
-    cp: int = 1,
-    *,
-    sequence: int | None = None,
-    itemsize: int = 2,
-) -> Result:
-    """Return 2 b D per token: inputs of the last norm and of the head, for one microbatch.
-
-    microbatch: sequences. sequence: tokens of each; None: the model's context. itemsize: bytes of
-    an activation. Cut like the inputs of the layers' norms. ValueError for tokens that ranks cut
-    unevenly, and for more of them than learned positions.
-    """
-    config, tp = model(config), arguments.counted("tp", tp)
-    whole, itemsize = tp if sequence_parallel else 1, arguments.counted("itemsize", itemsize)
-    tokens = tokens_of_a_rank(config, sequence, microbatch, cp, whole)
-    return Result(
-        2 * itemsize * config.hidden * tokens / whole,
-        "bytes",
-        "inputs of the last norm and of the head",
-        "2 b D T, over t ranks with sequence parallelism; b bytes a number, D features, T tokens",
-        f"2 * {tokens:,} tokens * {config.hidden:,} * {itemsize} B"
-        + (f" / {whole}" if whole > 1 else ""),
-        source=_HEAD_SOURCE,
-    )
-
-
-def logits_bytes(
-    config: ModelConfig | str,
-    microbatch: int,
-    tp: int = 1,
-    cp: int = 1,
-    *,
-    sequence: int | None = None,
-    itemsize: int = 2,
-    loss_itemsize: int = 4,
-    loss: str = "unfused",
-) -> Result:
-    """Return logits, and what the loss keeps of them for backward, of one microbatch.
-
-    The loss is computed in float32 (loss_itemsize), and keeps one number for each logit. tp: ranks
-    over which the vocabulary is split. For a vocabulary of 128,256 that is more than several
-    layers hold. `loss_gradient_bytes` has their gradients. loss: one of LOSSES; a fused one keeps
-    the logits alone, one in chunks keeps none.
-    ValueError for tokens that cp cuts unevenly, and for more than learned positions.
-    """
-    count, how = _logits(config, microbatch, tp, cp, sequence)
-    sizes = {
-        "logits": arguments.counted("itemsize", itemsize),
-        "log-softmax": arguments.counted("loss_itemsize", loss_itemsize),
-    }
-    if checked_loss(loss) == "fused":
-        del sizes["log-softmax"]
-    times = 0 if loss == "chunked" else 1
-    return total(
-        "logits and loss",
-        {name: _part(name, times * count, how, size) for name, size in sizes.items()},
-        formula="T V (itemsize + loss_itemsize) / t; T tokens, V words, t ranks",
-        convention=f"{loss} loss",
-    )
-
-
-def loss_gradient_bytes(
-    config: ModelConfig | str,
-    microbatch: int,
-    tp: int = 1,
-    cp: int = 1,
-    *,
-    sequence: int | None = None,
-    loss_itemsize: int = 4,
-    loss: str = "unfused",
-) -> Result:
-    """Return the bytes of the gradients of log-softmax and logits, which live at the same time.
-
-    They come for a moment beside `logits_bytes`: 4 + 4 bytes of each logit, beside the 2 + 4 that
-    are kept. A fused loss writes them over the logits; one in chunks has all 14 bytes, of an eighth
-    of the tokens. Arguments and errors as in `logits_bytes`.
-    """
-    count, how = _logits(config, microbatch, tp, cp, sequence)
-    size = arguments.counted("loss_itemsize", loss_itemsize)
-    sizes = {"gradient of the log-softmax": size, "gradient of the logits": size}
-    if checked_loss(loss) == "chunked":
-        count, how = -(-count // _CHUNKS), f"{how} / {_CHUNKS}"
-        sizes |= {"logits of a chunk": 2, "log-softmax of a chunk": size}
-    times = 0 if loss == "fused" else 1
-    return total(
-        "gradients of the loss",
-        {name: _part(name, times * count, how, each) for name, each in sizes.items()},
-        formula="2 T V loss_itemsize / t; T tokens, V words, t ranks",
-        convention=f"torch's cross_entropy on {size} B logits, {loss}",
-    )
-
-
-def head_parts(
-    config: ModelConfig | str,
-    microbatch: int,
-    tp: int,
-    sequence_parallel: bool,
-    cp: int,
-    *,
-    sequence: int | None,
-    itemsize: int,
-    loss: str,
-) -> dict[str, Result]:
-    """Return the parts that the last stage holds for head and loss, one microbatch in flight."""
-    cut = (config, microbatch, tp, cp)
-    inputs = head_input_bytes(*cut[:3], sequence_parallel, cp, sequence=sequence, itemsize=itemsize)
-    return {
-        "head inputs": inputs,
-        "logits and loss": logits_bytes(*cut, sequence=sequence, itemsize=itemsize, loss=loss),
-        "gradients of the loss": loss_gradient_bytes(*cut, sequence=sequence, loss=loss),
-    }
-
-
-def checked_loss(loss: str) -> str:
-    """Return one of LOSSES. ValueError for anything else, with their names."""
-    if loss not in LOSSES:
-        raise ValueError(f"loss={loss!r:.60}: give one of {', '.join(LOSSES)}")
-    return loss
-
-
-def _logits(
-    config: ModelConfig | str, microbatch: int, tp: int, cp: int, sequence: int | None
-) -> tuple[int, str]:
-    """Return the number of logits on this rank, and its formula."""
-    config, tp = model(config), arguments.counted("tp", tp)
-    tokens = tokens_of_a_rank(config, sequence, microbatch, cp)
-    how = f"{tokens:,} tokens * {config.vocab:,}" + (f" / {tp}" if tp > 1 else "")
-    return tokens * -(-config.vocab // tp), how
-
-
-def _part(name: str, count: int, how: str, size: int) -> Result:
-    return Result(count * size, "bytes", name, substitution=f"{how} * {size} B")

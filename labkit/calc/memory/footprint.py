@@ -7,9 +7,10 @@
     recomputed    the rest of one layer, while backward goes through it             activations.py
     whole units   zero 2 and 3: before they are reduced, or while gathered          here
     casts         16-bit copies, where the recipe keeps float32 parameters          model_state.py
-    head inputs   of the last norm and the head, on the last stage                  activations.py
+    head inputs   of the last norm and the head, on the last stage                  loss.py
     logits        and the loss, and as backward begins their gradients: on the
-                  last stage                                                        activations.py
+                  last stage                                                        loss.py
+    by torch      gathered gradients, stage buffers, where asked for                torch_buffers.py
 
 c ranks of context parallelism shard the tokens, and the states like d ranks of data parallelism.
 t ranks of tensor parallelism shard every parameter, and p stages of a pipeline have equally many:
@@ -39,12 +40,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
 from labkit.calc.layout import check_shards, keeps_units
-from labkit.calc.memory.activations import activation_bytes, head_parts
+from labkit.calc.memory.activations import activation_bytes
+from labkit.calc.memory.loss import head_parts
 from labkit.calc.memory.model_state import Recipe, model_state_bytes, recipe_of
+from labkit.calc.memory.torch_buffers import gathered_gradient_bytes, stage_buffer_bytes
 from labkit.calc.models import ModelConfig, model
 from labkit.calc.parameters import (
     end_parameters,
@@ -103,6 +107,10 @@ class TrainingSetup:
     adapter_targets: tuple[str, ...] = ("query", "value")
     fused: bool = False
     """True if the gated MLP is fused, as in `activation_bytes`."""
+    gathered_inputs: bool = False
+    """True if inputs that sequence parallelism gathers are kept whole, as torch's DTensor does."""
+    stage_buffers: bool = False
+    """True if stages have buffers for every microbatch, as torch.distributed.pipelining has."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -170,9 +178,8 @@ def footprint(setup: TrainingSetup, stage: int | None = None) -> Result:
         parts,
         formula="states N/(t p) + activations of L/p layers * in flight + what passes through",
         convention=f"N/(t p) parameters on every GPU; 1F1B; {_activations_text(setup)} without "
-        f"dropout; torch's cross_entropy on float32 logits, {setup.loss}; parts that peak at "
-        "different moments are added; without CUDA's own memory, communication buffers and "
-        "fragmentation",
+        f"dropout; {setup.loss} loss; parts that peak at different moments are added; without "
+        "CUDA's own memory, communication buffers and fragmentation",
         source="arXiv:1910.02054, arXiv:2205.05198, arXiv:2104.04473",
     )
 
@@ -262,19 +269,27 @@ def _of_microbatches(setup: TrainingSetup, stage: int) -> dict[str, Result]:
     parts = layers_bytes(in_flight, [(num, kept), (layers - num, whole)])
     if (again := float(whole) - float(kept)) and num:
         parts["recomputed layer"] = _bytes("recomputed layer", again, "1 layer: all - what is kept")
+    sizes = (setup.config, setup.microbatch, setup.tp, setup.sequence_parallel, setup.cp)
+    how: dict[str, Any] = {"sequence": setup.sequence, "itemsize": setup.itemsize}
+    if setup.gathered_inputs:
+        parts |= gathered_gradient_bytes(*sizes, **how)
+    if setup.stage_buffers:
+        pipe = (setup.pp, setup.virtual, _num_microbatches(setup), in_flight, stage)
+        parts |= stage_buffer_bytes(*sizes, *pipe, **how, loss=setup.loss)
     if stage < setup.pp - 1:
         return parts
-    sizes = (setup.config, setup.microbatch, setup.tp, setup.sequence_parallel, setup.cp)
-    itemsize = setup.itemsize
-    return parts | head_parts(*sizes, sequence=setup.sequence, itemsize=itemsize, loss=setup.loss)
+    return parts | head_parts(*sizes, **how, loss=setup.loss)
 
 
 def _in_flight(setup: TrainingSetup, stage: int) -> float:
     """Return the microbatches in flight, in all layers of a rank: a virtual stage counts 1/v."""
     p, v = setup.pp, setup.virtual
-    num = setup.num_microbatches or max(p, 2 * p * (v > 1))
     schedule = "interleaved" if v > 1 else "1f1b"
-    return in_flight_microbatches(p, num, schedule, v)[stage] / v
+    return in_flight_microbatches(p, _num_microbatches(setup), schedule, v)[stage] / v
+
+
+def _num_microbatches(setup: TrainingSetup) -> int:
+    return setup.num_microbatches or setup.pp * (2 if setup.virtual > 1 else 1)
 
 
 def _activations(setup: TrainingSetup, recompute: str) -> Result:
@@ -291,6 +306,7 @@ def _activations(setup: TrainingSetup, recompute: str) -> Result:
         itemsize=setup.itemsize,
         dropout=False,
         fused=setup.fused,
+        gathered_inputs=setup.gathered_inputs,
     )
 
 

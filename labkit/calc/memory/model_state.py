@@ -216,7 +216,7 @@ def model_state_bytes(
     return total(
         f"model states of one rank, zero {zero}",
         parts,
-        formula=_FORMULAS[zero],
+        formula=_formula(zero, on_host),
         convention=f"{recipe.name}: {number_text(recipe.bytes_per_parameter)} B per parameter; "
         "activations, buckets and gathered units are not in it" + _casts(recipe),
         source="Rajbhandari et al., ZeRO, arXiv:1910.02054",
@@ -266,12 +266,21 @@ def _checked_kinds(offload: Iterable[str]) -> tuple[str, ...]:
     return kinds
 
 
-_FORMULAS = (
-    "(K_p + K_g + K_o) N",
-    "(K_p + K_g) N + K_o N/d",
-    "K_p N + (K_g + K_o) N/d",
-    "(K_p + K_g + K_o) N/d",
-)
+_LETTERS = {"parameters": "K_p", "gradients": "K_g", "master": "K_master", "moments": "K_m"}
+
+
+def _formula(zero: int, on_host: tuple[str, ...]) -> str:
+    """Write the formula of a level, without the kinds that a host holds."""
+    terms = []
+    for numbers, is_sharded in (("N", False), ("N/d", True)):
+        letters = [
+            _LETTERS[kind]
+            for kind in KINDS
+            if kind not in on_host and (zero >= _SHARDED_FROM[kind]) == is_sharded
+        ]
+        text = " + ".join(letters).replace("K_master + K_m", "K_o")
+        terms += [f"({text}) {numbers}" if "+" in text else f"{text} {numbers}"] if text else []
+    return " + ".join(terms) or "0"
 
 
 def _casts(recipe: Recipe) -> str:

@@ -69,10 +69,14 @@ def product_seconds(job: Job, products: list[Product], *, wide: bool = False) ->
     """Return the seconds of matrix products. wide: in 16 bits also where the job computes in 8."""
     device, edge = job.device, job.assumptions.product_edge
     peak = device.flops_per_s if wide or job.precision == "bf16" else device.fp8_flops_per_s
-    enlarged = sum(
-        num * tokens * (into + edge) * (out + edge) for num, tokens, into, out in products if num
+    return product_flops(products, edge) / (device.matmul_share * peak)
+
+
+def product_flops(products: list[Product], edge: float = 0.0) -> float:
+    """Return the FLOPs of matrix products, each of whose weights has both sides longer by edge."""
+    return 2 * sum(
+        num * tokens * (into + edge) * (out + edge) for num, tokens, into, out in products
     )
-    return 2 * enlarged / (device.matmul_share * peak)
 
 
 def moved_seconds(job: Job, nbytes: float) -> float:
@@ -168,7 +172,7 @@ def layer_compute(
     elif recompute == "operations":
         again = forward.products / 2 + forward.moved
     elif recompute == "selective" and job.config.is_latent:
-        again = product_seconds(job, _up_projections(job.config, tokens, tp))
+        again = product_seconds(job, up_projections(job.config, tokens, tp))
     elif recompute == "selective" and not job.assumptions.flash:
         scores = tokens * _score_bytes(job) / tp
         again = forward.attention + moved_seconds(job, scores)
@@ -186,12 +190,12 @@ def _attention_products(config: ModelConfig, tokens: float, tp: int) -> list[Pro
     return [
         *([Product(1, tokens, D, Q)] if Q else []),
         Product(1, tokens, D, C + R),
-        *_up_projections(config, tokens, tp),
+        *up_projections(config, tokens, tp),
         Product(1, tokens, H * V, D),
     ]
 
 
-def _up_projections(config: ModelConfig, tokens: float, tp: int) -> list[Product]:
+def up_projections(config: ModelConfig, tokens: float, tp: int) -> list[Product]:
     """Return the products that make latent attention's queries, keys and values."""
     H, K = config.heads / tp, config.features_per_head
     query = config.q_lora_rank or config.hidden

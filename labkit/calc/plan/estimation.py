@@ -61,6 +61,7 @@ from dataclasses import dataclass, replace
 
 from labkit.calc.compute import RECOMPUTED, flops_per_token, mfu
 from labkit.calc.layout import Layout
+from labkit.calc.plan.computing import product_flops, up_projections
 from labkit.calc.plan.gpu_memory import fullest, held_by_ranks, memory
 from labkit.calc.plan.job import Job
 from labkit.calc.plan.layout_rules import Refusal, refusal, require_works, warnings_of
@@ -111,10 +112,14 @@ class Estimate:
         """Hardware FLOPs utilisation, which counts recomputation too."""
         of_token = self._flops()
         products, scores = (float(of_token.parts[name]) / 3 for name in ("parameters", "attention"))
-        products -= 2.0 * self.job.config.vocab * self.job.config.hidden  # forward of the layers
+        products -= 2.0 * self.job.config.vocab * self.job.config.hidden  # the head's
+        config = self.job.config
+        selective = 0.0 if self.job.assumptions.flash else scores
+        if config.is_latent:
+            selective = config.layers * product_flops(up_projections(config, 1, 1))
         again = {
             "none": 0.0,
-            "selective": 0.0 if self.job.assumptions.flash else scores,
+            "selective": selective,
             "operations": products / 2,
             "full": products + scores,
         }[self.layout.recompute] / self.layout.recompute_every
@@ -286,7 +291,8 @@ class Verdict:
         nbytes = sum(float(held.parts.get(name, 0.0)) for name in _OF_THE_LOSS)
         if nbytes <= self.over_bytes or loss == "chunked":
             return ""
-        less = {"unfused": "'fused') keeps the logits alone", "fused": "'chunked') holds an eighth"}
+        fused = "'fused') keeps the logits alone"
+        less = {"unfused": fused, "freed": fused, "fused": "'chunked') holds an eighth"}
         return f"; {bytes_text(nbytes)} are of the {loss} loss: Assumptions(loss={less[loss]}"
 
     def _of_parameters(self, held: Result) -> str:

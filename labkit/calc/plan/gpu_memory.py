@@ -73,9 +73,11 @@ from typing import Any, NamedTuple
 from labkit import arguments
 from labkit.calc.bubble import in_flight_microbatches
 from labkit.calc.layout import Layout
-from labkit.calc.memory.activations import activation_bytes, head_parts
+from labkit.calc.memory.activations import activation_bytes
 from labkit.calc.memory.footprint import kept_unit_bytes, layers_bytes, whole_unit_bytes
+from labkit.calc.memory.loss import head_parts
 from labkit.calc.memory.model_state import model_state_bytes
+from labkit.calc.memory.torch_buffers import gathered_gradient_bytes, stage_buffer_bytes
 from labkit.calc.models import ModelConfig
 from labkit.calc.parameters import (
     attention_parameters,
@@ -271,7 +273,9 @@ def rank_parts(job: Job, layout: Layout, rank: int) -> dict[str, Result]:
     cut = (layout.tp, layout.cp, layout.sequence_parallel, layout.microbatch)
     how = (layout.recompute, layout.recompute_every)
     layers = layers_of_rank(job.config, layout, rank)
-    parts |= _of_layers(job, layers, in_flight(job, layout)[rank], *how, *cut)
+    num, flying = layout.num_microbatches(job.global_batch), in_flight(job, layout)[rank]
+    parts |= _of_layers(job, layers, flying, *how, *cut)
+    parts |= _by_torch(job, cut, (layout.pp, layout.virtual, num, flying, rank))
     if rank == layout.pp - 1:
         parts |= _head(job, *cut)
     return parts
@@ -371,7 +375,9 @@ def _layer(
     def kept(num_experts: int) -> float:
         layer = replace(like_dense(config, num_experts), layers=1)
         cut = (microbatch, tp, sequence_parallel, cp, recompute, job.assumptions.flash)
-        how: dict[str, Any] = {"dropout": False, "fused": job.assumptions.fused}
+        assumed = job.assumptions
+        how: dict[str, Any] = {"dropout": False, "fused": assumed.fused}
+        how |= {"gathered_inputs": assumed.gathered_inputs}
         return float(activation_bytes(layer, *cut, sequence=job.length, itemsize=b, **how))
 
     num = config.top_k + config.shared_experts
@@ -379,6 +385,7 @@ def _layer(
     if recompute == "full":
         return dense, experts
     tokens, whole = microbatch * job.length / cp, tp if sequence_parallel else 1
+    of_inputs = 1 if job.assumptions.gathered_inputs else whole
     inner = 0.0
     if recompute == "selective" and config.is_latent:
         expanded = 3 * config.heads * like_dense(config, 0).features_per_head / tp
@@ -388,8 +395,8 @@ def _layer(
     D, saved = config.hidden, b - 1 if in_fp8 else 0
     if in_fp8:
         values = config.value_head_dim or config.features_per_head
-        inner += config.heads * values / tp - saved * D / whole
-    of_mlp = config.mlp_features / tp + D / whole
+        inner += config.heads * values / tp - saved * D / of_inputs
+    of_mlp = config.mlp_features / tp + D / of_inputs
     dense += tokens * (inner - saved * of_mlp)
     if config.num_experts:
         outputs = 0 if recompute == "selective" else b
@@ -399,10 +406,25 @@ def _layer(
 
 
 @lru_cache(maxsize=_CACHED)
-def _head(
+def _head(job: Job, *cut: Any) -> dict[str, Result]:
+    return head_parts(*_sizes(job, *cut), **_how(job), loss=job.assumptions.loss)
+
+
+def _by_torch(job: Job, cut: tuple[Any, ...], pipe: tuple[Any, ...]) -> dict[str, Result]:
+    parts: dict[str, Result] = {}
+    if job.assumptions.gathered_inputs:
+        parts |= gathered_gradient_bytes(*_sizes(job, *cut), **_how(job))
+    if job.assumptions.stage_buffers:
+        loss = job.assumptions.loss
+        parts |= stage_buffer_bytes(*_sizes(job, *cut), *pipe, **_how(job), loss=loss)
+    return parts
+
+
+def _sizes(
     job: Job, tp: int, cp: int, sequence_parallel: bool, microbatch: int
-) -> dict[str, Result]:
-    return head_parts(
-        *(job.config, microbatch, tp, sequence_parallel, cp),
-        sequence=job.length, itemsize=job.kept.activation_itemsize, loss=job.assumptions.loss,
-    )  # fmt: skip
+) -> tuple[ModelConfig, int, int, bool, int]:
+    return job.config, microbatch, tp, sequence_parallel, cp
+
+
+def _how(job: Job) -> dict[str, Any]:
+    return {"sequence": job.length, "itemsize": job.kept.activation_itemsize}

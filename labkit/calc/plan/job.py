@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from labkit import arguments
 from labkit.calc.hardware import GPU, Cluster, cluster
 from labkit.calc.layout import Layout
-from labkit.calc.memory.activations import checked_loss
+from labkit.calc.memory.loss import checked_loss
 from labkit.calc.memory.model_state import Recipe, recipe_of
 from labkit.calc.models import ModelConfig, model, sequence_length
 
@@ -66,7 +66,12 @@ class Assumptions:
     fused: bool = True
     """True: a gated MLP keeps gate, up and their product, and recomputes the activated gate."""
     loss: str = "fused"
-    """How logits become a loss, as calc.logits_bytes has it: "unfused", "fused" or "chunked"."""
+    """How logits become a loss, as calc.logits_bytes has it: "unfused", "freed", "fused" or
+    "chunked"."""
+    gathered_inputs: bool = False
+    """Inputs that sequence parallelism gathers are kept whole, as torch's DTensor does."""
+    stage_buffers: bool = False
+    """Stages have buffers for every microbatch, as torch.distributed.pipelining has."""
     context: str = "ring"
     """How ranks of cp get others' keys and values: "ring", step by step, or "gather", all of
     them before attention begins, as Llama 3 was trained."""
