@@ -14,6 +14,7 @@
     viz.in_flight(timing)                            # microbatches that each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and the groups of one
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
+    viz.imbalance_curves({"a loss": by_step}, most=4)  # busiest expert over the mean, in training
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
     viz.scaling_curves(strong, weak, law)            # speedup over ranks, and the parts of steps
     viz.roofline(operations, flops_per_s, bytes_per_s)  # the bound of each operation
@@ -43,7 +44,7 @@ from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
-    from labkit.viz.expert_load import load_of_experts
+    from labkit.viz.expert_load import imbalance_curves, load_of_experts
     from labkit.viz.extents_picture import extents
     from labkit.viz.failures import goodput, power_cuts, recovery
     from labkit.viz.in_flight_curve import in_flight

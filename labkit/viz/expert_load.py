@@ -1,4 +1,6 @@
-"""Expert load: how much each rank of an expert-parallel layer has to compute, expert by expert.
+"""How much each rank of an expert-parallel layer has to compute, and how that changes in training.
+
+load_of_experts: a bar for each rank, expert by expert.
 
     rank 0 |expert 0   |expert 1                |//|      |   1.8 x the mean
          1 |expert 2 |e3|                                 |   0.7 x
@@ -6,10 +8,13 @@
 
 A segment is an expert; a narrow one has only its name, e3. Hatched are the choices that it dropped.
 All ranks wait for the longest bar.
+
+imbalance_curves: the busiest expert over the mean, by training step, a line for each way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -122,3 +127,41 @@ def _draw_legend(picture: Picture, load: ExpertLoad, height: float) -> None:
         fontsize=style.SMALL_POINTS,
         borderaxespad=0,
     )
+
+
+_CURVES_HEIGHT, _SMOOTHED = 3.3, 8  # inches, steps
+
+
+def imbalance_curves(
+    by_step: Mapping[str, Sequence[float]], most: float, *, title: str = "busiest expert over mean"
+) -> Picture:
+    """Draw each way's imbalance by training step, as the mean of the last 8 steps.
+
+    by_step: by name, choices of the busiest expert over the mean of all experts. most: if all
+    tokens choose the same experts, E / k. Dotted lines are at 1, which is balanced, and at `most`.
+    Returns a Picture. ValueError for a name without steps, and for none at all.
+    """
+    if not by_step or not all(len(values) for values in by_step.values()):
+        raise ValueError("no steps to draw: give {'a loss': [3.1, 2.4, ...]}")
+    ends = ", ".join(f"{name} {values[-1]:.1f}" for name, values in by_step.items())
+    picture = Picture(_WIDTH, _CURVES_HEIGHT, f"{title}, last step: {ends}")
+    picture.text(0.013, 1 - 0.22 / _CURVES_HEIGHT, title, **style.TITLE)
+    axes = picture.add_axes((0.06, 0.15, 0.77, 0.72))
+    clean(axes)
+    for words, height in (("balanced", 1.0), ("all choose the same", most)):
+        axes.axhline(height, color=style.FAINT_INK, linestyle=":", linewidth=1.2)
+        look = style.FAINT | {"ha": "left", "va": "bottom"}
+        axes.annotate(words, (0.005, height), xycoords=axes.get_yaxis_transform(), **look)
+    looks = style.series(list(by_step))
+    for name, values in by_step.items():
+        parts = (values[max(0, end - _SMOOTHED) : end] for end in range(1, len(values) + 1))
+        smooth = [sum(part) / len(part) for part in parts]
+        look = {"color": looks[name].colour, "linestyle": looks[name].line, "linewidth": 1.8}
+        axes.plot(range(1, len(smooth) + 1), smooth, **look)
+        at = (1.01, smooth[-1])
+        text = style.SMALL | {"color": looks[name].colour}
+        axes.annotate(name, at, xycoords=axes.get_yaxis_transform(), annotation_clip=False, **text)
+    axes.set_xlim(0, max(map(len, by_step.values())))
+    axes.set_ylim(0, 1.12 * most)
+    axes.set_xlabel("training step", **_LABEL)
+    return picture

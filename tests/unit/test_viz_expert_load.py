@@ -57,3 +57,20 @@ def test_what_is_no_load_is_refused():
     many = ExpertLoad(((1,) * 17,) * 17, ((0,) * 17,) * 17, experts_by_rank(17, 17))
     with pytest.raises(ValueError, match="17 ranks"):
         viz.load_of_experts(many)
+
+
+def test_imbalance_is_a_smoothed_line_for_each_way_between_balanced_and_most():
+    picture = viz.imbalance_curves({"nothing": [4.0] * 20, "a bias": [4.0, 2.0, 1.5]}, most=4)
+    (axes,) = picture.axes
+    balanced, most, nothing, bias = (line.get_ydata() for line in axes.lines)
+    assert (balanced[0], most[0]) == (1, 4)
+    assert list(nothing) == [4.0] * 20
+    assert list(bias) == [4.0, 3.0, 2.5]
+    assert [text.get_text() for text in axes.texts][2:] == ["nothing", "a bias"]
+    assert axes.get_ylim()[0] == 0 and "a bias 1.5" in picture.caption
+
+
+@pytest.mark.parametrize("by_step", [{}, {"a loss": []}])
+def test_imbalance_without_steps_is_refused(by_step):
+    with pytest.raises(ValueError, match="no steps"):
+        viz.imbalance_curves(by_step, most=4)
