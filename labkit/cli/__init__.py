@@ -36,7 +36,8 @@ EXTRAS = {
     **dict.fromkeys(
         (
             "typer", "rich", "markdown_it", "platformdirs", "watchfiles", "fsrs", "numpy",
-            "matplotlib", "PIL", "IPython", "ipykernel", "ipywidgets", "jupyterlab", "jsonschema",
+            "matplotlib", "PIL", "IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets",
+            "jupyterlab", "jsonschema",
         ),
         "lab",
     ),

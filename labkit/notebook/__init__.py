@@ -8,7 +8,8 @@
 
     shown.py             tables, boxes, cells that should fail; predictions.py: predict and reveal
     magic.py             %%ranks
-    sliders.py           sliders for any function, and for a ring's steps
+    sliders.py           sliders for any function
+    moving/              pictures of a run that move
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
     cards.py drills.py puzzle.py court.py       practice; mock.py, mock_items.py: an interview;
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 from labkit.lazy import lazy
 
 if TYPE_CHECKING:
+    from labkit.notebook import moving
     from labkit.notebook.cards import CardSitting, card
     from labkit.notebook.court import Vote, docket, judge, vote
     from labkit.notebook.drills import DrillRound, case, drill
@@ -37,6 +39,6 @@ if TYPE_CHECKING:
     from labkit.notebook.puzzle import schedule_puzzle
     from labkit.notebook.ring import RingCost, calculator
     from labkit.notebook.shown import Row, expect_error, table
-    from labkit.notebook.sliders import Knob, RingSlider, knobs, ring_slider
+    from labkit.notebook.sliders import Knob, knobs
 
 __getattr__, __dir__, __all__ = lazy(__name__)

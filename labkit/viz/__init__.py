@@ -3,7 +3,7 @@
     from labkit import viz
     viz.timeline(result)                             # computing, waiting and operations in flight
     viz.moves({"all_reduce": result.values})         # movement of data, from the tensors themselves
-    viz.ring_steps(result)                           # a ring, step by step; viz.ring_step: one
+    viz.ring_steps(result)                           # a ring, step by step
     viz.traffic_matrix(result)                       # bytes from each rank to each other
     viz.latency_bandwidth(curves, world_size)        # time and bandwidth over size
     viz.memory_timeline(usage)                       # live bytes by kind, and the peak
@@ -30,7 +30,7 @@
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
-lanes.py, rings.py, ring_step_picture.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
+lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
 in_flight_curve.py, schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py,
 extents_picture.py, expert_load.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
 performance.py, failures.py, serving.py.
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from labkit.viz.mesh import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.performance import bandwidth_map, roofline, scaling_curves
-    from labkit.viz.ring_step_picture import ring_step
     from labkit.viz.rings import ring_steps, tagged
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.serving import cache_map, latency_throughput, passes, slot_use

@@ -22,7 +22,7 @@ WIDGETS = {
     "pipeline-calculator": "pipeline_calculator('interleaved', virtual=2)",
     "layout-planner": "layout_planner(gpus=64)",
     "mesh-explorer": "mesh_explorer(dp=2, pp=2, tp=4)",
-    "ring-slider": "ring_slider(ringed)",
+    "moving-ring": "moving.ring(ringed)",
     "card": "card('co-8')",
     "revealed-card": "shown = card('co-1'); shown.question.reveal(); shown",
     "drill": f"drill({DRILL!r}, seed={SEED})",
@@ -115,9 +115,8 @@ KNOBS = {
     "pipeline-calculator": ("send : forward", "ArrowRight"),
     "layout-planner": ("GPUs", "ArrowLeft"),
     "mesh-explorer": ("pp", "ArrowLeft"),
-    "ring-slider": ("step", "ArrowRight"),
 }
-WITH_A_PICTURE = ("calculator", "memory-calculator", "pipeline-calculator", "ring-slider")
+WITH_A_PICTURE = ("calculator", "memory-calculator", "pipeline-calculator")
 
 
 def shown_by(output):
@@ -137,13 +136,12 @@ def test_a_key_moves_a_knob_and_the_answer_follows(page, again, widget):
     handle, picture = slider(output, label), output.locator("img")
     stood = handle.get_attribute("aria-valuenow")
     drawn = widget in WITH_A_PICTURE and picture.get_attribute("src")
-    said = widget != "ring-slider" and said_at_first(output)
+    said = said_at_first(output)
     page.press(handle, key)
     becomes(lambda: handle.get_attribute("aria-valuenow"), differs_from=stood)
     if widget in WITH_A_PICTURE:
         becomes(lambda: picture.get_attribute("src"), differs_from=drawn)
-    if widget != "ring-slider":  # which says everything in its picture
-        becomes(shown_by(output), differs_from=said)
+    becomes(shown_by(output), differs_from=said)
 
 
 def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page, again):

@@ -56,6 +56,8 @@ OUTSIDE = {
     "matplotlib": {"viz", "notebook"},
     "IPython": {"notebook"},
     "ipywidgets": {"notebook"},
+    "anywidget": {"notebook"},
+    "traitlets": {"notebook"},
     "ipykernel": {"cli"},  # `labkit start` writes what JupyterLab would of its kernel
     "platformdirs": {"progress"},
     "fsrs": {"progress"},

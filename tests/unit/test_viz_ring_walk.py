@@ -8,7 +8,7 @@ import torch
 from labkit import run, viz
 from labkit.calc import chunk_numels, collective
 from labkit.collectives import ring_all_reduce, ring_reduce_scatter, tree_all_reduce
-from labkit.notebook import ring_slider
+from labkit.notebook import moving
 from labkit.viz.rings import contributors, ring_walk
 
 NUMEL = 10
@@ -103,7 +103,7 @@ def test_a_ring_among_some_ranks_keeps_their_numbers():
     assert ring_walk(result).ranks == (1, 3, 5)
     texts = [text.get_text() for text in viz.ring_steps(result).axes[0].texts]
     assert {"rank 1", "rank 3", "rank 5"} <= set(texts) and "rank 0" not in texts
-    assert viz.ring_step(result, 4).png()
+    assert viz.ring_steps(result).png()
 
 
 # --- what is no ring ---------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def library(world):
 )
 def test_messages_that_are_no_ring_all_reduce_are_refused(program, says):
     result = run(program, 4)
-    for draw in (viz.ring_steps, ring_slider, lambda result: viz.ring_step(result, 0)):
+    for draw in (viz.ring_steps, moving.ring):
         with pytest.raises(ValueError, match=says):
             draw(result)
 
@@ -178,49 +178,8 @@ def heavy(picture):
     return [patch for patch in patches if patch.get_linewidth() > 1]
 
 
-def said(picture):
-    return [text.get_text() for text in picture.axes[0].texts]
-
-
 def test_all_steps_are_drawn_from_a_run(ring):
     picture = viz.ring_steps(ring)
     assert len(heavy(picture)) == 4 * 6
     assert repr(picture) == "<ring of 4 ranks in 6 steps>"
     assert len(picture.png()) < 100_000
-
-
-@pytest.mark.parametrize("step", range(7))
-def test_one_step_shows_who_holds_what_and_what_moved(ring, walk, step):
-    picture = viz.ring_step(ring, step)
-    texts = said(picture)
-    held = [rank for row in walk.states[step] for sources in row for rank in sources]
-    numbers = [text for text in texts if text in ("0", "1", "2", "3")]
-    boxes = [str(number) for number in range(1, 7) if number < 4]
-    assert sorted(numbers) == sorted([*map(str, held), *boxes])
-    assert len(heavy(picture)) == (4 if step else 0)
-    arrows = [text for text in picture.axes[0].texts if getattr(text, "arrow_patch", None)]
-    assert len(arrows) == (5 if step else 0)  # the one round the end is drawn as two
-    if step == 2:
-        assert "rank 3 sends chunk 1, 3 numbers" in texts
-        assert any("16 B to 24 B" in text for text in texts)
-        assert any("0 of 16" in text for text in texts)
-
-
-def test_a_step_that_there_is_not_is_refused(walk):
-    for step in (-1, 7):
-        with pytest.raises(ValueError, match="step 0 .* 6"):
-            viz.ring_step(walk, step)
-
-
-def test_a_slider_shows_a_step_and_stores_them_all(ring):
-    slider = ring_slider(ring, title="ring")
-    first = bytes(slider._picture.value)
-    assert first.startswith(b"\x89PNG") and slider.step == 0
-    slider._slider.value = 4
-    assert slider.step == 4 and bytes(slider._picture.value) != first
-    assert slider._slider.max == 6
-    stored, metadata = slider._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in stored
-    assert stored["text/plain"] == repr(slider) == "<ring of 4 ranks in 6 steps>"
-    assert stored["image/png"] == viz.ring_steps(ring, title="ring").png()
-    assert metadata["image/png"]["width"] == 900
