@@ -8,6 +8,7 @@ knobs(loss, gpus=Knob([8, 64, 1024], start=64), minutes=Knob(range(1, 61), start
 
 from __future__ import annotations
 
+import base64
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ import ipywidgets as widgets
 
 from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
+from labkit.viz.style import Picture
 
-Rows = Iterable[tuple[str, str]]
+Rows = Iterable[tuple[str, str] | Picture]
 _CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"
 
 
@@ -69,7 +71,8 @@ class Knobs:
         self._result.value = _html(self._fn(**self.values))
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self._fn(**self._start))
+        rows = self._fn(**self._start)
+        return "\n".join(repr(row) if isinstance(row, Picture) else ": ".join(row) for row in rows)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         static = _html(self._fn(**self._start))
@@ -81,8 +84,9 @@ class Knobs:
 def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
     """Show sliders for `fn`'s arguments, as the last line of a cell.
 
-    fn: takes the sliders' values by name and returns (name, text) rows. choices: a Knob per
-    argument. Raises TypeError if the two do not fit, and what `fn` raises at the start.
+    fn: takes the sliders' values by name and returns (name, text) rows, and pictures of viz, which
+    stand below the rows. choices: a Knob per argument. Raises TypeError if the two do not fit, and
+    what `fn` raises at the start.
     """
     for name, knob in choices.items():
         if not isinstance(knob, Knob):
@@ -108,9 +112,16 @@ def _slider(name: str, knob: Knob) -> Any:
 
 
 def _html(rows: Rows) -> str:
-    body = "".join(
-        f'<tr><td style="{_CELL}">{escape(name)}</td>'
-        f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    return f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>'
+    body = pictures = ""
+    for row in rows:
+        if isinstance(row, Picture):
+            png, alt = base64.b64encode(row.png()).decode(), escape(row.caption, quote=True)
+            look = "display: block; max-width: 100%; width: 900px"
+            pictures += f'<img style="{look}" alt="{alt}" src="data:image/png;base64,{png}">'
+            continue
+        name, value = row
+        body += (
+            f'<tr><td style="{_CELL}">{escape(name)}</td>'
+            f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td></tr>'
+        )
+    return f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>{pictures}'

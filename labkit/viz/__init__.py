@@ -27,13 +27,17 @@
     viz.slot_use({"paged": uses})                    # cached, reserved and wasted slots over passes
     viz.passes({"continuous": recorded.passes})      # which request computes what in which pass
     viz.latency_throughput({"TTFT": points})         # latency over tokens per second, by load
+    viz.curves({"panel": {"line": points}}, ...)     # lines in panels that share their axes
+    viz.staleness({"equal": arrivals}, title)        # ages of the gradients that a server used
+    viz.exponents(gradients, title)                  # numbers by power of two, and float16's limits
+    viz.loss_scale(powers, made, title)              # a loss scale, and the steps that it skipped
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
 lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
 in_flight_curve.py, schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py,
 extents_picture.py, expert_load.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
-performance.py, failures.py, serving.py.
+performance.py, failures.py, serving.py, training.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """
@@ -62,5 +66,6 @@ if TYPE_CHECKING:
     from labkit.viz.style import Picture
     from labkit.viz.timelines import timeline
     from labkit.viz.traffic import traffic_matrix
+    from labkit.viz.training import curves, exponents, loss_scale, staleness
 
 __getattr__, __dir__, __all__ = lazy(__name__)

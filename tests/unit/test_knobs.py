@@ -2,6 +2,7 @@
 
 import pytest
 
+from labkit import viz
 from labkit.notebook import Knob, knobs
 
 
@@ -44,3 +45,16 @@ def test_what_does_not_fit_is_refused():
         knobs(product, left=Knob([1], start=1))
     with pytest.raises(TypeError, match="left=3"):
         knobs(product, left=3, right=Knob([1], start=1))
+
+
+def test_a_picture_stands_below_the_rows_and_is_drawn_again():
+    def product_drawn(left):
+        yield viz.curves({"": {"line": {1: left}}}, xlabel="x", ylabel="y", title=f"times {left}")
+        yield ("left", f"{left}")
+
+    shown = knobs(product_drawn, left=Knob([1, 2], start=1))
+    assert repr(shown) == "<times 1: line>\nleft: 1"
+    before = shown._result.value
+    assert before.index("left") < before.index('alt="times 1: line"')
+    shown._sliders["left"].value = 2
+    assert 'alt="times 2: line"' in shown._result.value
