@@ -1,6 +1,6 @@
 """A rank's journal: each operation is written down *before* it is performed.
 
-    rank-2.journal   88 bytes per operation: numbers, times
+    rank-2.journal   96 bytes per operation: numbers, times
     rank-2.names     one JSON line per name (source line, shape, label); the journal refers to it by
                      its line number; `origin` names a list of sites, from the call outwards
 
@@ -43,11 +43,12 @@ from labkit.comm.operation import (
 )
 
 # kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin,
-# label, payload, sent and received bytes, times posted, waited, done
-RECORD = struct.Struct("<BBBxIIIiIIIIIQQQddd")
+# label, payload, sent and received bytes, times posted, waited, completed, done
+RECORD = struct.Struct("<BBBxIIIiIIIIIQQQdddd")
 TIME = struct.Struct("<d")
 FLAGS_AT = 1
-WAITED_AT = RECORD.size - 2 * TIME.size
+WAITED_AT = RECORD.size - 3 * TIME.size
+COMPLETED_AT = RECORD.size - 2 * TIME.size
 DONE_AT = RECORD.size - TIME.size
 
 BLOCKING, FAILED, SHARED, IN_BACKGROUND = 1, 2, 4, 8
@@ -156,13 +157,14 @@ class Journal:
             now,
             now if blocking else 0.0,
             0.0,
+            0.0,
         )
 
     def begin_region(self, name: str) -> int:
         """Write down that a named span of work starts; `done` writes its end."""
         code, now = KIND_CODE["region"], time.monotonic()
         numbers = (0, 0, 0, 0, 0, NO_PEER, self._name("region", name), 0, 0, 0)
-        return self._append(code, *numbers, NO_NAME, 0, 0, 0, now, 0.0, 0.0)
+        return self._append(code, *numbers, NO_NAME, 0, 0, 0, now, 0.0, 0.0, 0.0)
 
     def _append(self, kind: int, *fields: float) -> int:
         with self._lock:  # a rank may post from several threads
@@ -180,6 +182,10 @@ class Journal:
     def waiting(self, record: int) -> None:
         """Write down that the rank starts to block on this operation."""
         TIME.pack_into(self._map, record * RECORD.size + WAITED_AT, time.monotonic())
+
+    def completed(self, record: int) -> None:
+        """Write down that the backend is done with the operation. Any thread may call it."""
+        TIME.pack_into(self._map, record * RECORD.size + COMPLETED_AT, time.monotonic())
 
     def done(self, record: int) -> None:
         """Write down that the rank has the operation's result, or leaves the region."""
@@ -354,14 +360,14 @@ _DECODE: dict[str, Callable[[Any], Any]] = {
 def parse(index: int, fields: tuple, names: Sequence[Any]) -> Operation | Region:
     """Return one record as an operation or a region. `names`: the decoded file of names."""
     if KINDS[fields[0] - 1] == "region":
-        return Region(names[fields[7]], fields[15], fields[17] or None)
+        return Region(names[fields[7]], fields[15], fields[18] or None)
     return _operation(index, fields, names)
 
 
 def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
     kind, flags, reduce, group, dtype, sequence, peer, shape, splits, site, origin = fields[:11]
     label, payload_bytes, sent_bytes, received_bytes = fields[11:15]
-    posted_s, waited_s, done_s = fields[15:]
+    posted_s, waited_s, completed_s, done_s = fields[15:]
     group_name, ranks = names[group]
     line, callers = names[origin]
     return Operation(
@@ -389,4 +395,5 @@ def _operation(index: int, fields: tuple, names: Sequence[Any]) -> Operation:
         label=None if label == NO_NAME else names[label],
         medium=SHARED_MEMORY if flags & SHARED else NETWORK,
         in_background=bool(flags & IN_BACKGROUND),
+        completed_s=completed_s or None,
     )

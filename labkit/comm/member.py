@@ -193,6 +193,8 @@ class Member(NamedSpans):
         # and logging per call, which is a tenth of a small all_reduce.
         self._process_group: Any = staging.through_host(process_group, device)
         self._torch_group: dist.ProcessGroup | None = process_group  # below staging and throttle
+        is_staged = self._process_group is not process_group
+        self._is_gloo = process_group.name() == "gloo" and not is_staged
         self.rank = process_group.rank()
         self._throttle = throttle
         if throttle is not None:
@@ -302,13 +304,22 @@ class Member(NamedSpans):
         finish: Callable[[], Any],
         record: int,
         blocking: bool,
+        *,
+        is_message: bool = False,
     ) -> Any:
-        """Start the operation on the backend. Returns its result; a Pending if not `blocking`."""
+        """Start the operation on the backend. Returns its result; a Pending if not `blocking`.
+
+        is_message: a send or recv, of which no backend tells when it is complete.
+        """
         try:
             work = start()
         except BaseException as error:
             self._journal.failed(record)
             mark(error)
             raise
+        if self._is_gloo and not (blocking or is_message):
+            # On gloo's own thread, before `wait()` returns. (nccl's futures complete when their
+            # kernel is launched.)
+            work.get_future().add_done_callback(lambda _: self._journal.completed(record))
         pending = Pending(work, finish, self._journal, record, self._in_flight)
         return pending.complete() if blocking else pending

@@ -40,6 +40,8 @@ class Operation:
 
     Times are seconds. `posted_s`: written down, before it starts. `waited_s`: the rank began to
     block on it (None: it never did). `done_s`: the rank had the result (None: it never came).
+    `completed_s`: the backend was done with it, perhaps while the rank still computed (None: not
+    known; gloo tells it of collectives that were posted with `wait=False`).
     """
 
     index: int
@@ -85,6 +87,7 @@ class Operation:
     """How the data travels: over `the network`, or through `shared memory` with no byte sent."""
     in_background: bool = False
     """A thread other than the program's main one has posted it, and blocks on it."""
+    completed_s: float | None = None
 
     @property
     def call_chain(self) -> tuple[str, ...]:
@@ -127,6 +130,7 @@ class Operation:
             posted_s=self.posted_s - zero_s,
             waited_s=None if self.waited_s is None else self.waited_s - zero_s,
             done_s=None if self.done_s is None else self.done_s - zero_s,
+            completed_s=None if self.completed_s is None else self.completed_s - zero_s,
         )
 
 

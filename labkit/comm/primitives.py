@@ -298,6 +298,7 @@ class Primitives(Member):
             finish,
             record,
             blocking,
+            is_message=True,
         )
 
     def _recv(self, buffer: Tensor, src: int, *, blocking: bool) -> Any:
@@ -317,6 +318,7 @@ class Primitives(Member):
             finish,
             record,
             blocking,
+            is_message=True,
         )
 
     def _post_message(self, kind: str, peer: int, number: int, x: Tensor, blocking: bool) -> int:

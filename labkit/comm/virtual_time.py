@@ -182,6 +182,7 @@ class _Replay:
                 posted_s=self._posted_s[rank, number],
                 waited_s=self._waited_s.get((rank, number)),
                 done_s=self._done_s.get((rank, number)),
+                completed_s=None,
             )
             for number, each in enumerate(recorded.operations)
         ]

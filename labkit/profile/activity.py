@@ -53,12 +53,18 @@ def blocked(timeline: Timeline, until_s: float) -> list[Span]:
 
 
 def in_flight(timeline: Timeline, until_s: float) -> list[Span]:
-    """Return every operation from posting to completion, in order of posting."""
-    spans = [
-        Span(op.posted_s, until_s if op.done_s is None else op.done_s, op.kind, op)
-        for op in timeline.operations
-    ]
+    """Return every operation from posting to completion, in order of posting.
+
+    Where the backend does not tell when it has completed one, it lasts until the rank has the
+    result.
+    """
+    spans = [Span(op.posted_s, _arrived_s(op, until_s), op.kind, op) for op in timeline.operations]
     return sorted(spans, key=lambda span: (span.start_s, span.end_s))
+
+
+def _arrived_s(operation: Operation, until_s: float) -> float:
+    ends_s = [time for time in (operation.completed_s, operation.done_s) if time is not None]
+    return min(ends_s, default=until_s)
 
 
 def doing(timeline: Timeline, until_s: float) -> list[Span]:

@@ -2,6 +2,7 @@
 
     from labkit import viz
     viz.timeline(result)                             # computing, waiting and operations in flight
+    viz.compared_timelines({"a": run, "b": other})   # several runs on one time axis
     viz.moves({"all_reduce": result.values})         # movement of data, from the tensors themselves
     viz.ring_steps(result)                           # a ring, step by step
     viz.traffic_matrix(result)                       # bytes from each rank to each other
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from labkit.viz.size_curves import Curve, Mark, latency_bandwidth
     from labkit.viz.steps import simulated_step, step_terms
     from labkit.viz.style import Picture
-    from labkit.viz.timelines import timeline
+    from labkit.viz.timelines import compared_timelines, timeline
     from labkit.viz.traffic import traffic_matrix
     from labkit.viz.training import curves, exponents, loss_scale, staleness
 

@@ -1,4 +1,4 @@
-"""One picture of a run: a lane per rank, computing and communicating side by side.
+"""One picture of a run, or of several: a lane per rank, computing and communicating side by side.
 
     rank 0   |  forward  |= all_reduce =|  backward  ...     42 % waiting
              ------------====-----------                     (thin: what was in flight)
@@ -6,12 +6,13 @@
 The thin lane is where overlap shows: an operation that is in flight under a computing bar costs
 nothing until the rank has to wait for it. lanes.py draws one lane.
 
-One convention holds for arrows and for bars in flight: they begin when the operation is posted and
-end when the rank **takes** the result, which is when its wait returns. The data may have arrived
-any time before that. A journal knows when a rank looks, and not when the network has delivered.
+Arrows and bars in flight begin when the operation is posted. They end when the rank **takes** the
+result, which is when its wait returns; the data may have arrived any time before that. Only of a
+collective that was posted with wait=False does gloo tell when it is complete: its bar ends there.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.artist import Artist
@@ -19,7 +20,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from labkit import arguments
 from labkit.calc.units import seconds_text
 from labkit.comm.operation import Timeline
 from labkit.profile.activity import Span, clipped, doing, end_of, in_flight, topmost
@@ -46,6 +46,7 @@ MAX_RANKS = 16
 MAX_ARROWS = 60  # more arrows cannot be followed
 _MAX_REGIONS = 6
 _WIDTH, _LEFT, _RIGHT = 9.0, 0.75, 1.0  # inches
+_TITLE, _LEGEND_ROW, _FOOTER, _MARGIN = 0.34, 0.24, 0.52, 0.08
 # A lane with more spans too narrow to see than this is drawn as shares of time.
 _MAX_NARROW = 60
 _BINS = 260
@@ -65,7 +66,6 @@ def timeline(
     *,
     ranks: Sequence[int] | None = None,
     between: tuple[float, float] | None = None,
-    axis_s: float | None = None,
     title: str | None = None,
 ) -> Picture:
     """Draw every rank's activity over time: computing, or waiting for communication.
@@ -74,75 +74,158 @@ def timeline(
     ranks: which to show, in this order; all of them, up to 16, by default.
     between: (start, end) in seconds on the run's clock; everything by default. The axis of such a
         window begins at 0.
-    axis_s: how many seconds the axis shows from the start on, at least all of them. Pictures with
-        the same axis_s can be compared: a millisecond is equally long in all of them.
 
     The wide bars are regions (`with world.region("forward")`), other work in pale grey, and in
     colour the time in which the rank was blocked; the thin lane below is every operation in flight.
-    An arrow begins when the message is sent and ends when the receiver takes it; a bar in flight
-    ends when the rank takes the result. The data may have arrived before. Arrows are drawn where
-    there are at most 60.
+    An arrow begins when the message is sent and ends when the receiver takes it; the data may have
+    arrived before. Arrows are drawn where there are at most 60. A bar in flight ends when the
+    backend has completed the operation, or, where the backend does not tell, when the rank takes
+    the result.
     A torn, hatched end means that the operation never came to an end, a cross that it failed. In a
     failed run, a lane that ends before the picture says how: the rank returned, raised or died.
 
     Returns a Picture: the last line of a cell shows it, `savefig` saves it.
-    Raises ValueError for ranks that the run doesn't have, for an empty window and for an axis
-    shorter than the window, TypeError for an object without timelines.
+    Raises ValueError for ranks that the run doesn't have and for an empty window, TypeError for an
+    object without timelines.
     """
-    timelines = timelines_of(run)
-    shown, note = _chosen(ranks, len(timelines))
-    start_s, end_s = _window(timelines, between)
-    until_s = max((end_of(one) for one in timelines), default=0.0)
-    scale = _scale(start_s, end_s, axis_s, is_window=between is not None)
+    of_ranks = timelines_of(run)
+    title = title or f"{len(of_ranks)} rank{'s' if len(of_ranks) != 1 else ''}"
+    start_s, end_s = _window(of_ranks, between)
+    scale = _scale(start_s, end_s, zero_s=0.0 if between is None else start_s)
+    return _drawn([_panel(run, of_ranks, ranks, end_s, scale, title)], f"timeline of {title}")
+
+
+def compared_timelines(
+    runs: Mapping[str, Any], *, ranks: Sequence[int] | None = None, region: str | None = None
+) -> Picture:
+    """Draw several runs below one another, on one time axis that begins at 0.
+
+    A millisecond is equally long in all of them, so their lengths can be compared by eye.
+
+    runs: by title; each as for `timeline`.
+    region: the name of a region, `with world.region("step")`: of each run it is drawn where it was
+        shortest, from the first rank's start to the last one's end. Other work on a machine only
+        ever adds to a time. Everything by default.
+
+    Raises what `timeline` raises, and ValueError for no runs, and for a region that a run lacks.
+    """
+    if not runs:
+        raise ValueError("runs={} has nothing to draw: give runs by title")
+    windows = {}
+    for title, run in runs.items():
+        of_ranks = timelines_of(run)
+        shortest = None if region is None else _shortest(of_ranks, region, title)
+        windows[title] = _without(of_ranks, region), _window(of_ranks, shortest)
+    axis_s = max(end_s - start_s for _, (start_s, end_s) in windows.values())
+    panels = []
+    for title, (of_ranks, (start_s, end_s)) in windows.items():
+        scale = _scale(start_s, start_s + axis_s, zero_s=start_s)
+        panels.append(_panel(runs[title], of_ranks, ranks, end_s, scale, title))
+    return _drawn(panels, "timelines of " + "; ".join(runs))
+
+
+def _shortest(of_ranks: Sequence[Timeline], region: str, title: str) -> tuple[float, float]:
+    """Return the shortest window over all ranks of a region's n-th occurrence."""
+    found = [[one for one in each.regions if one.name == region] for each in of_ranks]
+    if not (num_common := min(map(len, found), default=0)):
+        known = sorted({one.name for each in of_ranks for one in each.regions})
+        raise ValueError(
+            f"region={region!r} is not on every rank of {title!r}; its regions are "
+            f"{', '.join(known) or 'none'}"
+        )
+    windows = []
+    for n in range(num_common):
+        ends_s = [one[n].end_s or end_of(each) for each, one in zip(of_ranks, found)]
+        windows.append((min(one[n].start_s for one in found), max(ends_s)))
+    return min(windows, key=lambda window: window[1] - window[0])
+
+
+def _without(of_ranks: Sequence[Timeline], region: str | None) -> list[Timeline]:
+    """Return timelines without the region that only marks the window."""
+    return [
+        dataclasses.replace(each, regions=[one for one in each.regions if one.name != region])
+        for each in of_ranks
+    ]
+
+
+class _Panel(NamedTuple):
+    """The lanes of one run, on a scale."""
+
+    title: str
+    note: str
+    ranks: list[int]
+    lanes: list[Lane]
+    arrows: list[Message]
+    scale: Scale
+
+
+def _panel(
+    run: Any,
+    of_ranks: Sequence[Timeline],
+    ranks: Sequence[int] | None,
+    end_s: float,
+    scale: Scale,
+    title: str,
+) -> _Panel:
+    """end_s: where the run's own window ends, on the run's clock; the scale may go on."""
+    start_s = scale.start_s
+    shown, note = _chosen(ranks, len(of_ranks))
+    until_s = max((end_of(one) for one in of_ranks), default=0.0)
     endings = endings_of(run)
     lanes = []
     for rank in shown:
-        main = clipped(doing(timelines[rank], until_s), start_s, end_s)
-        flight = clipped(in_flight(timelines[rank], until_s), start_s, end_s)
+        main = clipped(doing(of_ranks[rank], until_s), start_s, end_s)
+        flight = clipped(in_flight(of_ranks[rank], until_s), start_s, end_s)
         lanes.append(Lane(main, flight, _ending(endings.get(rank, ""), main, scale, end_s)))
     if not any(lane.flight for lane in lanes):
         note = note or "nothing was communicated"
-    title = title or f"{len(timelines)} rank{'s' if len(timelines) != 1 else ''}"
-    arrows = messages_to_draw(timelines, shown, start_s, end_s)
-    return _drawn(shown, lanes, arrows, scale, title, note)
+    if any(_is_dense(scale, lane.main) for lane in lanes):
+        note = " · ".join(filter(None, [note, "each column is split by the share of its time"]))
+    arrows = messages_to_draw(of_ranks, shown, start_s, end_s)
+    return _Panel(title, note, shown, lanes, arrows, scale)
 
 
-def _drawn(
-    ranks: list[int],
-    lanes: list[Lane],
-    arrows: list[Message],
-    scale: Scale,
-    title: str,
-    note: str,
-) -> Picture:
+def _drawn(panels: Sequence[_Panel], caption: str) -> Picture:
+    lanes = [lane for panel in panels for lane in panel.lanes]
     names = [span.label for lane in lanes for span in lane.main if span.operation is None]
     colours = style.region_colours(names)
     operations = [span for lane in lanes for span in lane.flight]
-    rows = legend_rows(colours, operations, has_arrows=bool(arrows))
-    picture, axes = _canvas(len(lanes), len(rows), f"timeline of {title}")
-    painter = LanePainter(axes, scale, colours)
-    is_dense = any(_is_dense(scale, lane.main) for lane in lanes)
-    for number, lane in enumerate(lanes):
-        _draw_lane(painter, number, lane, is_dense=is_dense, has_arrows=bool(arrows))
-    draw_arrows(axes, scale, arrows, ranks)
-    if is_dense:
-        note = " · ".join(filter(None, [note, "each column is split by the share of its time"]))
-    style_axes(axes, scale, ranks)
-    draw_waiting_shares(axes, [[] if lane.ending else lane.main for lane in lanes])
-    draw_header(picture, rows, title, note, left=_LEFT / _WIDTH)
+    has_arrows = any(panel.arrows for panel in panels)
+    rows = legend_rows(colours, operations, has_arrows=has_arrows)
+    heights = [_lane_inches(len(panel.lanes)) * max(len(panel.lanes), 1) for panel in panels]
+    header = _MARGIN + _LEGEND_ROW * len(rows)
+    picture = Picture(
+        _WIDTH, header + sum(heights) + len(panels) * _TITLE + _FOOTER + _MARGIN, caption
+    )
+    # One run's title is above the legend, several runs' titles are above their lanes.
+    top = _MARGIN
+    if len(panels) == 1:
+        top = draw_title(picture, panels[0].title, panels[0].note, top)
+    top = draw_legend(picture, rows, top)
+    for panel, height in zip(panels, heights):
+        if len(panels) > 1:
+            top = draw_title(picture, panel.title, panel.note, top)
+        label = f"time ({panel.scale.unit.name})" if panel is panels[-1] else ""
+        if len(panels) == 1 and panel.scale.zero_s:
+            label += f" from {seconds_text(panel.scale.zero_s)} of the run"
+        _draw_lanes(_axes(picture, top, height), panel, colours, label)
+        top += height
     return picture
 
 
-def _scale(start_s: float, end_s: float, axis_s: float | None, *, is_window: bool) -> Scale:
-    length_s = end_s - start_s if axis_s is None else arguments.number("axis_s", axis_s, "seconds")
-    if length_s < end_s - start_s:
-        raise ValueError(
-            f"axis_s={axis_s} is shorter than what it has to show, {end_s - start_s:g} s: give the "
-            "length of the longest window"
-        )
-    until_s, zero_s = start_s + length_s, start_s if is_window else 0.0
-    unit = style.time_unit(until_s - zero_s)
-    return Scale(unit, start_s, until_s, 72 * (_WIDTH - _LEFT - _RIGHT), zero_s)
+def _draw_lanes(axes: Axes, panel: _Panel, colours: dict[str, str], label: str) -> None:
+    painter = LanePainter(axes, panel.scale, colours)
+    is_dense = any(_is_dense(panel.scale, lane.main) for lane in panel.lanes)
+    for number, lane in enumerate(panel.lanes):
+        _draw_lane(painter, number, lane, is_dense=is_dense, has_arrows=bool(panel.arrows))
+    draw_arrows(axes, panel.scale, panel.arrows, panel.ranks)
+    style_axes(axes, panel.scale, panel.ranks, label)
+    draw_waiting_shares(axes, [[] if lane.ending else lane.main for lane in panel.lanes])
+
+
+def _scale(start_s: float, end_s: float, *, zero_s: float) -> Scale:
+    unit = style.time_unit(end_s - zero_s)
+    return Scale(unit, start_s, end_s, 72 * (_WIDTH - _LEFT - _RIGHT), zero_s)
 
 
 def _ending(word: str, main: list[Span], scale: Scale, end_s: float) -> str:
@@ -176,20 +259,15 @@ def _window(
     return start_s, max(end_s, start_s + 1e-6)  # an empty run still has an axis
 
 
-def _canvas(num_lanes: int, num_legend_rows: int, caption: str) -> tuple[Picture, Axes]:
-    lane_inches = 0.62 if num_lanes <= 4 else 0.52 if num_lanes <= 8 else 0.42
-    header, footer = 0.48 + 0.24 * num_legend_rows, 0.52
-    height = header + lane_inches * max(num_lanes, 1) + footer
-    picture = Picture(_WIDTH, height, caption)
-    axes = picture.add_axes(
-        (
-            _LEFT / _WIDTH,
-            footer / height,
-            (_WIDTH - _LEFT - _RIGHT) / _WIDTH,
-            1 - (header + footer) / height,
-        )
-    )
-    return picture, axes
+def _lane_inches(num_lanes: int) -> float:
+    return 0.62 if num_lanes <= 4 else 0.52 if num_lanes <= 8 else 0.42
+
+
+def _axes(picture: Picture, top: float, height: float) -> Axes:
+    """Return axes `top` inches below the picture's upper edge."""
+    whole = picture.get_size_inches()[1]
+    width = (_WIDTH - _LEFT - _RIGHT) / _WIDTH
+    return picture.add_axes((_LEFT / _WIDTH, 1 - (top + height) / whole, width, height / whole))
 
 
 def _is_dense(scale: Scale, spans: Sequence[Span]) -> bool:
@@ -262,19 +340,25 @@ def legend_rows(
     return [row for row in rows if row[1]]
 
 
-def draw_header(
-    picture: Picture, rows: Sequence[LegendRow], title: str, note: str, *, left: float
-) -> None:
-    """Draw title, an optional note after it, and the legend's rows, from the top downwards."""
-    height = picture.get_size_inches()[1]
-    y = 1 - 0.2 / height
+def draw_title(picture: Picture, title: str, note: str, top: float) -> float:
+    """Draw a title, and an optional note after it, `top` inches below the upper edge.
+
+    Return where the next thing begins.
+    """
+    left, y = _LEFT / _WIDTH, 1 - (top + _TITLE / 2) / picture.get_size_inches()[1]
     heading = picture.text(left, y, title, **style.TITLE)
     if note:
         box = heading.get_window_extent()
         x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
         picture.text(x, y, note, **style.FAINT)
-    for name, handles in rows:
-        y -= 0.24 / height
+    return top + _TITLE
+
+
+def draw_legend(picture: Picture, rows: Sequence[LegendRow], top: float) -> float:
+    """Draw the legend's rows from `top` inches downwards; return where the next thing begins."""
+    left, height = _LEFT / _WIDTH, picture.get_size_inches()[1]
+    for number, (name, handles) in enumerate(rows):
+        y = 1 - (top + (number + 0.5) * _LEGEND_ROW) / height
         picture.text(left, y, name, **style.FAINT)
         picture.legend(
             handles=handles,
@@ -289,21 +373,22 @@ def draw_header(
             columnspacing=1.4,
             borderpad=0,
         )
+    return top + _LEGEND_ROW * len(rows)
 
 
-def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int]) -> None:
-    """Style the axes: rank names on the left, time with its unit below, faint verticals, no box."""
+def style_axes(axes: Axes, scale: Scale, ranks: Sequence[int], label: str) -> None:
+    """Style the axes: rank names on the left, times and their label below, faint verticals, no box.
+
+    Without a label there are no times: a picture of several runs has them once.
+    """
     axes.set_xlim(scale.x(scale.start_s), scale.x(scale.end_s))
     axes.set_ylim(max(len(ranks), 1), 0)
     axes.set_yticks(
         [lane + MAIN_MIDDLE for lane in range(len(ranks))], [f"rank {rank}" for rank in ranks]
     )
-    label = f"time ({scale.unit.name})"
-    if scale.zero_s:
-        label += f" from {seconds_text(scale.zero_s)} of the run"
     axes.set_xlabel(label, fontsize=style.BASE_POINTS, color=style.INK)
     axes.tick_params(axis="both", length=0, labelsize=style.BASE_POINTS, labelcolor=style.INK)
-    axes.tick_params(axis="x", labelsize=style.SMALL_POINTS)
+    axes.tick_params(axis="x", labelsize=style.SMALL_POINTS, labelbottom=bool(label))
     axes.grid(axis="x", color=style.GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "left", "right"):

@@ -102,6 +102,13 @@ def test_regions_and_operations_share_one_clock(talked):
         assert timeline.operations[-1].done_s <= timeline.end_s
 
 
+def test_a_collective_that_is_not_waited_for_at_once_says_when_it_was_complete(talked):
+    for timeline in talked.timeline:
+        (found,) = (op for op in timeline.operations if op.completed_s is not None)
+        assert (found.name, found.blocking) == ("all_reduce #1", False)
+        assert found.posted_s <= found.completed_s <= found.done_s
+
+
 def test_the_first_rank_to_begin_begins_at_zero(talked):
     assert min(timeline.start_s for timeline in talked.timeline) == 0
     assert talked.seconds > talked.ready_seconds > 0

@@ -10,7 +10,7 @@ from PIL import Image
 
 from labkit import Deadlock, run, viz
 from labkit.comm.operation import Region, Site, Timeline
-from labkit.profile.activity import Span, doing, rows_without_overlap, topmost
+from labkit.profile.activity import Span, doing, in_flight, rows_without_overlap, topmost
 from labkit.viz import style
 from labkit.viz.lanes import shares
 from labkit.viz.rings import contributors
@@ -219,17 +219,61 @@ def test_a_window_begins_at_0_and_says_where_that_is():
     assert waits == [False, True, True, False]
 
 
-def test_pictures_with_one_axis_have_one_scale():
-    short, long = (
-        viz.timeline(overlapped(), between=w, axis_s=0.8) for w in ((0.6, 0.8), (0, 0.8))
+def stepping(*lengths_s):
+    """Two ranks; each step has a backward pass, and an all_reduce of 0.1 s at its end."""
+    start_s, operations, regions = 0.5, [], []
+    for length_s in lengths_s:
+        end_s = start_s + length_s
+        regions += [Region("step", start_s, end_s), Region("backward", start_s, end_s - 0.1)]
+        operations.append(operation("all_reduce", end_s - 0.1, end_s - 0.1, end_s))
+        start_s = end_s + 0.2
+    return [Timeline(list(operations), list(regions), 0.0, start_s) for _ in range(2)]
+
+
+def test_several_runs_have_one_scale_that_begins_at_0():
+    picture = viz.compared_timelines(
+        {"long": stepping(0.5), "short": stepping(0.5, 0.4)}, region="step"
     )
-    for picture in (short, long):
-        assert picture.axes[0].get_xlim() == pytest.approx((0.0, 800.0))
-    orange = style.kind_family("all_reduce").colour
-    waits = [pixel(short, at, 0, end=0.8) == orange for at in (0.1, 0.19, 0.21)]
-    assert waits == [True, True, False]
-    assert pixel(long, 0.7, 0, end=0.8) == orange
-    assert "100% waiting" in said(short)  # 100% of the window, not of the axis
+    long, short = picture.axes
+    assert long.get_xlim() == pytest.approx((0.0, 500.0))
+    assert short.get_xlim() == pytest.approx((0.0, 500.0))
+    assert long.get_position().width == short.get_position().width
+    assert [axes.get_xlabel() for axes in picture.axes] == ["", "time (ms)"]
+    # The second step of "short" is the shorter one: it waits a quarter of the time.
+    assert [text for text in said(picture) if "waiting" in text and "%" in text] == [
+        *["20% waiting"] * 2,
+        *["25% waiting"] * 2,
+    ]
+    assert "step" not in said(picture)  # it only marks the window
+    assert repr(picture) == "<timelines of long; short>"
+
+
+def test_one_run_among_several_is_drawn_where_it_is():
+    picture = viz.compared_timelines({"one": stepping(0.4), "other": stepping(0.8)}, region="step")
+    image = np.asarray(Image.open(io.BytesIO(picture.png())).convert("RGB"))
+    orange = [int(style.kind_family("all_reduce").colour[i : i + 2], 16) for i in (1, 3, 5)]
+    for axes, waits in zip(picture.axes, [(0.35, 0.38), (0.75, 0.78)], strict=True):
+        left, bottom, width, height = axes.get_position().bounds
+        row = image[int((1 - bottom - 0.9 * height) * len(image))]
+        for at_s in (0.1, *waits, 0.65):
+            found = row[int((left + width * at_s / 0.8) * len(row))].tolist()
+            assert (found == orange) == (at_s in waits)
+
+
+def test_runs_that_cannot_be_compared_are_refused():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        viz.compared_timelines({})
+    with pytest.raises(ValueError, match="'b'; its regions are backward"):
+        viz.compared_timelines({"a": stepping(0.4), "b": overlapped()}, region="step")
+
+
+def test_an_operation_is_in_flight_until_the_backend_has_completed_it():
+    op = operation("all_reduce", 0.2, 0.6, 0.8, completed_s=0.5)
+    timeline = Timeline([op, operation("all_reduce", 0.3, 0.6, 0.8)], [], 0.0, 1.0)
+    assert [(span.start_s, span.end_s) for span in in_flight(timeline, 1.0)] == [
+        (0.2, 0.5),
+        (0.3, 0.8),
+    ]
 
 
 def test_chosen_ranks_only():
@@ -249,8 +293,6 @@ def test_a_long_list_of_ranks_is_cut_and_says_so():
         ({"ranks": [2]}, "0 to 1"),
         ({"between": (1, 1)}, "empty"),
         ({"ranks": [-1]}, "-1"),
-        ({"axis_s": 0.5}, "1 s"),
-        ({"axis_s": float("nan")}, "axis_s=nan"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(options, says):
