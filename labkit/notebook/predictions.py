@@ -246,7 +246,8 @@ def reveal(
 
 def _true_number(truth: float, unit: str) -> str:
     """Write a number as a reader sees it: minutes and counts in the question's own unit."""
-    return f"{number_text(truth)} {unit}" if _keeps(unit) else text_of(in_unit(truth, unit))
+    is_kept = unit == "%" or _keeps(unit)
+    return f"{number_text(truth)} {unit}" if is_kept else text_of(in_unit(truth, unit))
 
 
 def _keeps(unit: str) -> bool:

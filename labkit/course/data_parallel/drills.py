@@ -8,7 +8,7 @@ from labkit.calc.traffic.cost import num_blocks
 from labkit.interview.drills.drill import RANKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_NOTEBOOK = "03_data_parallel"
+_THREE_RUNGS, _LARGE_BATCHES = "03_data_parallel", "03b_large_batches"
 _DRAWS = {
     "params": billions(1.3, 2.7, 3, 6.7, 7, 8, 13, 34),
     "n": RANKS,
@@ -20,7 +20,7 @@ _DRAWS = {
     "dp-3",
     "Global batch of a layout",
     difficulty=1,
-    notebook=_NOTEBOOK,
+    notebook=_LARGE_BATCHES,
     prompt="{gpus} GPUs train with tensor parallelism over {tp} and a pipeline of {pp} stages; all "
     "the rest is data parallel. A microbatch has {micro} sequences, and each replica accumulates "
     "{k} of them in a step. How many sequences is the global batch?",
@@ -72,7 +72,7 @@ def global_batch(gpus: int, tp: int, pp: int, micro: int, k: int) -> Solution:
     "dp-5",
     "Accumulation steps for a batch",
     difficulty=1,
-    notebook=_NOTEBOOK,
+    notebook=_LARGE_BATCHES,
     prompt="The global batch shall be {batch} sequences. {gpus} GPUs train with tensor parallelism "
     "over {tp}, the rest is data parallel, and {micro} sequences fit into a microbatch. How many "
     "microbatches does each replica accumulate?",
@@ -123,7 +123,7 @@ def accumulation_steps(batch: int, gpus: int, tp: int, micro: int) -> Solution:
     "dp-6",
     "Learning rate by linear scaling",
     difficulty=1,
-    notebook=_NOTEBOOK,
+    notebook=_LARGE_BATCHES,
     prompt="A learning rate of {rate} was right for a batch of {base}. Now {gpus} GPUs train, all "
     "data parallel, with {each} samples per GPU and {k} microbatches of that accumulated. Which "
     "learning rate does linear scaling give?",
@@ -178,7 +178,7 @@ def linear_scaling(rate: float, base: int, gpus: int, each: int, k: int) -> Solu
     "dp-2",
     "How many gradient buckets",
     difficulty=1,
-    notebook=_NOTEBOOK,
+    notebook=_THREE_RUNGS,
     prompt="The gradients of {params} parameters, {precision}, are packed into buckets of {cap} "
     "MiB (2^20 bytes each) without regard to where a tensor ends. How many buckets are there?",
     draws={
@@ -230,7 +230,7 @@ def _sent(strategy: str, params: float, n: int, k: int = 1) -> float:
     "dp-1",
     "Traffic of plain data parallelism",
     difficulty=1,
-    notebook="03_data_parallel",
+    notebook=_THREE_RUNGS,
     prompt="DDP trains {params} parameters on {n} GPUs; gradients travel in {bits}-bit numbers, on "
     "a ring. How much does each GPU send in a step?",
     draws={"params": _DRAWS["params"], "n": (4, 6, 8, 12, 16, 24, 32), "bits": (16, 32)},
@@ -274,7 +274,7 @@ def ddp_traffic(params: float, n: int, bits: int) -> Solution:
     "dp-5",
     "Forgotten no_sync",
     difficulty=2,
-    notebook="03_data_parallel",
+    notebook=_LARGE_BATCHES,
     prompt="DDP accumulates {k} microbatches on {n} GPUs, {params} parameters, and nobody has "
     "written no_sync: every backward pass all-reduces the bf16 gradients on a ring. How much more "
     "does each GPU send in a step than it had to?",
@@ -313,7 +313,7 @@ def forgotten_no_sync(params: float, n: int, k: int) -> Solution:
     "dp-9",
     "One slow rank",
     difficulty=1,
-    notebook=_NOTEBOOK,
+    notebook=_THREE_RUNGS,
     prompt="{n} ranks train synchronously with {batch} samples each. All need {fast} for a step, "
     "but one needs {slow}. Communication is free. How many samples per second is that?",
     draws={
