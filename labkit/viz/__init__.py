@@ -9,6 +9,9 @@
     viz.latency_bandwidth(curves, world_size)        # time and bandwidth over size
     viz.memory_timeline(usage)                       # live bytes by kind, and the peak
     viz.memory_bar(footprints, capacity)             # use of each GPU's memory, by part
+    viz.memory_steps({"ddp": usage.bytes_of, ...})   # live bytes of several steps on one scale
+    viz.held_states({"zero1": held_by_rank}, ...)    # parameters, gradients and states by rank
+    viz.unit_timeline(timeline, {"step": "step 0"})  # units of ZeRO-3 gathered, used and freed
     viz.shards({"up": ((256, 64), cut)}, num_ranks)  # which rank holds which rows and columns
     viz.over_links(measured, predicted)              # time over the bandwidth of the link
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
@@ -38,7 +41,7 @@ Each kind of picture has a file; style.py and journals.py are shared. Of a run: 
 lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
 in_flight_curve.py, schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py,
 extents_picture.py, expert_load.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
-performance.py, failures.py, serving.py, training.py.
+performance.py, failures.py, serving.py, training.py. Of ZeRO: zero.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """
@@ -68,5 +71,6 @@ if TYPE_CHECKING:
     from labkit.viz.timelines import compared_timelines, timeline
     from labkit.viz.traffic import traffic_matrix
     from labkit.viz.training import curves, exponents, loss_scale, staleness
+    from labkit.viz.zero import held_states, memory_steps, unit_timeline
 
 __getattr__, __dir__, __all__ = lazy(__name__)

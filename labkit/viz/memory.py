@@ -26,7 +26,10 @@ LEGEND_COLUMNS = 6
 
 _WIDTH = 9.0  # inches
 # Kinds that stay from step to step are below those that come and go.
-_FROM_BELOW = ("parameters", "optimizer states", "buffers", "gradients", "activations", "other")
+KINDS_FROM_BELOW = (
+    *("parameters", "optimizer states", "buffers"),
+    *("gradients", "activations", "other"),
+)
 MAX_BARS = 16
 _LEFT, _RIGHT, _BAR = 1.25, 1.3, 0.42  # inches of a bar picture
 _LETTER = 0.075  # inches of a small letter, about
@@ -52,7 +55,7 @@ def memory_timeline(
         raise ValueError("nothing was ever alive in this usage: enter the Meter before the step")
     unit = style.time_unit(max(usage.times_s))
     times = [unit.per_second * each for each in usage.times_s]
-    kinds = sorted(filter(usage.peak_of, usage.bytes_of), key=_FROM_BELOW.index)
+    kinds = sorted(filter(usage.peak_of, usage.bytes_of), key=KINDS_FROM_BELOW.index)
     picture = Picture(_WIDTH, 3.6, f"memory over time: {title}")
     axes = picture.add_axes((0.085, 0.125, 0.9, 0.63))
     below = [0.0] * len(times)

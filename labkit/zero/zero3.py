@@ -67,7 +67,7 @@ from labkit.zero.local_optimizer import takes_fragments
 from labkit.zero.passes import Passes
 from labkit.zero.unit import FlatParameter, ShardingOptions, Unit
 
-ROOT = "the rest"  # the root unit, in labels of messages and in errors
+ROOT = "root unit"  # in labels of messages and in errors
 _LISTS = nn.ModuleList | nn.ModuleDict
 
 
@@ -315,7 +315,7 @@ def resharded_names(
     if len(names) < len(given):
         raise ValueError(
             f"reshard_after_forward has a module that is no unit; units are {', '.join(modules)}, "
-            f"where the module itself stands for {ROOT}"
+            f"where the module itself stands for the {ROOT}"
         )
     return names
 

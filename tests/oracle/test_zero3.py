@@ -510,11 +510,11 @@ def test_the_next_unit_is_gathered_ahead_and_gradients_follow_in_backward():
     labels = [op.label for op in timeline.operations if op.posted_s >= begin and op.label]
     labels = [each for n, each in enumerate(labels) if n == 0 or labels[n - 1] != each]
     layers = [f"blocks.{n}" for n in range(3)]
-    rest = "the rest"
-    forward = [f"weights of {each}" for each in (rest, *layers)]
-    backward = [f"weights of {rest}"]
+    root = "root unit"
+    forward = [f"weights of {each}" for each in (root, *layers)]
+    backward = [f"weights of {root}"]
     backward += [f"weights of {each}" for each in reversed(layers)]
-    backward += [f"gradients of {each}" for each in (*reversed(layers), rest)]
+    backward += [f"gradients of {each}" for each in (*reversed(layers), root)]
     one = len(forward) + len(backward)
     assert len(labels) == 2 * one
     for microbatch in (labels[:one], labels[one:]):
@@ -870,7 +870,7 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
         ("a list", "blocks is a list, which is never called"),
         (
             "no unit",
-            "reshard_after_forward has a module that is no unit; units are the rest, blocks.0",
+            "reshard_after_forward has a module that is no unit; units are root unit, blocks.0",
         ),
         ("moved", "a sharded module cannot be moved or converted"),
         ("other shapes", r"rank 1 has \d+ numbers in \d+ tensors"),
