@@ -167,15 +167,19 @@ def _course(source: Workspace) -> Iterator[tuple[str, bytes]]:
             )
 
 
-def _of_this_kernel(page: bytes) -> bytes:
-    """Name the kernel's language as JupyterLab does when it opens the page.
+_WIDGETS = {"state": {}, "version_major": 2, "version_minor": 0}
 
-    Otherwise it changes the page before the reader does, and saves it.
+
+def _of_this_kernel(page: bytes) -> bytes:
+    """Write into a page what JupyterLab does when it opens and saves it.
+
+    Otherwise reading a page changes it.
     """
     from ipykernel.ipkernel import IPythonKernel
 
     notebook = json.loads(page)
     notebook["metadata"]["language_info"] = IPythonKernel.language_info
+    notebook["metadata"]["widgets"] = {"application/vnd.jupyter.widget-state+json": _WIDGETS}
     return (json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode()
 
 

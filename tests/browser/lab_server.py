@@ -1,4 +1,4 @@
-"""A JupyterLab of the tests' own: a copy of the lab, a home and a port that nobody else has.
+"""A JupyterLab of the tests' own: a copy of the course, a home and a port that nobody else has.
 
 It is forked, and so are its kernels: see forked_programs.py.
 """
@@ -22,13 +22,12 @@ from pathlib import Path
 import nbformat
 from jupyter_client.provisioning import local_provisioner
 
+from labkit.cli.start import start
 from tests.forked_kernels import ForkedKernel
 from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 60
-# The learner's folders are copied, so that the working tree is never written to.
-COPIED = ("notebooks", "exercises", "solutions")
 MAKEFILE = (ROOT / "Makefile").read_text()
 SETTINGS = json.loads(re.search(r"^OVERRIDES := (.*)$", MAKEFILE, re.MULTILINE)[1]) | {
     # All cells are in the page, also those that are not on the screen.
@@ -45,8 +44,7 @@ class LabServer:
         self.port = free_port()
         self._log = folder / "server.log"
         self._runtime = tempfile.mkdtemp(prefix="r")  # short: of kernels' sockets
-        for name in COPIED:
-            shutil.copytree(ROOT / name, self.folder / name)
+        start(self.folder)
         # This tree's stylesheet, whatever the environment has installed.
         shutil.copytree(ROOT / "labextension", self.home / "data" / "labextensions" / "labkit")
         for plugin, settings in SETTINGS.items():

@@ -26,6 +26,16 @@ def page(tab):
     tab.theme("JupyterLab Light")
 
 
+@pytest.mark.parametrize("name", ["01_ranks_and_collectives", "15_failing_and_going_on"])
+def test_reading_a_page_of_the_copy_changes_nothing(tab, name):
+    file = tab.server.folder / "notebooks" / f"{name}.ipynb"
+    stored = file.read_bytes()
+    tab.open(file.name)
+    assert tab.page.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty") is False
+    tab.command("docmanager:save")
+    assert file.read_bytes() == stored
+
+
 def ground(page, cell):
     """The colour of a picture's upper left corner, and of the page."""
     image = page.output(cell).locator("img").first

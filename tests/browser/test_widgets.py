@@ -237,4 +237,14 @@ def test_a_page_reopens_with_its_widgets_and_what_was_committed(page, again):
     shows(page.output("open-prediction"), "Earlier you committed to 12 KB")
     shows(page.output("calculator"), "each rank sends")
     for widget in WIDGETS:
-        assert "Error displaying widget" not in page.output(widget).inner_text()
+        output = page.output(widget)
+        assert "Error displaying widget" not in output.inner_text()
+        assert output.evaluate(MARKS) == [True, []], widget
+
+
+# Whether a line says that the cell must run, and the red icons of widgets without a kernel.
+MARKS = """output => {
+    const parts = [...output.querySelectorAll('.jupyter-widgets-disconnected')];
+    const content = (node, which) => getComputedStyle(node, which).content;
+    return [parts.some(each => content(each.parentElement, '::after').includes('Run this cell')),
+        parts.map(each => content(each, '::before')).filter(each => each !== 'none')] }"""
