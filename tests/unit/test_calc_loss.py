@@ -87,7 +87,7 @@ def test_interleaved_stages_of_a_rank_have_their_buffers_together():
     setup = replace(PIPE, virtual=2, num_microbatches=4, stage_buffers=True)
     flying = [round(2 * each / 2) for each in calc.in_flight_microbatches(4, 4, "interleaved", 2)]
     found = [parts(setup, stage)["stage buffers"] for stage in range(4)]
-    # of stages 0 and 4 only the second receives; of 3 and 7 the last sends nothing
+    # stage 0 of rank 0 receives nothing, and stage 7 of rank 3 sends nothing
     assert flying[0] == 8 and found[0] == (0 + 8 + 8) * one
     assert found[1] == (8 - flying[1] + 8 + flying[1]) * one
     assert found[3] == (8 - flying[3] + 4 + flying[3] - 1) * one + 3 * logits
