@@ -17,6 +17,7 @@
     viz.schedule(timing, measured)                   # a pipeline's step as a grid: rank by time
     viz.in_flight(timing)                            # microbatches that each rank holds meanwhile
     viz.mesh_map({"dp": 2, "pp": 2, "tp": 2}, rank)  # ranks by node, and the groups of one
+    viz.causal_work({"zigzag": zigzag}, num_ranks)   # whose scores under a causal mask
     viz.load_of_experts(expert_load(...))            # who computes how many tokens, and who waits
     viz.imbalance_curves({"a loss": by_step}, most=4)  # busiest expert over the mean, in training
     viz.bandwidth_map(measure.pairs(8))              # how fast each pair of ranks is
@@ -38,9 +39,9 @@
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
-lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
-in_flight_curve.py, schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py,
-extents_picture.py, expert_load.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
+lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py, in_flight_curve.py,
+schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py, extents_picture.py,
+expert_load.py, causal_mask.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
 performance.py, failures.py, serving.py, training.py. Of ZeRO: zero.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
@@ -52,6 +53,7 @@ from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
+    from labkit.viz.causal_mask import causal_work
     from labkit.viz.expert_load import imbalance_curves, load_of_experts
     from labkit.viz.extents_picture import extents
     from labkit.viz.failures import goodput, power_cuts, recovery

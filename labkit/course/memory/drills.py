@@ -270,7 +270,7 @@ def _kept(
     "me-3",
     "Activations of a layer under tensor parallelism",
     difficulty=3,
-    notebook="07_tensor_parallel",
+    notebook="07b_vocabulary_and_sequence",
     prompt=_LAYER_PROMPT + _CONVENTION + "Without sequence parallelism and without recomputation, "
     "how many bytes does a rank keep for this layer until backward?",
     draws=_DRAWS,

@@ -4,7 +4,7 @@ from labkit import calc
 from labkit.interview.drills.drill import BATCHES, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_NOTEBOOK = "07_tensor_parallel"
+_CUTTING, _AROUND = "07_tensor_parallel", "07b_vocabulary_and_sequence"
 _HIDDEN = (4096, 5120, 6144, 8192, 12288, 16384)
 _SIZES = [
     (each.hidden, each.heads)
@@ -38,7 +38,7 @@ def _of_a_layer(hidden: int, seq: int, micro: int, tp: int, part: str = "") -> f
     "tp-2",
     "Bytes of a tensor-parallel layer",
     difficulty=2,
-    notebook=_NOTEBOOK,
+    notebook=_CUTTING,
     prompt="Tensor parallelism over {tp} GPUs, without sequence parallelism; {hidden} hidden "
     "features, microbatches of {micro} of {seq} tokens, bf16, rings. How many bytes does "
     "a GPU send for one transformer layer, forward and backward together?",
@@ -78,7 +78,7 @@ def tensor_parallel_bytes(tp: int, hidden: int, micro: int, seq: int) -> Solutio
     "tp-2",
     "Time of a tensor-parallel layer on its links",
     difficulty=2,
-    notebook=_NOTEBOOK,
+    notebook=_AROUND,
     prompt="Tensor parallelism over {tp} GPUs whose links carry {link} each, one direction; "
     "{hidden} hidden features, {tokens} tokens in a microbatch, bf16, no sequence parallelism, "
     "latencies left out. How long do the ring all-reduces of one layer take in forward?",
@@ -125,7 +125,7 @@ def tensor_parallel_time(tp: int, link: float, hidden: int, tokens: int) -> Solu
     "tp-3",
     "Column then row, or the other way round",
     difficulty=3,
-    notebook=_NOTEBOOK,
+    notebook=_CUTTING,
     prompt="An MLP without a gate, of {hidden} and {ffn} features, is split over {tp} ranks, its "
     "first matrix by rows and its second by columns, the wrong order: the {ffn} features in "
     "between must be added up, forward and backward, the output and the input's gradient "
@@ -189,7 +189,7 @@ def _kept(
     "sp-1",
     "Savings of sequence parallelism",
     difficulty=3,
-    notebook="07_tensor_parallel",
+    notebook=_AROUND,
     prompt=_LAYER_PROMPT + _CONVENTION + "Scores are recomputed (selective). How many bytes fewer "
     "does a rank keep for this layer with sequence parallelism than without?",
     draws=_DRAWS,
@@ -230,7 +230,7 @@ def sequence_parallel_saving(hidden: int, heads: int, seq: int, micro: int, tp: 
     "tp-5",
     "Logits and their loss",
     difficulty=2,
-    notebook="07_tensor_parallel",
+    notebook=_AROUND,
     prompt="A vocabulary of {vocab} is split over {tp} ranks. For {micro} sequences of {seq} "
     "tokens each rank keeps its logits in bf16 and what the loss makes of them, their log-softmax "
     "in float32. How many bytes are that on one rank?",
