@@ -50,11 +50,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page has to do and to read."""
+    """Steps and minutes of a page."""
 
     steps: tuple[Step, ...]
     minutes: tuple[float, ...]
-    """Of each cell."""
+    """Minutes of each cell."""
 
 
 def minutes_of(cell: dict[str, Any]) -> float:

@@ -29,7 +29,7 @@ def page(tab):
 
 
 def steps_by_keys(page):
-    """What a reader does with keys alone; the player stands at its first step before and after."""
+    """A reader works with keys alone; the player stands at its first step before and after."""
     output = page.output("ring")
     player = output.locator(".labkit-moving")
     shows(output, "step 0 of 6")

@@ -60,7 +60,7 @@ def test_a_line_has_at_most_ninety_characters(page):
     paragraph = page.output("text").locator("p").first
     size = "p => [p.innerText.length, p.offsetHeight / parseFloat(getComputedStyle(p).lineHeight)]"
     length, lines = paragraph.evaluate(size)
-    assert 75 < length / round(lines) <= 92  # of 936 characters, the last line is short
+    assert 75 < length / round(lines) <= 92  # the last line is short
 
 
 def test_a_link_made_of_code_has_the_colour_of_links_and_a_line(page):

@@ -242,7 +242,7 @@ def test_a_page_reopens_with_its_widgets_and_what_was_committed(page, again):
         assert output.evaluate(MARKS) == [True, []], widget
 
 
-# Whether a line says that the cell must run, and the red icons of widgets without a kernel.
+# [there is a line that says to run the cell, the red icons] of widgets without a kernel.
 MARKS = """output => {
     const parts = [...output.querySelectorAll('.jupyter-widgets-disconnected')];
     const content = (node, which) => getComputedStyle(node, which).content;

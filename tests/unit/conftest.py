@@ -1,4 +1,4 @@
-"""What holds for every picture that a test here draws."""
+"""Rules that hold for every picture that a test here draws."""
 
 import pytest
 from matplotlib.text import Text
@@ -12,13 +12,13 @@ def type_that_can_be_read(request, monkeypatch):
     if not request.path.name.startswith("test_viz"):
         yield
         return
-    pictures, begin = [], style.Picture.__init__
+    pictures, usual = [], style.Picture.__init__
 
-    def begun(picture, *words, **more):
-        begin(picture, *words, **more)
+    def recorded(picture, *words, **more):
+        usual(picture, *words, **more)
         pictures.append(picture)
 
-    monkeypatch.setattr(style.Picture, "__init__", begun)
+    monkeypatch.setattr(style.Picture, "__init__", recorded)
     yield
     texts = [text for picture in pictures for text in picture.findobj(Text) if text.get_text()]
     small = {text.get_text(): text.get_fontsize() for text in texts}
