@@ -26,9 +26,10 @@ from typing import Any
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator, NullLocator
 from torch import Tensor
 
+from labkit.calc.units import count_text
 from labkit.data_parallel.parameter_server import Arrival
 from labkit.viz import style
 from labkit.viz.memory import clean
@@ -190,10 +191,22 @@ def _panels(title: str, names: list[str], caption: str) -> tuple[Picture, list[A
 def _logarithmic(axes: Axes) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_locator(LogLocator())
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(_ticks(high / low))
+    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
     axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _ticks(ratio: float) -> Locator:
+    """Return ticks for a logarithmic axis from 1 to `ratio`, so that there are several."""
+    if ratio < 3:
+        return MaxNLocator(5)
+    return LogLocator(subs=range(1, 10) if ratio < 10 else (1, 2, 5) if ratio < 100 else (1,))
+
+
+def _short(value: float) -> str:
+    return f"{value:g}" if value < 10_000 else count_text(value)
 
 
 def _pairs(points: Points) -> list[tuple[float, float]]:

@@ -69,3 +69,13 @@ def test_skipped_steps_have_a_cross():
 def test_nothing_to_draw_is_refused(draw, words):
     with pytest.raises(ValueError, match=words):
         draw()
+
+
+@pytest.mark.parametrize("most", [0.55, 2.0, 30.0, 9000.0])
+def test_a_logarithmic_axis_has_ticks_however_short_it_is(most):
+    lines = {"line": {2**17: 0.4, 2**25: most}}
+    picture = viz.curves({"": lines}, xlabel="x", ylabel="y", title="t", log=True)
+    (axes,) = picture.axes
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
+    assert axes.xaxis.get_major_formatter()(2**20, 0) == "1.05M"
