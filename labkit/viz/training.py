@@ -40,6 +40,8 @@ Points = Mapping[float, float] | Iterable[tuple[float, float]]
 _WIDTH, _HEIGHT = 9.0, 3.3  # inches
 _AXIS: dict[str, Any] = {"fontsize": style.SMALL_POINTS, "color": style.FAINT_INK}
 _LINES = ("-", "--", "-.", ":")
+# Okabe and Ito's, darkest first; no more lines than these in a picture.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#222222")
 
 
 def curves(
@@ -53,7 +55,8 @@ def curves(
     """Draw lines in panels that share their axes; a name has one look in all of them.
 
     panels: by title, lines by name, each {x: y} or pairs. log: both axes are logarithmic, and x
-    counts in powers of two. Returns a Picture. ValueError where there is nothing to draw.
+    counts in powers of two. Returns a Picture. ValueError where there is nothing to draw, and for
+    more than 6 names.
     """
     lines = {
         panel: {name: _pairs(each) for name, each in of.items()} for panel, of in panels.items()
@@ -63,19 +66,23 @@ def curves(
             "a panel or a line has nothing to draw: give {'panel': {'line': {1: 2.0}}}"
         )
     names = list(dict.fromkeys(name for of in lines.values() for name in of))
-    looks = style.series(names)
+    if len(names) > len(_COLOURS):
+        raise ValueError(
+            f"{len(names)} lines: a picture that can be read has up to {len(_COLOURS)}"
+        )
+    colours = dict(zip(names, _COLOURS, strict=False))
     picture, axes_of = _panels(title, list(lines), f"{title}: {', '.join(names)}")
     for axes, of in zip(axes_of, lines.values(), strict=True):
         for number, (name, points) in enumerate(of.items()):
             line = _LINES[number % len(_LINES)]
-            axes.plot(*zip(*points, strict=True), line, color=looks[name].colour, label=name)
+            axes.plot(*zip(*points, strict=True), line, color=colours[name], label=name)
         axes.set_xlabel(xlabel, **_AXIS)
         if log:
             _logarithmic(axes)
     if not log:
         axes_of[0].set_xlim(left=0)
     axes_of[0].set_ylabel(ylabel, **_AXIS)
-    axes_of[-1].legend(frameon=False, fontsize=style.SMALL_POINTS)
+    axes_of[-1].legend(framealpha=0.85, edgecolor="none", fontsize=style.SMALL_POINTS)
     return picture
 
 

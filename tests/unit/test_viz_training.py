@@ -56,17 +56,21 @@ def test_skipped_steps_have_a_cross():
     assert "1 of 3 steps skipped" in picture.caption
 
 
+SEVEN = {"": {str(name): {1: 1.0} for name in range(7)}}
+
+
 @pytest.mark.parametrize(
     ("draw", "words"),
     [
         (lambda: viz.curves({}, xlabel="x", ylabel="y", title="t"), "nothing to draw"),
         (lambda: viz.curves({"a": {"b": {}}}, xlabel="x", ylabel="y", title="t"), "nothing to"),
+        (lambda: viz.curves(SEVEN, xlabel="x", ylabel="y", title="t"), "7 lines: .* up to 6"),
         (lambda: viz.staleness({"a": [arrival(1, 0, False)]}, title="t"), "no gradient"),
         (lambda: viz.exponents(torch.zeros(3), title="t"), "all numbers are 0"),
         (lambda: viz.loss_scale([1.0], [], title="t"), "1 scales and 0 steps"),
     ],
 )
-def test_nothing_to_draw_is_refused(draw, words):
+def test_nothing_to_draw_is_refused_and_too_much(draw, words):
     with pytest.raises(ValueError, match=words):
         draw()
 

@@ -367,7 +367,7 @@ def slow_rank(n: int, batch: int, fast: float, slow: float) -> Solution:
     "dp-7",
     "Waiting for most of the ranks",
     difficulty=2,
-    notebook="04_asynchrony_and_compression",
+    notebook="04_asynchrony",
     prompt="{n} ranks with {batch} samples each. {late} of them need {slow} for a step, the others "
     "{fast}. A step takes the first {k} gradients that come, and drops the rest. How many samples "
     "per second count?",
