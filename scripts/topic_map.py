@@ -18,8 +18,8 @@ from typing import Any
 
 from labkit.grade.catalog import load_subjects
 from labkit.interview.cards import Topic, load_bank, load_topics
+from labkit.interview.cards.card import anchor
 from labkit.interview.drills import DRILLS
-from labkit.notebook.cards import anchor
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"

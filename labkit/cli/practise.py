@@ -77,7 +77,7 @@ def ask_card(card: Card) -> frozenset[int]:
     state = practice.state(sittings.subject(card)) if scheduling.is_installed() else None
     back = "" if state is None else f"; back in {practice.in_words(state.due_s - clock.now_s())}"
     out.print(Text(f"Rated {rating}{back}.", style="dim"))
-    where = [f"notebooks/{card.notebook}.ipynb"] if card.notebook else []
+    where = [card.place] if card.place else []
     where += [f"labkit check {card.exercise}"] if card.exercise else []
     if rating in ("again", "hard") and where:
         out.print(Text(f"To see it: {'; '.join(where)}", style="dim"))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from html import escape
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import ipywidgets as widgets
 
@@ -331,8 +331,8 @@ def behind_html(card: Card) -> str:
 def places_html(card: Card) -> str:
     """Return links to its notebook and its exercise, from where the kernel runs."""
     links = []
-    if card.notebook:
-        links.append(f"the notebook {link(f'notebooks/{card.notebook}.ipynb')}")
+    if card.place:
+        links.append(f"the notebook {link(card.place)}")
     if card.exercise:
         links.append(f"the exercise {link(f'exercises/{card.exercise}.py')}")
     return f"<p>To see it: {', '.join(links)}.</p>" if links else ""
@@ -356,21 +356,17 @@ def _folded(title: str, html: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{html}</details>"
 
 
-def anchor(heading: str) -> str:
-    """Return the part of a link behind #, as Jupyter makes it: `Of-what?`."""
-    return quote(heading.replace(" ", "-"), safe="-?,:'!")
-
-
 def link(path: str, text: str | None = None) -> str:
     """Return a link to a file of the lab, "notebooks/...", from where the kernel runs.
 
-    text: its path, if left out.
+    path: with "#Heading", to a place in it. text: the path, if left out.
     """
-    shown = escape(text or path)
+    path, sharp, heading = path.partition("#")
+    shown = escape(text or path + (heading and f": {unquote(heading).replace('-', ' ')}"))
     try:
         target = find_workspace().root / path
     except WorkspaceNotFound:
         return shown
     if not target.is_file():
         return shown
-    return f'<a href="{quote(os.path.relpath(target))}" target="_blank">{shown}</a>'
+    return f'<a href="{quote(os.path.relpath(target))}{sharp}{heading}" target="_blank">{shown}</a>'

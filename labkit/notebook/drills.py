@@ -195,8 +195,11 @@ class DrillQuestion:
         return f"<p>{rated}: stored{escape(back)}. {self._place_html()}</p>"
 
     def _place_html(self) -> str:
-        notebook = self.asked.drill.notebook
-        return f"To see it: the notebook {link(f'notebooks/{notebook}.ipynb')}." if notebook else ""
+        drill = self.asked.drill
+        topic = load_topics()[drill.topic]
+        is_there = topic.notebook == drill.notebook
+        place = topic.place if is_there else f"notebooks/{drill.notebook}.ipynb"
+        return f"To see it: the notebook {link(place)}." if drill.notebook else ""
 
 
 def prompt_html(asked: Asked, heading: str = "") -> str:

@@ -23,8 +23,8 @@ import ipywidgets as widgets
 from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank
+from labkit.interview.cards.card import anchor
 from labkit.interview.drills import DRILLS
-from labkit.notebook.cards import anchor
 from labkit.notebook.shown import FAINT, box
 from labkit.progress import events, store
 

@@ -9,7 +9,6 @@ from labkit import calc
 from labkit.cli.bank import bank
 from labkit.course.collectives import evidence as collectives
 from labkit.grade.catalog import load_catalog, load_subjects
-from labkit.grade.workspace import find_workspace
 from labkit.interview import cards
 from labkit.interview.court import Evidence, load_claims
 from labkit.interview.evidence import prove, uses
@@ -28,10 +27,7 @@ def test_nothing_is_wrong_with_the_bank():
     assert all(card.topic in ids for card in CARDS)  # the first card has no letter
 
 
-def test_notebooks_and_exercises_of_cards_exist():
-    workspace = find_workspace()
-    notebooks = {path.stem for path in (workspace.root / "notebooks").glob("*.ipynb")}
-    assert {card.notebook for card in CARDS} <= {"", *notebooks}
+def test_exercises_of_cards_exist():
     assert {card.exercise for card in CARDS} <= {"", *load_catalog()}
 
 

@@ -105,7 +105,7 @@ def test_one_sitting_stores_once():
 
 def test_who_was_graded_is_shown_where_to_look(monkeypatch, tmp_path):
     reported = words(graded("again")._widget)
-    assert f"notebooks/{CARD.notebook}.ipynb</a>" in reported
+    assert f'{CARD.place}"' in reported and "ipynb: " in reported
     assert f"exercises/{CARD.exercise}.py</a>" in reported
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from labkit.grade import catalog
 from labkit.grade.catalog import load_subjects
@@ -37,6 +38,16 @@ class Topic:
     """The heading in the notebook under which it is shown."""
     contradicts: bool = False
     """True if tools and papers count differently; the cards then say who counts how."""
+
+    @property
+    def place(self) -> str:
+        """Section that shows it, "notebooks/PAGE.ipynb#Heading"; "" if there is none yet."""
+        return f"notebooks/{self.notebook}.ipynb#{anchor(self.section)}" if self.notebook else ""
+
+
+def anchor(heading: str) -> str:
+    """Return the part of a link behind #, as Jupyter makes it: `Of-what?`."""
+    return quote(heading.replace(" ", "-"), safe="-?,:'!")
 
 
 def load_topics() -> dict[str, Topic]:
@@ -89,8 +100,6 @@ class Card:
     sources: tuple[str, ...]
     given: tuple[str, ...] = ()
     """Numbers of the text that are assumptions; the text says so."""
-    notebook: str = ""
-    """The name of its file without .ipynb; "" if there is none yet."""
     exercise: str = ""
     file: str = ""
     line: int = 0
@@ -100,6 +109,11 @@ class Card:
     def topic(self) -> str:
         """The id of its topic: "co-8" for "co-8b"."""
         return self.id.rstrip("bcdefghijklmnopqrstuvwxyz") or self.id
+
+    @property
+    def place(self) -> str:
+        """Section that teaches its topic, "notebooks/PAGE.ipynb#Heading"; "" if there is none."""
+        return load_topics()[self.topic].place
 
     @property
     def level(self) -> str:
@@ -136,7 +150,7 @@ class CardError(ValueError):
 
 _FENCE = "+++"
 _REQUIRED = ("id", "difficulty", "prompt", "evidence", "rubric", "follow_ups", "sources")
-_KNOWN = (*_REQUIRED, "given", "notebook", "exercise")
+_KNOWN = (*_REQUIRED, "given", "exercise")
 _HEADING = re.compile(rf"^\*\*({'|'.join(map(re.escape, SECTIONS))})\*\*\s*", re.M)
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 

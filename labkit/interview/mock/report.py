@@ -148,7 +148,7 @@ def _again(item: Item) -> str:
     """Say where to read about an item, and how to be asked again."""
     if item.kind == QUESTION:
         card = load_bank()[item.name]
-        where = f"`notebooks/{card.notebook}.ipynb`, then " if card.notebook else ""
+        where = f"`{card.place}`, then " if card.place else ""
         return f"{where}`labkit cards {card.id}`"
     if item.kind in (DRILL, CASE):
         return f"`{kind_of(item).command}`"
