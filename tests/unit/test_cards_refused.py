@@ -20,7 +20,6 @@ evidence = [
 ]
 rubric = ["names both phases", "counts the steps right", "says what a step sends"]
 follow_ups = ["And on a thousand ranks?", "And in a tree?"]
-notebook = "01_ranks_and_collectives"
 exercise = "ring_all_reduce"
 sources = ["Patarasuk and Yuan 2009, Bandwidth optimal all-reduce, JPDC 69(2)"]
 +++
@@ -60,8 +59,8 @@ UNREADABLE = {
     "toml, in line 3": ("difficulty = 2", "difficulty = ", "TOML", 3),
     "unknown key": ("difficulty = 2", "difficulty = 2\nlevel = 3", "level", 2),
     "no key": ("difficulty = 2\n", "", "difficulty", 2),
-    "no section": ("**Deeper.**", "**Depth.**", "**Deeper.**", 14),
-    "text in no section": ("**In a minute.**", "Hm.\n\n**In a minute.**", "'Hm.'", 14),
+    "no section": ("**Deeper.**", "**Depth.**", "**Deeper.**", 13),
+    "text in no section": ("**In a minute.**", "Hm.\n\n**In a minute.**", "'Hm.'", 13),
     "evidence twice": ('.steps" }', '.steps", source = "a book" }', "'a book'", 2),
     "evidence without proof": (f', proof = "{PROOF}"', "", "'14 steps'", 2),
 }
@@ -90,7 +89,7 @@ BAD = {
     "says inside": ("It takes 14 steps.", "It takes 114 steps.", "'14 steps' is not"),
     "no proof": (PROOF, "14", "'14' has neither"),
     "number": ("It takes 14 steps.", "It takes 14 steps, 5 us each.", "'5 us'"),
-    "given elsewhere": ('notebook = "', 'given = ["9 us"]\nnotebook = "', "'9 us' is not"),
+    "given elsewhere": ('exercise = "', 'given = ["9 us"]\nexercise = "', "'9 us' is not"),
 }  # fmt: skip
 
 
@@ -127,7 +126,7 @@ def test_one_unreadable_card_does_not_hide_the_others(tmp_path):
     ],
 )
 def test_a_unit_is_left_out_only_where_nothing_else_is_counted(tmp_path, says, is_proved):
-    given = CARD.replace('notebook = "', 'given = ["25 MB", "10"]\nnotebook = "')
+    given = CARD.replace('exercise = "', 'given = ["25 MB", "10"]\nexercise = "')
     given = given.replace('"10"', '"10"' if "10" in says else '"14 steps"')
     problems = problems_of(tmp_path, given.replace("It takes 14 steps.", f"14 steps. {says}"))
     assert (not problems) is is_proved, problems
