@@ -177,7 +177,7 @@ def power_cuts(
     for way, each in found.items():
         if len(each) != n:
             raise ValueError(f"{way}: {len(each)} outcomes of {n} operations: give one after each")
-    ranks = [_rank_of(each) for each in operations]
+    ranks = [rank_of(each) for each in operations]
     rows = [f"rank {rank}" for rank in range(max(ranks) + 1)] + list(found)
     height = _HEADER + _ROW * (len(rows) + 0.5) + _BOTTOM
     states = dict.fromkeys(state for each in found.values() for state in each)
@@ -205,8 +205,7 @@ def power_cuts(
         cell(column, rank, letter, colour)
     for number, outcomes in enumerate(found.values()):
         for column, state in enumerate(outcomes):
-            text = "·" if state is None else "!" if state == MIXED else str(state)
-            cell(column, max(ranks) + 1.5 + number, text, _colour_of(state))
+            cell(column, max(ranks) + 1.5 + number, state_text(state), colour_of(state))
     _draw_legend(picture, height, operations, MIXED in states)
     return picture
 
@@ -233,13 +232,19 @@ def _draw_legend(
     )
 
 
-def _rank_of(operation: Operation) -> int:
+def rank_of(operation: Operation) -> int:
     """Return the rank whose file it is; the leader for a file of no rank."""
     found = re.search(r"rank-(\d+)", operation.path.name)
     return int(found[1]) if found else 0
 
 
-def _colour_of(state: int | str | None) -> str:
+def state_text(state: int | str | None) -> str:
+    """Return a load's result in a letter or a number."""
+    return "·" if state is None else "!" if state == MIXED else str(state)
+
+
+def colour_of(state: int | str | None) -> str:
+    """Return the colour of a load's result."""
     if state is None:
         return _STATES[0]
     return style.ALARM if isinstance(state, str) else _STATES[1 + (state - 1) % 4]

@@ -8,7 +8,7 @@
 //     id          shapes of one id in two steps are one thing, which moves
 //     x, y        its place; from: [x, y], the place from which a new one comes
 //     w, h        of a box, with fill, stroke, thick; without them it is text alone
-//     text        in the middle of a box, or at (x, y) with anchor; faint or bold
+//     text        in the middle of a box, or at (x, y) with anchor; faint, or in the colour ink
 //     to          [x, y]: an arrow from its place to there
 //     opacity     0 to 1; over: true lies over the others
 //
@@ -31,10 +31,9 @@ const STYLE = `
   outline: 2px solid var(--jp-brand-color1, Highlight); outline-offset: 1px; }
 .labkit-moving input { flex: 1 1 12em; max-width: 24em; }
 .labkit-moving .say { min-height: 3em; margin: 4px 0; max-width: 90ch; }
-.labkit-moving svg { display: block; width: 100%; height: auto; overflow: visible; }
+.labkit-moving svg { display: block; width: 100%; height: auto; }
 .labkit-moving svg text { font-size: 13px; fill: ${INK}; dominant-baseline: central; }
 .labkit-moving svg .faint { fill: var(--jp-content-font-color2, GrayText); }
-.labkit-moving svg .bold { font-weight: bold; }
 .labkit-moving svg .shape { transition: transform 0.8s ease-in-out, opacity 0.5s; }
 .labkit-moving svg rect { transition: fill 0.5s; }
 @media (prefers-reduced-motion: reduce) { .labkit-moving svg * { transition: none !important; } }
@@ -178,7 +177,7 @@ function place(group, x, y) {
 
 function fill(group, shape) {
   const look = JSON.stringify([shape.w, shape.h, shape.text, shape.to, shape.thick, shape.stroke,
-    shape.faint, shape.bold, shape.anchor, shape.title]);
+    shape.faint, shape.ink, shape.anchor, on(shape.fill || "")]);
   if (group.dataset.look !== look) {
     group.dataset.look = look;
     group.replaceChildren(...parts(shape));
@@ -205,9 +204,8 @@ function* parts(shape) {
   if (shape.text !== undefined) {
     const text = element("text", isBox ? { x: shape.w / 2, y: shape.h / 2 } : {}, String(shape.text));
     text.style.textAnchor = isBox ? "middle" : shape.anchor || "start";
-    if (isBox && shape.fill) text.style.fill = on(shape.fill);
+    if (shape.ink || (isBox && shape.fill)) text.style.fill = shape.ink || on(shape.fill);
     text.classList.toggle("faint", Boolean(shape.faint));
-    text.classList.toggle("bold", Boolean(shape.bold));
     yield text;
   }
 }

@@ -1,0 +1,158 @@
+"""The steps of tokens to experts, a save that is cut, and a cache, as data for their modules."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.calc.units import number_text
+from labkit.checkpoint.power_cut import Operation
+from labkit.serving.caches import KVCache
+from labkit.viz import failures, style
+from labkit.viz.journals import timelines_of
+
+MAX_SQUARES, MAX_RANKS = 320, 8
+
+
+def experts_data(run: Any, title: str) -> dict[str, Any]:
+    """Return where each row of tokens is before, during and after the experts.
+
+    The first all_to_all labelled "dispatch" of each rank says how many rows go where. ValueError
+    for a rank without one, and for more than 8 ranks.
+    """
+    sent = []
+    for rank, timeline in enumerate(timelines_of(run)):
+        rows = [op.splits for op in timeline.operations if op.label == "dispatch" and op.splits]
+        if not rows:
+            raise ValueError(f"rank {rank} has no all_to_all labelled 'dispatch' in its journal")
+        sent.append(rows[0][0])
+    num_ranks = len(sent)
+    if num_ranks > MAX_RANKS:
+        raise ValueError(f"{num_ranks} ranks: a picture that can be read has {MAX_RANKS} or fewer")
+    per_square = max(1, -(-sum(map(sum, sent)) // MAX_SQUARES))
+    home, away = [], []
+    filled_home, filled_away = [0] * num_ranks, [0] * num_ranks
+    for source, row in enumerate(sent):
+        for target, count in enumerate(row):
+            for _ in range(round(count / per_square)):
+                home.append([source, source, filled_home[source]])
+                away.append([source, target, filled_away[target]])
+                filled_home[source] += 1
+                filled_away[target] += 1
+    of_rank = [sum(row) for row in sent]
+    arrived = [sum(row[rank] for row in sent) for rank in range(num_ranks)]
+    crossing = sum(of_rank) - sum(row[rank] for rank, row in enumerate(sent))
+    share = f"{number_text(crossing)} of {number_text(sum(of_rank))} rows"
+    busiest = max(range(num_ranks), key=lambda rank: arrived[rank])
+    says = [
+        (0, of_rank, "Each rank has routed its tokens: a row for each choice of an expert."),
+        (1, arrived, f"Dispatch: {share} leave their rank, in one all-to-all."),
+        (
+            1,
+            arrived,
+            f"Compute: rank {busiest} has {arrived[busiest]} rows, and all wait for it.",
+        ),
+        (0, of_rank, f"Combine: the same {share} go back, and each token adds up its rows."),
+    ]
+    return {
+        "title": title,
+        "colours": [style.rank_colour(rank) for rank in range(num_ranks)],
+        "places": [home, away],
+        "per_square": per_square,
+        "counts": [counts for _, counts, _ in says],
+        "steps": [{"where": where, "say": say} for where, _, say in says],
+        "step_ms": 2600,
+    }
+
+
+def cuts_data(
+    performed: Sequence[Operation], found: Mapping[str, Sequence[int | str | None]], title: str
+) -> dict[str, Any]:
+    """Return the operations, and after each what the next load gives by way of losing data."""
+    ranks = [failures.rank_of(each) for each in performed]
+    operations = []
+    for operation, rank in zip(performed, ranks, strict=True):
+        letter, _, colour = failures.KINDS[operation.kind]
+        operations.append({"rank": rank, "letter": letter, "colour": colour})
+    outcomes = [
+        {
+            "name": way,
+            "found": [
+                {"text": failures.state_text(state), "colour": failures.colour_of(state)}
+                for state in states
+            ],
+        }
+        for way, states in found.items()
+    ]
+    steps = [{"say": "Before the save. A cut loses nothing that is new."}]
+    for number, (operation, rank) in enumerate(zip(performed, ranks, strict=True)):
+        _, name, _ = failures.KINDS[operation.kind]
+        loads = ", ".join(
+            f"{way}: {'no checkpoint' if states[number] is None else states[number]}"
+            for way, states in found.items()
+        )
+        done = f"Rank {rank}: {name} {operation.path.name}."
+        steps.append({"say": f"{done} If the power is cut now, a load gives: {loads}."})
+    return {
+        "title": title,
+        "rows": max(ranks) + 1,
+        "operations": operations,
+        "outcomes": outcomes,
+        "steps": steps,
+        "step_ms": 1200,
+    }
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A cache at one moment: what is in each slot, and where each sequence is."""
+
+    say: str
+    num_slots: int
+    page_size: int
+    slots: list[dict[str, Any]]
+    places: dict[int, str]
+
+
+def shot(cache: KVCache, texts: Mapping[int, str], say: str) -> Shot:
+    """Keep what is in the cache now. texts: by sequence, a letter for each token, as cache_map."""
+    page_size = getattr(cache, "page_size", 1)
+    num_slots = cache.keys_LNGK.shape[1]
+    slots: list[dict[str, Any]] = [{"held": [], "letter": ""} for _ in range(num_slots)]
+    places = {}
+    for sequence, text in texts.items():
+        held, num_cached = cache.held(sequence).tolist(), cache.num_cached(sequence)
+        for position, slot in enumerate(held):
+            is_cached = position < num_cached
+            slots[slot]["held"].append({"sequence": sequence, "cached": is_cached})
+            if is_cached:
+                slots[slot]["letter"] = text[position]
+        pages = ", ".join(str(slot // page_size) for slot in held[::page_size])
+        places[sequence] = f"pages {pages}" if held else "nothing"
+    return Shot(say, num_slots, page_size, slots, places)
+
+
+def pages_data(shots: Sequence[Shot], title: str) -> dict[str, Any]:
+    """Return the slots shot by shot. ValueError for no shots, and for shots of unlike caches."""
+    if len({(each.num_slots, each.page_size) for each in shots}) != 1:
+        raise ValueError(f"{len(shots)} shots: give one or more, all of the same cache")
+    sequences = sorted({sequence for each in shots for sequence in each.places})
+    number = {sequence: place for place, sequence in enumerate(sequences)}
+    return {
+        "title": title,
+        "num_slots": shots[0].num_slots,
+        "page_size": shots[0].page_size,
+        "colours": [style.rank_colour(place) for place in number.values()],
+        "names": [f"sequence {sequence}" for sequence in sequences],
+        "shots": [
+            {
+                "slots": [
+                    slot | {"held": [h | {"sequence": number[h["sequence"]]} for h in slot["held"]]}
+                    for slot in each.slots
+                ],
+                "places": [each.places.get(sequence, "nothing") for sequence in sequences],
+            }
+            for each in shots
+        ],
+        "steps": [{"say": each.say} for each in shots],
+        "step_ms": 2600,
+    }
