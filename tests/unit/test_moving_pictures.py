@@ -123,7 +123,7 @@ def test_a_windows_steps_are_what_a_rank_posts_and_takes():
 def one_layer(world):
     x_BTD = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(world.rank))
     layer = ExpertParallelMoE(
-        GPTConfig(hidden=8, num_heads=2), MoEConfig(num_experts=4, top_k=1, expert_ffn=8), world
+        GPTConfig(hidden=8, num_heads=2), MoEConfig(num_experts=4, top_k=2, expert_ffn=8), world
     )
     return expert_load(layer(x_BTD)[1], world)
 
@@ -133,12 +133,12 @@ def test_rows_go_to_the_ranks_of_their_experts_and_come_back():
     load = result.values[0]
     data = moving.experts(result, load).data
     home, away = data["places"]
-    assert data["per_square"] == 1 and len(home) == sum(load.by_expert) == 16
+    assert data["per_square"] == 1 and len(home) == sum(load.by_expert) == 32
     assert [sum(row[1] == rank for row in away) for rank in (0, 1)] == list(load.by_rank)
     assert [row[0] for row in home] == [row[0] for row in away] == [row[1] for row in home]
-    assert data["counts"] == [[8, 8], list(load.by_rank), list(load.by_rank), [8, 8]]
+    assert data["counts"] == [[16, 16], list(load.by_rank), list(load.by_rank), [16, 16]]
     crossing = sum(source != rank for source, rank, _ in away)
-    assert f"{crossing} of 16 rows" in data["steps"][1]["say"]
+    assert f"{crossing} of 32 rows" in data["steps"][1]["say"]
     with pytest.raises(ValueError, match="no all_to_all labelled 'dispatch'"):
         moving.experts(run(one_ring, 2), load)
 

@@ -274,7 +274,8 @@ def test_no_module_takes_the_place_of_a_name_that_loads_later():
     modules = {f"{package}.{name}" for package, name in names} & set(MODULES)
     assert ("labkit.viz", "timeline") in names
     assert modules == {
-        "labkit.comm", "labkit.launch", "labkit.measure", "labkit.viz.chrome_trace",
+        "labkit.comm", "labkit.launch", "labkit.measure", "labkit.notebook.moving",
+        "labkit.viz.chrome_trace",
     }  # fmt: skip
 
 

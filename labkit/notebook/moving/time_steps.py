@@ -11,7 +11,7 @@ from labkit.viz.journals import timelines_of
 from labkit.viz.schedule_parts import operation_colour
 
 MAX_STEPS, MAX_RANKS = 120, 8
-_MAX_PLACES = 6  # of operations in flight together
+_MAX_PLACES = 6  # operations in flight together share so many rows
 _WORDS = {
     Kind.F: "forward",
     Kind.B: "backward",
