@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -320,6 +320,7 @@ class Member(NamedSpans):
         if self._is_gloo and not (blocking or is_message):
             # On gloo's own thread, before `wait()` returns. (nccl's futures complete when their
             # kernel is launched.)
-            work.get_future().add_done_callback(lambda _: self._journal.completed(record))
+            with suppress(RuntimeError):  # gloo's reduce-scatter has no future
+                work.get_future().add_done_callback(lambda _: self._journal.completed(record))
         pending = Pending(work, finish, self._journal, record, self._in_flight)
         return pending.complete() if blocking else pending
