@@ -317,7 +317,7 @@ def tensor_parallel_activations(hidden: int, heads: int, seq: int, micro: int, t
     "me-3",
     "Activations with full recomputation",
     difficulty=1,
-    notebook="05b_sixteen_bits_and_recomputation",
+    notebook="05b_sixteen_bits",
     prompt="A model of {layers} layers and {hidden} hidden features recomputes every layer in "
     "backward and keeps only the layers' inputs, in bf16. How many bytes are kept for a microbatch "
     "of {micro} sequences of {seq} tokens?",
