@@ -22,7 +22,7 @@ from labkit.launch.rank_process import warm_up
 from labkit.launch.resources import Finding, Level, gpus, temporary_files
 from labkit.launch.run import launch
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 _MORE_PATIENCE = 2.0
 _IMPORTS = "<frozen importlib"
 _SLOW_S = 1.0  # it takes 0.05 s; a loaded laptop, 0.3
