@@ -3,7 +3,7 @@
     exercises/    a stub for each exercise: the learner's own files
     solutions/    what `labkit solution` and `labkit reset` read
     notebooks/    jupyter lab my-lab/notebooks/00_start_here.ipynb
-    labkit, docs  links to the package's own files, for reading
+    labkit, docs  links to the package's own files, for reading; from a clone also examples, tests
     earlier/      pages that the last update has replaced, as the learner left them
     .course.json  the digest of each file as the course had it
 
@@ -114,7 +114,8 @@ def _renew(source: Workspace, own: Workspace) -> _Renewed:
             if target.exists() and _digest(path, target.read_bytes()) == before[path]:
                 _set_aside(own.root, path, done)
         _link(own.root / "labkit", _PACKAGE)
-        _link(own.root / "docs", source.root / "docs")
+        for name in ("docs", "examples", "benchmarks", "tests"):  # a clone has all of them
+            _link(own.root / name, source.root / name)
         store.write_text(json.dumps(digests, indent=1))
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{own.root} cannot be written: {error}") from None
