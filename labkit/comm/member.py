@@ -320,7 +320,8 @@ class Member(NamedSpans):
         if self._is_gloo and not (blocking or is_message):
             # On gloo's own thread, before `wait()` returns. (nccl's futures complete when their
             # kernel is launched.)
-            with suppress(RuntimeError):  # gloo's reduce-scatter has no future
+            # gloo's reduce-scatter has no future, and neither has a work of the caller's own group.
+            with suppress(RuntimeError, AttributeError):
                 work.get_future().add_done_callback(lambda _: self._journal.completed(record))
         pending = Pending(work, finish, self._journal, record, self._in_flight)
         return pending.complete() if blocking else pending

@@ -24,6 +24,7 @@ Wire: pickles over TCP on 127.0.0.1 with a secret key (multiprocessing.connectio
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import queue
 import secrets
@@ -97,8 +98,9 @@ class _Place(NamedTuple):
 class Replicas:
     """Engines in processes of their own; use them in a `with`, or close() them.
 
-    config: the model's sizes. used_pages: by replica that serves now, as last reported. counts: as
-    in EngineClient, for all replicas together. errors: by replica that is not started again.
+    config: the model's sizes. ids: of the next requests. used_pages: by replica that serves now, as
+    last reported. counts: as in EngineClient, for all replicas together. errors: by replica that is
+    not started again.
     """
 
     config: GPTConfig
@@ -127,6 +129,8 @@ class Replicas:
         self.used_pages: dict[int, int] = {}
         self.errors: dict[int, Exception] = {}
         self.counts: Counter[str] = Counter()
+        # One Router after another may use these replicas: a late token is never the next one's.
+        self.ids = itertools.count()
         self._patience_s, self._start_patience_s = patience_s, start_patience_s
         self._is_closed = False
         self._capacities: dict[int, float] = {}

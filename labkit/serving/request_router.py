@@ -126,7 +126,7 @@ class Router(EngineClient):
         self.counts = replicas.counts
         self.waiting: list[RoutedRequest] = []  # for a replica that is ready
         self.running: list[RoutedRequest] = []  # at a replica, in its queue or in its passes
-        self._ids, self._num_placed, self.num_moved = itertools.count(), 0, 0
+        self._num_placed = self.num_moved = 0
         # The blocks of tokens that each replica was sent, by prefix key, the latest last.
         self._sent: dict[int, dict[bytes, None]] = defaultdict(dict)
 
@@ -145,7 +145,7 @@ class Router(EngineClient):
         if self.replicas.is_over:
             raise AllReplicasFailed(self._none_is_left())
         require_room("max_unfinished", self.max_unfinished, len(self.waiting) + len(self.running))
-        routed = RoutedRequest(next(self._ids), request)
+        routed = RoutedRequest(next(self.replicas.ids), request)
         self.waiting.append(routed)
         self._place()
         return routed.id

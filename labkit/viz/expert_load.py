@@ -143,8 +143,9 @@ def imbalance_curves(
     """
     if not by_step or not all(len(values) for values in by_step.values()):
         raise ValueError("no steps to draw: give {'a loss': [3.1, 2.4, ...]}")
-    ends = ", ".join(f"{name} {values[-1]:.1f}" for name, values in by_step.items())
-    picture = Picture(_WIDTH, _CURVES_HEIGHT, f"{title}, last step: {ends}")
+    smooth = {name: _means_of_last(values) for name, values in by_step.items()}
+    ends = ", ".join(f"{name} {values[-1]:.1f}" for name, values in smooth.items())
+    picture = Picture(_WIDTH, _CURVES_HEIGHT, f"{title}, at the end: {ends}")
     picture.text(0.013, 1 - 0.22 / _CURVES_HEIGHT, title, **style.TITLE)
     axes = picture.add_axes((0.06, 0.15, 0.77, 0.72))
     clean(axes)
@@ -153,15 +154,19 @@ def imbalance_curves(
         look = style.FAINT | {"ha": "left", "va": "bottom"}
         axes.annotate(words, (0.005, height), xycoords=axes.get_yaxis_transform(), **look)
     looks = style.series(list(by_step))
-    for name, values in by_step.items():
-        parts = (values[max(0, end - _SMOOTHED) : end] for end in range(1, len(values) + 1))
-        smooth = [sum(part) / len(part) for part in parts]
+    for name, values in smooth.items():
         look = {"color": looks[name].colour, "linestyle": looks[name].line, "linewidth": 1.8}
-        axes.plot(range(1, len(smooth) + 1), smooth, **look)
-        at = (1.01, smooth[-1])
+        axes.plot(range(1, len(values) + 1), values, **look)
+        at = (1.01, values[-1])
         text = style.SMALL | {"color": looks[name].colour}
         axes.annotate(name, at, xycoords=axes.get_yaxis_transform(), annotation_clip=False, **text)
     axes.set_xlim(0, max(map(len, by_step.values())))
     axes.set_ylim(0, 1.12 * most)
     axes.set_xlabel("training step", **_LABEL)
     return picture
+
+
+def _means_of_last(values: Sequence[float]) -> list[float]:
+    """Mean of each value and up to seven before it."""
+    parts = (values[max(0, end - _SMOOTHED) : end] for end in range(1, len(values) + 1))
+    return [sum(part) / len(part) for part in parts]

@@ -109,6 +109,16 @@ def test_a_cancelled_request_frees_its_pages(two):
         assert router.step() == []
 
 
+def test_tokens_for_another_router_are_dropped(two):
+    earlier = Router(two, round_robin)
+    wait_until_ready(earlier, 2)
+    for request in REQUESTS:
+        earlier.add(request)
+    while not earlier.step():
+        pass
+    assert Router(two, round_robin).generate(REQUESTS) == EXPECTED
+
+
 def test_preemptions_of_replicas_are_counted(two):
     router = Router(two, lambda loads, num_before: loads[0].replica)
     wait_until_ready(router, 2)
