@@ -67,7 +67,7 @@ def test_imbalance_is_a_smoothed_line_for_each_way_between_balanced_and_most():
     assert list(nothing) == [4.0] * 20
     assert list(bias) == [4.0, 3.0, 2.5]
     assert [text.get_text() for text in axes.texts][2:] == ["nothing", "a bias"]
-    assert axes.get_ylim()[0] == 0 and "a bias 1.5" in picture.caption
+    assert axes.get_ylim()[0] == 0 and "a bias 2.5" in picture.caption
 
 
 @pytest.mark.parametrize("by_step", [{}, {"a loss": []}])
