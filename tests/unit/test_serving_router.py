@@ -1,6 +1,7 @@
 """Policies, and a router over replicas that fail at any moment, here without processes."""
 
 from collections import Counter, deque
+from itertools import count
 from random import Random
 
 import pytest
@@ -42,7 +43,7 @@ class ReplicasHere:
     config, capacity = CONFIG, 80
 
     def __init__(self, num_replicas, restarts=999):
-        self.engines, self.ids = {}, {}
+        self.engines, self.own_ids, self.ids = {}, {}, count()
         self.num_starts, self.errors, self.restarts = [0] * num_replicas, {}, restarts
         self.news, self.computed, self.counts = deque(), 0, Counter()
         for number in range(num_replicas):
@@ -50,7 +51,7 @@ class ReplicasHere:
 
     def start(self, number):
         if number not in self.engines and number not in self.errors:
-            self.engines[number], self.ids[number] = engine_of(), {}
+            self.engines[number], self.own_ids[number] = engine_of(), {}
             self.num_starts[number] += 1
 
     def fail(self, number):
@@ -69,7 +70,7 @@ class ReplicasHere:
         return len(self.errors) == len(self.num_starts)
 
     def send(self, number, what):
-        engine, ids = self.engines[number], self.ids[number]
+        engine, ids = self.engines[number], self.own_ids[number]
         if isinstance(what, Add):
             ids[engine.add(what.request)] = what.id
         else:
@@ -79,7 +80,7 @@ class ReplicasHere:
     def step(self, number, is_lost=False):
         """A pass of a replica. is_lost: it fails before it sends what the pass gave."""
         outputs = self.engines[number].step()
-        outputs = [output._replace(id=self.ids[number][output.id]) for output in outputs]
+        outputs = [output._replace(id=self.own_ids[number][output.id]) for output in outputs]
         self.fail(number) if is_lost else self.news.append((number, outputs))
 
     def events(self, wait_s):
