@@ -27,7 +27,7 @@ START = """name => { window.ended = null;
     window.jupyterapp.commands.execute(name).then(
         well => window.ended = [well], error => window.ended = [String(error)]) }"""
 
-# A key that was pressed reaches whoever has the focus by then.
+# A pressed key goes to the element that has the focus at that moment.
 AWAIT_KEY = """node => { node.gotKey = false;
     node.addEventListener('keydown', () => { node.gotKey = true }, {once: true}) }"""
 CHANGE_THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"

@@ -8,8 +8,8 @@
     moving.power_cuts(operations, found)         # a save that is cut after each operation
     moving.pages([moving.shot(...), ...], still) # the slots of a cache at several moments
 
-Each returns a Moving: the last line of a cell shows it. ring_steps.py, time_steps.py and
-event_steps.py read the steps from a run; player.mjs plays them, and each picture has a module of
+Each returns a Moving: the last line of a cell shows it. time_steps.py and event_steps.py read
+the steps from a run; player.mjs plays them, and each picture has a module of
 its own, such as ring.mjs. The modules also work on a plain web page: `player(element, data, ring)`.
 """
 

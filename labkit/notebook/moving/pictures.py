@@ -6,8 +6,13 @@ from typing import Any
 from labkit import viz
 from labkit.checkpoint.power_cut import Operation
 from labkit.moe.gpt_moe import ExpertLoad
-from labkit.notebook.moving.event_steps import Shot, cuts_data, experts_data, pages_data
-from labkit.notebook.moving.ring_steps import ring_data
+from labkit.notebook.moving.event_steps import (
+    Shot,
+    cuts_data,
+    experts_data,
+    pages_data,
+    ring_data,
+)
 from labkit.notebook.moving.time_steps import schedule_data, window_data
 from labkit.notebook.moving.widget import Moving
 from labkit.pipeline import Timing
