@@ -1,4 +1,4 @@
-"""The steps of a ring, tokens to experts, a save that is cut and a cache, as data for their modules."""
+"""The steps of a ring, of tokens to experts, of a cut save and of a cache, for their modules."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
