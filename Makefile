@@ -95,7 +95,7 @@ pins:  ## write constraints.txt anew: today's newest versions, torch as it is (T
 	rm -rf build/pins
 	$(PYTHON) -m venv build/pins
 	build/pins/bin/python -m pip install $(TORCH)
-	build/pins/bin/python -m pip install --editable '.[lab,serve,peers,dev]'
+	build/pins/bin/python -m pip install --editable '.[lab,serve,rl,peers,dev]'
 	build/pins/bin/python scripts/pins.py > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/pins
@@ -117,6 +117,6 @@ endif
 	@rm -f $(STAMP)
 	$(BIN)/python scripts/install_torch.py $(TORCH) $(VENV)/.torch-index --index "$(TORCH_INDEX)" --cpu-index "$(TORCH_CPU_INDEX)"
 	$(PIP) install --quiet --constraint constraints.txt setuptools
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,serve,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,serve,rl,dev]'
 	@mkdir -p $(LAB_SETTINGS) && echo '$(OVERRIDES)' > $(LAB_SETTINGS)/overrides.json
 	@echo "$(CURDIR)" > $(STAMP)

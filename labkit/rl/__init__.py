@@ -1,0 +1,1 @@
+"""Reinforcement learning over ranks, as a ladder: each rung is a file of its own."""
