@@ -92,7 +92,7 @@ def test_conda_installs_python_and_torch_for_cpus_and_pip_takes_the_same_pins_fo
     lines = ENVIRONMENT["dependencies"]
     conda = [line for line in lines if isinstance(line, str)]
     (pip,) = [line["pip"] for line in lines if isinstance(line, dict)]
-    assert sorted(pip) == ["--constraint constraints.txt", "--editable .[lab,serve]"]
+    assert sorted(pip) == ["--constraint constraints.txt", "--editable .[lab,serve,rl]"]
     (python,) = [line.removeprefix("python=") for line in conda if line.startswith("python=")]
     assert set(conda) == {f"python={python}", "pip", f"pytorch-cpu={PINS['torch']}"}
     assert python in pins.PYTHONS

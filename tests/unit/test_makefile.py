@@ -66,7 +66,7 @@ def test_torch_is_installed_first_and_by_its_exact_version(checkout):
     assert f"install_torch.py {TORCH} .venv/.torch-index " in torch
     assert torch.endswith('--index "" --cpu-index "https://download.pytorch.org/whl/cpu"')
     assert all("--constraint constraints.txt" in line for line in others)
-    assert others[-1].endswith("--editable '.[lab,serve,dev]'")
+    assert others[-1].endswith("--editable '.[lab,serve,rl,dev]'")
 
 
 def test_another_build_of_torch_comes_from_its_own_index_and_nothing_else_does(checkout):
