@@ -7,6 +7,7 @@ hardware.py      GPUs and clusters
 compute.py       FLOPs, MFU and days; bubble.py: pipelines; experts.py: mixtures of experts
 memory/          bytes of a rank while it trains
 inference.py     decoding; reliability.py: checkpoints, outages, slow ranks
+reinforcement.py models held, weight updates and steps of reinforcement learning
 layout.py        how many ranks along each axis; pieces.py: the seconds of a step's parts
 plan/            the layouts of a job that fit, ranked
 simulate/        a step, and weeks of them, simulated
@@ -55,6 +56,7 @@ from labkit.calc.memory.model_state import (
 )
 from labkit.calc.models import MODELS, ModelConfig
 from labkit.calc.parameters import active_parameters, lora_parameters, num_parameters
+from labkit.calc.reinforcement import rl_memory_bytes, rl_step_seconds, weight_update_bytes
 from labkit.calc.reliability import (
     checkpoint_interval,
     lost_gpu_hours,
@@ -140,6 +142,8 @@ __all__ = [
     "pipeline_traffic_bytes",
     "plan",
     "requests_that_fit",
+    "rl_memory_bytes",
+    "rl_step_seconds",
     "seconds_text",
     "chunk_numels",
     "simulate",
@@ -152,4 +156,5 @@ __all__ = [
     "training_flops",
     "two_layers_traffic_bytes",
     "units",
+    "weight_update_bytes",
 ]
