@@ -154,9 +154,10 @@ class Scaling:
         return f"strong scaling: {self.batch} examples in all\n{aligned(rows, left=0)}"
 
     def _weak_table(self) -> str:
-        rows = [["ranks", "step", "scaled speedup", "efficiency", "communication"]]
+        rows = [["ranks", "step", "throughput", "efficiency", "communication"]]
         for n, (seconds, communication_s) in self.weak.items():
-            times, share = self.scaled_speedup(n), self.weak_efficiency(n)
+            share = self.weak_efficiency(n)
+            times = n * share
             rows.append(_row(n, seconds, times, share, communication_s))
         return f"weak scaling: {self.batch} examples on each rank\n{aligned(rows, left=0)}"
 

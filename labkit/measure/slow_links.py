@@ -90,7 +90,7 @@ class Pairs:
         )
 
     def draw(self, title: str | None = None) -> Picture:
-        """Return the table as a heat map: the slower, the darker."""
+        """Return the table as a heat map, with the slow pairs shaded."""
         from labkit.viz.performance import bandwidth_map  # viz loads matplotlib
 
         speeds = {pair: self.bytes_per_s(*pair) for pair in self.seconds}

@@ -21,7 +21,8 @@ from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
 from labkit.viz.style import Picture
 
-Rows = Iterable[tuple[str, str] | Picture]
+Rows = Iterable[tuple[str, str] | tuple[str, str, float] | Picture]
+_BAR_EM = 24
 _CELL = "padding: 1px 14px 1px 0; line-height: 1.5;"
 
 
@@ -72,7 +73,9 @@ class Knobs:
 
     def __repr__(self) -> str:
         rows = self._fn(**self._start)
-        return "\n".join(repr(row) if isinstance(row, Picture) else ": ".join(row) for row in rows)
+        return "\n".join(
+            repr(row) if isinstance(row, Picture) else f"{row[0]}: {row[1]}" for row in rows
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         static = _html(self._fn(**self._start))
@@ -84,8 +87,8 @@ class Knobs:
 def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
     """Show sliders for `fn`'s arguments, as the last line of a cell.
 
-    fn: takes the sliders' values by name and returns (name, text) rows, and pictures of viz, which
-    stand below the rows. choices: a Knob per argument. Raises TypeError if the two do not fit, and
+    fn: takes the sliders' values by name and returns rows: (name, text), or (name, text, share) for
+    a bar of this share of the width, from 0 to 1. Pictures of viz stand below the rows. choices: a Knob per argument. Raises TypeError if the two do not fit, and
     what `fn` raises at the start.
     """
     for name, knob in choices.items():
@@ -119,9 +122,17 @@ def _html(rows: Rows) -> str:
             look = "display: block; max-width: 100%; width: 900px"
             pictures += f'<img style="{look}" alt="{alt}" src="data:image/png;base64,{png}">'
             continue
-        name, value = row
+        name, value, *share = row
+        bar = "".join(f'<td style="width: {_BAR_EM}em">{_bar(each)}</td>' for each in share)
         body += (
             f'<tr><td style="{_CELL}">{escape(name)}</td>'
-            f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td></tr>'
+            f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td>{bar}</tr>'
         )
     return f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>{pictures}'
+
+
+def _bar(share: float) -> str:
+    """Draw a bar that begins at the left, so that the lengths of several can be compared."""
+    width = _BAR_EM * min(max(share, 0.0), 1.0)
+    look = f"width: {width:.2f}em; height: 0.9em; background: #0072b2"
+    return f'<div style="{look}"></div>'

@@ -8,12 +8,11 @@ goodput: the share of useful time over the interval between checkpoints.
           +--------+----+----- seconds of work between checkpoints, logarithmic
                  Young  Daly
 
-recovery: the steps that jobs make over time, one line for each.
+recovery: a row for each job, with a mark for each step that it made.
 
-    step   |            ,---x            ,-'        x: the failure
-           |        ,--'    |         ,-'
-           |    ,--'        '......,-'              the line falls to the step that was saved
-           +----------------0------------- seconds since the failure
+    from disk    | | | x=============o o o o=| | |     x: the failure, o: a step made again
+    replicas     | | | x==| | | |                      ==: until the next new step
+                 ------0--------------------------- seconds since the failure
 
 power_cuts: the result of the next load if the power is cut after each operation of a save.
 
@@ -35,8 +34,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
 
 from labkit.calc.result import Result
 from labkit.calc.units import seconds_text
@@ -46,8 +45,8 @@ from labkit.viz.memory import clean
 from labkit.viz.style import Picture, blank_axes
 
 _WIDTH = 9.0  # inches, as all that follow
-_GOODPUT_HEIGHT, _RECOVERY_HEIGHT = 3.8, 3.4
-_MEASURED, _SAMPLES = "#0072b2", 80
+_GOODPUT_HEIGHT, _JOB = 3.8, 0.45
+_MEASURED, _GAP, _AGAIN, _SAMPLES = "#0072b2", "#f3dcb0", "#d55e00", 80
 _LINES = (("#d55e00", "-"), ("#6b6b6b", "--"), ("#009e73", "-."))
 
 
@@ -70,11 +69,10 @@ def goodput(
     step_s = reduce(operator.add, totals.values()).means_s[0]
     points = {num * step_s: [job.share for job in jobs] for num, jobs in measured.items()}
     together = {num * step_s: job.share for num, job in totals.items()}
-    best = max(together, key=together.__getitem__)
-    words = f"most at {seconds_text(best)}, {together[best]:.0%}"
-    picture = Picture(_WIDTH, _GOODPUT_HEIGHT, f"{title}: {words}")
+    words = ", ".join(f"{name} {seconds_text(float(each))}" for name, each in optima.items())
+    picture = Picture(_WIDTH, _GOODPUT_HEIGHT, f"{title}: best by {words}")
     picture.text(0.013, 1 - 0.2 / _GOODPUT_HEIGHT, title, **style.TITLE)
-    picture.text(0.013, 1 - 0.44 / _GOODPUT_HEIGHT, f"measured: {words}", **style.SMALL)
+    picture.text(0.013, 1 - 0.44 / _GOODPUT_HEIGHT, f"best interval by formula: {words}", **style.SMALL)
     axes = picture.add_axes((0.07, 0.14, 0.66, 0.66))
     for interval, shares in points.items():
         axes.plot([interval] * 2, [min(shares), max(shares)], color=_MEASURED, linewidth=1.2)
@@ -107,38 +105,46 @@ def recovery(
     *,
     title: str,
 ) -> Picture:
-    """Draw the steps of several jobs over the seconds since each one's failure.
+    """Draw a row per job: its steps over the seconds since its failure, and the gap that it left.
 
-    steps_made: by name, (seconds, step) for each step that a job has made, in order, repeated ones
-    too. failed_in: the step in which each job failed; seconds count from the end of the one before.
-    Returns a Picture.
+    The gap ends with the first step that the job had not made before. steps_made: by name,
+    (seconds, step) for each step that a job has made, in order, repeated ones too. failed_in: the
+    step in which each job failed; seconds count from the end of the one before. Returns a Picture.
     """
-    picture = Picture(_WIDTH, _RECOVERY_HEIGHT, f"{title}: {'; '.join(steps_made)}")
-    picture.text(0.013, 1 - 0.2 / _RECOVERY_HEIGHT, title, **style.TITLE)
-    axes = picture.add_axes((0.06, 0.15, 0.64, 0.66))
-    looks = style.series(list(steps_made))
-    for name, made in steps_made.items():
-        failed = [step for _, step in made].index(failed_in - 1)
-        zero_s = made[failed][0]
-        axes.plot(
-            [seconds - zero_s for seconds, _ in made],
-            [step for _, step in made],
-            marker=looks[name].marker,
-            markersize=3,
-            linewidth=1.4,
-            color=looks[name].colour,
-            label=name,
-        )
-        axes.plot(0, made[failed][1], "x", color=style.ALARM, markersize=9, zorder=5)
+    height = 1.3 + _JOB * len(steps_made)
+    picture = Picture(_WIDTH, height, f"{title}: {'; '.join(steps_made)}")
+    picture.text(0.013, 1 - 0.2 / height, title, **style.TITLE)
+    axes = picture.add_axes((0.27, 0.5 / height, 0.7, _JOB * len(steps_made) / height))
+    for row, made in enumerate(steps_made.values()):
+        zero_s = next(seconds for seconds, step in made if step == failed_in - 1)
+        new, again, most = [], [], -1
+        for seconds, step in made:
+            (new if step > most else again).append(seconds - zero_s)
+            most = max(most, step)
+        back_s = next((seconds for seconds in new if seconds > 0), max(again, default=0))
+        axes.barh(row, back_s, 0.5, color=_GAP, zorder=2)
+        axes.plot(new, [row] * len(new), "|", color=_MEASURED, markersize=13, zorder=3)
+        axes.plot(again, [row] * len(again), "o", color=_AGAIN, markersize=4.5, zorder=4)
+        axes.plot(0, row, "x", color=style.ALARM, markersize=9, zorder=5)
     clean(axes)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=False)
+    axes.set_yticks(range(len(steps_made)), list(steps_made))
+    axes.set_ylim(len(steps_made) - 0.4, -0.6)
     axes.set_xlabel("seconds since the failure", fontsize=style.SMALL_POINTS)
-    axes.set_title("step", loc="left", fontsize=style.BASE_POINTS)
-    axes.legend(
+    handles = [
+        Line2D([], [], color=_MEASURED, marker="|", markersize=11, linestyle="", label="a new step"),
+        Line2D([], [], color=_AGAIN, marker="o", linestyle="", label="a step made again"),
+        Patch(color=_GAP, label="no new step"),
+        Line2D([], [], color=style.ALARM, marker="x", linestyle="", label="the failure"),
+    ]
+    picture.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.004, 1 - 0.36 / height),
+        ncols=len(handles),
         frameon=False,
         fontsize=style.SMALL_POINTS,
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
+        borderaxespad=0,
     )
     return picture
 
@@ -154,7 +160,8 @@ KINDS = {
     "remove_folder": ("x", "remove", "#e0705a"),
 }
 _STATES = ("#ececec", "#bfe0f5", "#8fcf9f", "#f6c6e0", "#f0b13c")
-MIXED = "mixed"
+MIXED, DAMAGED = "mixed", "damaged"
+_FAILED = {MIXED: "!", DAMAGED: "D"}
 _LEFT, _RIGHT, _HEADER, _ROW, _BOTTOM = 1.25, 0.12, 0.78, 0.27, 0.12  # inches
 MAX_OPERATIONS = 80
 
@@ -168,7 +175,7 @@ def power_cuts(
     """Draw the operations of all ranks in the order of time, and the outcomes below.
 
     found: for each way of losing data, the result of the next load after each operation: a step,
-    None for no checkpoint, or "mixed". Returns a Picture. ValueError for more than 80
+    None for no checkpoint, "mixed" or "damaged". Returns a Picture. ValueError for more than 80
     operations, and for another number of outcomes than of operations.
     """
     n = len(operations)
@@ -205,20 +212,20 @@ def power_cuts(
         cell(column, rank, letter, colour)
     for number, outcomes in enumerate(found.values()):
         for column, state in enumerate(outcomes):
-            cell(column, max(ranks) + 1.5 + number, state_text(state), colour_of(state))
-    _draw_legend(picture, height, operations, MIXED in states)
+            text = "·" if state is None else _FAILED.get(str(state), str(state))
+            cell(column, max(ranks) + 1.5 + number, text, _colour_of(state))
+    _draw_legend(picture, height, operations, [each for each in _FAILED if each in states])
     return picture
 
 
 def _draw_legend(
-    picture: Picture, height: float, operations: Sequence[Operation], has_mixed: bool
+    picture: Picture, height: float, operations: Sequence[Operation], failed: Sequence[str]
 ) -> None:
     """Draw below the title the kinds of operations that occur, and the outcomes."""
     present = dict.fromkeys(KINDS[each.kind] for each in operations)
     handles = [Patch(color=colour, label=f"{a} {name}") for a, name, colour in present]
     handles.append(Patch(color=_STATES[0], label="· no checkpoint"))
-    if has_mixed:
-        handles.append(Patch(color=style.ALARM, label="! mixed"))
+    handles += [Patch(color=style.ALARM, label=f"{_FAILED[each]} {each}") for each in failed]
     picture.legend(
         handles=handles,
         loc="upper left",

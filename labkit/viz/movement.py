@@ -15,6 +15,7 @@ _UNKNOWN = "#e4e4e4"
 # In units of one row: a rank's row is 1 high, its cells 0.74.
 _ROW_INCHES = 0.28
 _CELL_HEIGHT, _HEADING, _MAX_CELL_WIDTH = 0.78, 1.5, 1.8
+_MAX_CELL_ALONE = 3.2  # a panel without a neighbour fills the picture
 _NAME_WIDTH, _ARROW_WIDTH = 1.9, 1.4
 _DIGIT_WIDTH = 0.68  # per point of type
 Cells = list[float] | None
@@ -74,7 +75,8 @@ def _draw_panel(
     axes.text(0, 0.35, name, **style.TITLE | {"fontsize": style.BASE_POINTS + 1})
     most = [max((len(pair[side] or ()) for pair in pairs), default=0) or 1 for side in (0, 1)]
     free = width - _NAME_WIDTH - _ARROW_WIDTH - 0.1  # the last frame is drawn on its edge
-    cell_width = min(free / max(sum(most), 2 * max(most)), _MAX_CELL_WIDTH)
+    widest = _MAX_CELL_WIDTH if width_inches < _WIDTH / 2 else _MAX_CELL_ALONE
+    cell_width = min(free / max(sum(most), 2 * max(most)), widest)
     after_x = _NAME_WIDTH + most[0] * cell_width + _ARROW_WIDTH
     painter = CellPainter(axes)
     writer = _Writer(pairs, cell_width * _ROW_INCHES * 72)

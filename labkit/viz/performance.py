@@ -14,7 +14,7 @@ scaling_curves: the speedup over ranks, strong and weak, and the parts of the st
             |   .'__--o                    4 |=======|////|
             +---------- ranks         weak 4 |========================|////|
 
-bandwidth_map: the slower a pair of ranks, the darker its cell.
+bandwidth_map: a pair much slower than the fastest has a dark cell; noise stays white.
 
            0     1   |   2     3
     0      .    20   |  20     5      rank 3 has a slow link: a dark row and column
@@ -187,6 +187,7 @@ def _draw_bars(axes: Axes, by_kind: Mapping[str, Mapping[int, tuple[float, float
 
 MAX_RANKS = 16
 _SLOW = "#0072b2"
+_HEALTHY = 0.6  # of the fastest pair's bandwidth: noise is above, half a link below
 _LEFT, _HEADER, _CELL_WIDTH, _CELL_HEIGHT = 0.75, 0.85, 0.5, 0.34  # inches
 
 
@@ -196,7 +197,9 @@ def bandwidth_map(
     groups: Sequence[Sequence[int]] = (),
     title: str | None = None,
 ) -> Picture:
-    """Draw MB/s from rank to rank: white is the fastest pair, shades are shares of its bandwidth.
+    """Draw MB/s from rank to rank: pairs below 60% of the fastest one are shaded.
+
+    A shade is a share of the fastest pair's bandwidth, so two runs of healthy links look alike.
 
     bytes_per_s: by pair of ranks, the lower one first; a cell without a pair stays empty. groups:
     ranks that lines keep together, such as those of a leaf, in order. Returns a Picture.
@@ -216,7 +219,7 @@ def bandwidth_map(
     axes = picture.add_axes((0, 0, 1, 1))
     blank_axes(axes, width, height)
     axes.text(0.12, 0.2, title, **style.TITLE)
-    axes.text(0.12, 0.45, f"{words}; the fastest pair is white", **style.SMALL)
+    axes.text(0.12, 0.45, f"{words}; shaded: below {_HEALTHY:.0%} of the fastest pair", **style.SMALL)
     _draw_cells(axes, bytes_per_s, n)
     right, bottom = _LEFT + n * _CELL_WIDTH, _HEADER + n * _CELL_HEIGHT
     for group in groups[1:]:
@@ -236,7 +239,9 @@ def _draw_cells(axes: Axes, bytes_per_s: Mapping[tuple[int, int], float], n: int
         for b in range(n):
             corner = (_LEFT + b * _CELL_WIDTH, _HEADER + a * _CELL_HEIGHT)
             speed = bytes_per_s.get((min(a, b), max(a, b)))
-            colour = style.tint(_SLOW, speed / most) if speed else "#f0f0f0"
+            share = speed / most if speed else 0
+            shade = style.tint(_SLOW, 1 if share >= _HEALTHY else share)
+            colour = shade if speed else "#f0f0f0"
             cell = Rectangle(corner, _CELL_WIDTH, _CELL_HEIGHT, facecolor=colour, linewidth=0.7)
             cell.set_edgecolor(style.GRID)
             axes.add_patch(cell)

@@ -40,6 +40,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator
 
 from labkit.calc.units import number_text, seconds_text
 from labkit.serving.caches import KVCache, SlotUse
@@ -373,7 +374,8 @@ def latency_throughput(
 ) -> Picture:
     """Draw a curve for each name, with points where it was measured; predictions are dashed.
 
-    predicted: curves of the same names, in the same colours. target_s: a latency that requests
+    predicted: curves of the same names, in the same colours. A line goes through its points in the
+    order of throughput. target_s: a latency that requests
     should have, drawn as a level line. The latency's axis is logarithmic. Returns a Picture.
     ValueError if nothing was measured.
     """
@@ -392,10 +394,10 @@ def latency_throughput(
             "marker": look.marker,
             "markersize": look.size,
         }
-        axes.plot(*zip(*points, strict=True), "-", label=name, linewidth=1.6, **line)
+        axes.plot(*zip(*sorted(points), strict=True), "-", label=name, linewidth=1.6, **line)
         if predicted and name in predicted:
             axes.plot(
-                *zip(*predicted[name], strict=True),
+                *zip(*sorted(predicted[name]), strict=True),
                 "--",
                 color=look.colour,
                 linewidth=1.4,
@@ -407,6 +409,7 @@ def latency_throughput(
         axes.text(1, target_s, "target", transform=axes.get_yaxis_transform(), **text)
     axes.set_yscale("log")
     axes.set_xlim(left=0)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: seconds_text(value))
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     clean(axes)

@@ -28,7 +28,7 @@ from labkit.viz.style import Picture, blank_axes
 WIDTH = 9.0  # inches
 LEFT, HEADER, FOOTER = 1.35, 1.1, 0.62
 _TOTALS = 0.9
-_MAX_CELL_WIDTH, _CELL_HEIGHT, _NARROW_CELL_HEIGHT = 0.9, 0.4, 0.32
+_MAX_CELL_WIDTH, _CELL_HEIGHT, _NARROW_CELL_HEIGHT = 1.6, 0.4, 0.32
 # Up to here bytes are written exactly: what differs must not look equal by rounding.
 _EXACT = 100_000
 

@@ -100,9 +100,11 @@ def test_outcomes_belong_to_operations(performed):
 def test_jobs_are_drawn_over_the_seconds_since_the_step_before_their_failure():
     restarted = [(3.0, 0), (4.0, 1), (5.0, 2), (9.0, 1), (10.0, 2)]
     ways = {"from disk": restarted, "replicas": [(0.0, 0), (2.0, 2)]}
-    (axes,) = viz.recovery(ways, 3, title="ways to go on").axes
-    first, failure, second, other = (line.get_xydata().tolist() for line in axes.lines)
-    assert first == [[-2, 0], [-1, 1], [0, 2], [4, 1], [5, 2]]
-    assert second == [[-2, 0], [0, 2]]
-    assert (failure, other) == ([[0, 2]], [[0, 2]])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["from disk", "replicas"]
+    picture = viz.recovery(ways, 3, title="ways to go on")
+    (axes,) = picture.axes
+    lines = [line.get_xydata().tolist() for line in axes.lines]
+    new, again, failure = lines[:3]
+    assert (new, again, failure) == ([[-2, 0], [-1, 0], [0, 0]], [[4, 0], [5, 0]], [[0, 0]])
+    assert lines[3:] == [[[-2, 1], [0, 1]], [], [[0, 1]]]
+    assert [bar.get_width() for bar in axes.patches] == [5, 0]  # until all is made again
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(ways)

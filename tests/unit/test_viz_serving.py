@@ -74,6 +74,13 @@ def test_a_load_curve_has_the_points_and_its_prediction_the_same_colour():
     assert list(target.get_ydata()) == [0.05, 0.05]
 
 
+def test_a_load_curve_does_not_double_back_and_has_ticks_within_a_decade():
+    axes = viz.latency_throughput({"TTFT": [(10.0, 0.012), (60.0, 0.08), (50.0, 0.03)]}).axes[0]
+    assert list(axes.lines[0].get_xdata()) == [10, 50, 60]
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
+
+
 @pytest.mark.parametrize("draw", [viz.passes, viz.latency_throughput])
 @pytest.mark.parametrize("nothing", [{}, {"continuous": []}])
 def test_nothing_to_draw_is_refused(draw, nothing):
