@@ -88,8 +88,8 @@ def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
     """Show sliders for `fn`'s arguments, as the last line of a cell.
 
     fn: takes the sliders' values by name and returns rows: (name, text), or (name, text, share) for
-    a bar of this share of the width, from 0 to 1. Pictures of viz stand below the rows. choices: a Knob per argument. Raises TypeError if the two do not fit, and
-    what `fn` raises at the start.
+    a bar of this share of the width, from 0 to 1. Pictures of viz stand below the rows. choices: a
+    Knob per argument. Raises TypeError if the two do not fit, and what `fn` raises at the start.
     """
     for name, knob in choices.items():
         if not isinstance(knob, Knob):
@@ -126,7 +126,8 @@ def _html(rows: Rows) -> str:
         bar = "".join(f'<td style="width: {_BAR_EM}em">{_bar(each)}</td>' for each in share)
         body += (
             f'<tr><td style="{_CELL}">{escape(name)}</td>'
-            f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td>{bar}</tr>'
+            f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td>'
+            f"{bar}</tr>"
         )
     return f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>{pictures}'
 

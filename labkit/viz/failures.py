@@ -72,7 +72,8 @@ def goodput(
     words = ", ".join(f"{name} {seconds_text(float(each))}" for name, each in optima.items())
     picture = Picture(_WIDTH, _GOODPUT_HEIGHT, f"{title}: best by {words}")
     picture.text(0.013, 1 - 0.2 / _GOODPUT_HEIGHT, title, **style.TITLE)
-    picture.text(0.013, 1 - 0.44 / _GOODPUT_HEIGHT, f"best interval by formula: {words}", **style.SMALL)
+    below = f"best interval by formula: {words}"
+    picture.text(0.013, 1 - 0.44 / _GOODPUT_HEIGHT, below, **style.SMALL)
     axes = picture.add_axes((0.07, 0.14, 0.66, 0.66))
     for interval, shares in points.items():
         axes.plot([interval] * 2, [min(shares), max(shares)], color=_MEASURED, linewidth=1.2)
@@ -132,7 +133,9 @@ def recovery(
     axes.set_ylim(len(steps_made) - 0.4, -0.6)
     axes.set_xlabel("seconds since the failure", fontsize=style.SMALL_POINTS)
     handles = [
-        Line2D([], [], color=_MEASURED, marker="|", markersize=11, linestyle="", label="a new step"),
+        Line2D(
+            [], [], color=_MEASURED, marker="|", markersize=11, linestyle="", label="a new step"
+        ),
         Line2D([], [], color=_AGAIN, marker="o", linestyle="", label="a step made again"),
         Patch(color=_GAP, label="no new step"),
         Line2D([], [], color=style.ALARM, marker="x", linestyle="", label="the failure"),
@@ -212,8 +215,7 @@ def power_cuts(
         cell(column, rank, letter, colour)
     for number, outcomes in enumerate(found.values()):
         for column, state in enumerate(outcomes):
-            text = "·" if state is None else _FAILED.get(str(state), str(state))
-            cell(column, max(ranks) + 1.5 + number, text, _colour_of(state))
+            cell(column, max(ranks) + 1.5 + number, state_text(state), colour_of(state))
     _draw_legend(picture, height, operations, [each for each in _FAILED if each in states])
     return picture
 
@@ -247,7 +249,7 @@ def rank_of(operation: Operation) -> int:
 
 def state_text(state: int | str | None) -> str:
     """Return a load's result in a letter or a number."""
-    return "·" if state is None else "!" if state == MIXED else str(state)
+    return "·" if state is None else _FAILED.get(str(state), str(state))
 
 
 def colour_of(state: int | str | None) -> str:

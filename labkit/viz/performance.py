@@ -187,7 +187,7 @@ def _draw_bars(axes: Axes, by_kind: Mapping[str, Mapping[int, tuple[float, float
 
 MAX_RANKS = 16
 _SLOW = "#0072b2"
-_HEALTHY = 0.6  # of the fastest pair's bandwidth: noise is above, half a link below
+_HEALTHY = 0.6  # share of the fastest pair that noise does not reach, and half of a link does
 _LEFT, _HEADER, _CELL_WIDTH, _CELL_HEIGHT = 0.75, 0.85, 0.5, 0.34  # inches
 
 
@@ -219,7 +219,9 @@ def bandwidth_map(
     axes = picture.add_axes((0, 0, 1, 1))
     blank_axes(axes, width, height)
     axes.text(0.12, 0.2, title, **style.TITLE)
-    axes.text(0.12, 0.45, f"{words}; shaded: below {_HEALTHY:.0%} of the fastest pair", **style.SMALL)
+    axes.text(
+        0.12, 0.45, f"{words}; shaded: below {_HEALTHY:.0%} of the fastest pair", **style.SMALL
+    )
     _draw_cells(axes, bytes_per_s, n)
     right, bottom = _LEFT + n * _CELL_WIDTH, _HEADER + n * _CELL_HEIGHT
     for group in groups[1:]:

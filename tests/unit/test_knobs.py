@@ -36,6 +36,14 @@ def test_values_are_shown_in_the_words_given():
     assert shown._sliders["right"].options[0][0] == "1 only"
 
 
+def test_bars_begin_at_the_left_and_are_as_long_as_their_share():
+    shown = knobs(lambda x: [("a", "10%", 0.1 * x), ("b", "40%", 0.4), ("c", "")], x=Knob([1], 1))
+    assert repr(shown) == "a: 10%\nb: 40%\nc: "
+    html = shown._result.value
+    assert [html.count(f"width: {em}em; height") for em in ("2.40", "9.60")] == [1, 1]
+    assert html.count("height: 0.9em") == 2
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="start=4 .* 1 to 3"):
         Knob([1, 2, 3], start=4)

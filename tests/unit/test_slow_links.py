@@ -129,7 +129,7 @@ def test_the_link_of_a_rank_that_is_slow_makes_a_dark_row_and_column():
 
 
 def test_pairs_that_differ_by_noise_are_all_white():
-    speeds = {pair: 12.5e6 for pair in combinations(range(4), 2)}
+    speeds = dict.fromkeys(combinations(range(4), 2), 12.5e6)
     (axes,) = pairs_of({**speeds, (0, 1): 20e6}).draw().axes
     off_diagonal = [cell for number, cell in enumerate(axes.patches) if number % 5]
     assert {cell.get_facecolor()[:3] for cell in off_diagonal} == {(1, 1, 1)}
