@@ -122,8 +122,10 @@ def _html(rows: Rows) -> str:
             look = "display: block; max-width: 100%; width: 900px"
             pictures += f'<img style="{look}" alt="{alt}" src="data:image/png;base64,{png}">'
             continue
-        name, value, *share = row
-        bar = "".join(f'<td style="width: {_BAR_EM}em">{_bar(each)}</td>' for each in share)
+        name, value = row[:2]
+        bar = ""
+        if len(row) == 3:
+            bar = f'<td style="width: {_BAR_EM}em">{_bar(row[2])}</td>'
         body += (
             f'<tr><td style="{_CELL}">{escape(name)}</td>'
             f'<td style="{_CELL} text-align: right; font-weight: 600;">{escape(value)}</td>'

@@ -118,7 +118,9 @@ def recovery(
     axes = picture.add_axes((0.27, 0.5 / height, 0.7, _JOB * len(steps_made) / height))
     for row, made in enumerate(steps_made.values()):
         zero_s = next(seconds for seconds, step in made if step == failed_in - 1)
-        new, again, most = [], [], -1
+        new: list[float] = []
+        again: list[float] = []
+        most = -1
         for seconds, step in made:
             (new if step > most else again).append(seconds - zero_s)
             most = max(most, step)
