@@ -8,6 +8,7 @@ from labkit.interview.drills.drill import LATENCIES, LINKS, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "02_all_reduce_inside_out"
+_HOSTS = "02b_hosts_and_nccl"
 _TWO_TIERS = {
     "hosts": (2, 4, 8, 16, 32),
     "per_host": (4, 8),
@@ -250,7 +251,7 @@ def tree_ring_crossover(n: int, alpha: float, link: float) -> Solution:
     "co-5",
     "Seconds of a hierarchical all-reduce",
     difficulty=3,
-    notebook=_NOTEBOOK,
+    notebook=_HOSTS,
     prompt="{hosts} hosts of {per_host} GPUs all-reduce {size} hierarchically: reduce-scatter in "
     "the host, ring all-reduce between hosts, all-gather in the host. Each GPU has {fast} to its "
     "neighbours in the host and an adapter of its own with {link} to other hosts, one direction. "
@@ -316,7 +317,7 @@ def hierarchical_seconds(
     "co-5",
     "Traffic between hosts",
     difficulty=2,
-    notebook=_NOTEBOOK,
+    notebook=_HOSTS,
     prompt="{hosts} hosts of {per_host} GPUs all-reduce {numel} bf16 gradients hierarchically: "
     "reduce-scatter in the host, ring all-reduce between hosts, all-gather in the host. How many "
     "bytes does one GPU send to another host?",
