@@ -2,12 +2,11 @@
 
     python -m scripts.notebooks notebooks/*.ipynb
 
-A text that differs from the stored one only in what tests/notebooks/sanitize.cfg names (durations,
-processes) stays as it is stored, so that a change shows what changed.
+All outputs of a page are stored from one run, so that a time in a text is the time in the picture
+beside it.
 """
 
 import argparse
-import re
 import secrets
 import tempfile
 import time
@@ -20,12 +19,10 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
-from nbval.plugin import get_sanitize_patterns
 
 from scripts import kernel_transport
-from scripts.normal_form import normal_form, pictures, texts
+from scripts.normal_form import normal_form
 
-SANITIZE = Path(__file__).parents[1] / "tests" / "notebooks" / "sanitize.cfg"
 CELL_TIMEOUT_S = 600  # as `make test`
 
 
@@ -69,31 +66,6 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
     return normal_form(ran)
 
 
-def keep_equal_texts(old: NotebookNode, new: NotebookNode) -> None:
-    """Give cells of `new` the stored outputs of `old` where only durations and the like differ."""
-    stored = {cell.id: cell for cell in normal_form(old).cells if cell.cell_type == "code"}
-    for cell in new.cells:
-        before = stored.get(cell.id)
-        if before is None or cell.cell_type != "code" or before.source != cell.source:
-            continue
-        if before.execution_count != cell.execution_count:
-            continue  # texts that name the cell would name it by its old number
-        if pictures(before.outputs) or pictures(cell.outputs):
-            continue
-        if _sanitized(before.outputs) == _sanitized(cell.outputs):
-            cell.outputs = before.outputs
-
-
-def _sanitized(outputs: list[NotebookNode]) -> list[tuple[str, str]]:
-    found = []
-    for kind, text in texts(outputs):
-        for regex, replace in get_sanitize_patterns(SANITIZE.read_text(encoding="utf-8")):
-            text = re.sub(regex, replace, text)
-        if text:
-            found.append((kind, text))
-    return found
-
-
 def refresh(path: Path) -> str | None:
     """Execute and store one notebook; what went wrong, or None."""
     old = nbformat.read(path, as_version=4)
@@ -102,8 +74,7 @@ def refresh(path: Path) -> str | None:
         new = execute(old, path.parent)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         return f"{path} is left as it was: {error}"
-    keep_equal_texts(old, new)
-    nbformat.write(normal_form(new), path)  # once more: a kept output has its old count
+    nbformat.write(new, path)
     print(f"{path}: {time.monotonic() - started_s:.1f} s", flush=True)
     return None
 
