@@ -191,12 +191,7 @@ def rows_of(strategy: str, num_ranks: int) -> list[Row]:
 
 def sent_in_step(timeline: Timeline) -> int:
     """Bytes that a rank has sent within the region."""
-    (region,) = [each for each in timeline.regions if each.name == "step"]
-    return sum(
-        each.sent_bytes
-        for each in timeline.operations
-        if region.start_s <= each.posted_s <= region.end_s
-    )
+    return sum(each.sent_bytes for each in timeline.within("step"))
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from torch import nn
 import labkit
 from labkit import calc
 from labkit.calc.traffic.tensor import tensor_parallel_collectives
-from labkit.comm import Operation, Timeline
 from labkit.data import Batch
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
@@ -74,12 +73,6 @@ def measure(world: labkit.Group, sequence_parallel: bool, counts: bool) -> float
     return kept
 
 
-def within(timeline: Timeline, name: str) -> list[Operation]:
-    """Return the operations of a region."""
-    (region,) = [each for each in timeline.regions if each.name == name]
-    return [op for op in timeline.operations if region.start_s <= op.posted_s <= region.end_s]
-
-
 def predicted_activations(num_ranks: int, sequence_parallel: bool) -> float:
     """Return bytes of the layers, the last norm, the head, and this rank's part of the softmax."""
     options = {"tp": num_ranks, "sequence_parallel": sequence_parallel, "itemsize": 4}
@@ -97,12 +90,12 @@ def rows_of(num_ranks: int, sequence_parallel: bool) -> list[Row]:
     counted = labkit.run(measure, num_ranks, (sequence_parallel, True))
     expected = tensor_parallel_collectives(CONFIG.num_layers, sequence_parallel)
     for phase, numbers in expected.items():
-        found = Counter(op.kind for op in within(counted.timeline[0], phase))
+        found = Counter(op.kind for op in counted.timeline[0].within(phase))
         for kind in sorted({*numbers, *found}):
             rows.append((form, num_ranks, f"{kind} {phase}", numbers.get(kind, 0), found[kind]))
     sent = labkit.run(measure, num_ranks, (sequence_parallel, False))
     measured = max(
-        sum(op.sent_bytes for phase in expected for op in within(timeline, phase))
+        sum(op.sent_bytes for phase in expected for op in timeline.within(phase))
         for timeline in sent.timeline
     )
     predicted = calc.tensor_parallel_traffic_bytes(

@@ -78,11 +78,9 @@ _NO_SCALER = (
     "labkit.precision.LossScaler(group=...), which decides for all ranks together"
 )
 _NO_CLIPPING = (
-    "torch's clip_grad_norm_ computes a norm from this rank's part of the gradient alone, so each "
-    "rank would scale its part by a different factor. Call model.clip_gradients(max_norm) of the "
-    "sharded module, or optimizer.clip_gradients(max_norm) of a Zero1Optimizer, on every rank. "
-    "Without either, call clip_gradients of labkit.tensor_parallel, labkit.moe or "
-    "labkit.combined, or labkit.global_norm.clip"
+    "torch's clip_grad_norm_ computes the norm of this rank's shard alone, so each rank would "
+    "scale its shard by a different factor. Call clip_gradients(max_norm) of the sharded module or "
+    "of the sharded optimizer on every rank, or else labkit.global_norm.clip"
 )
 
 

@@ -116,7 +116,11 @@ class Meter(TorchDispatchMode):
     def __enter__(self) -> Meter:
         if self._exit is not None:
             raise RuntimeError("this meter is running already; make another one for what is within")
+        known = len(self._allocations)
         self._mark_what_is_known()
+        at_s = time.perf_counter()  # it has existed, so it is alive at once
+        for each in self._allocations[known:]:
+            each.history = [(at_s, each.nbytes)] if each.nbytes else []
         self._exit = ExitStack()
         self._exit.enter_context(saved_tensors_hooks(self._saved, lambda x: x))
         for hook in self._hooks():

@@ -47,7 +47,6 @@ from labkit.combined.train_3d import (
     sent_by_axis,
     train,
     weight_of,
-    within,
 )
 
 __all__ = [
@@ -61,5 +60,4 @@ __all__ = [
     "sent_by_axis",
     "train",
     "weight_of",
-    "within",
 ]

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from labkit import global_norm
 from labkit.combined.gpt_3d import CombinedGPT, gather_full_state
-from labkit.comm import Group, Operation, Timeline
+from labkit.comm import Group, Operation
 from labkit.data import Batch, counted
 from labkit.global_norm import NORM
 from labkit.mesh import Mesh, ranks_along
@@ -225,17 +225,3 @@ def sent_by_axis(
     for operation in operations:
         found[axis_of(operation, rank, sizes)] += operation.sent_bytes
     return found
-
-
-def within(timeline: Timeline, region: str) -> list[Operation]:
-    """Return the operations that a rank began within its first region of this name.
-
-    ValueError if it has none that has ended.
-    """
-    for each in timeline.regions:
-        if each.name == region and each.end_s is not None:
-            end_s = each.end_s
-            return [op for op in timeline.operations if each.start_s <= op.posted_s <= end_s]
-    raise ValueError(
-        f"no region {region!r} that has ended; name one: with world.region({region!r})"
-    )

@@ -160,6 +160,19 @@ class Timeline:
     start_s: float = 0.0
     end_s: float = 0.0
 
+    def within(self, region: str) -> list[Operation]:
+        """Return the operations that began within the first region of this name.
+
+        ValueError if there is none that has ended.
+        """
+        for each in self.regions:
+            if each.name == region and each.end_s is not None:
+                end_s = each.end_s
+                return [op for op in self.operations if each.start_s <= op.posted_s <= end_s]
+        raise ValueError(
+            f"no region {region!r} that has ended; name one: with world.region({region!r})"
+        )
+
     def shifted(self, zero_s: float) -> "Timeline":
         """The same timeline on a clock that reads 0 at `zero_s`."""
         return Timeline(

@@ -69,7 +69,7 @@ def _late(lateness: Lateness) -> str:
     return (
         f"{lateness.num_late} of {lateness.num_messages} messages came later than the links of the "
         f"topology allow, by {mean_ms:.2g} ms on average: these times are this machine's, and not "
-        "the links'. With slower links or larger messages it keeps the pace"
+        "the links'. With slower links or larger messages they are the links'"
     )
 
 

@@ -42,17 +42,22 @@ def memory_timeline(
     usage: Usage,
     *,
     phases: Sequence[tuple[str, float]] = (),
+    mark: str | None = None,
     title: str = "live bytes by kind",
 ) -> Picture:
     """Draw live bytes over time, stacked by kind, the longest-lived lowest, and the peak.
 
     usage: of a `labkit.memory.Meter`. phases: (name, when it ends on the meter's clock) in order,
-    such as ("forward", meter.usage.times_s[-1]) noted after forward. A kind that never lived is not
-    in the picture; of GPUs it has the peaks that their allocators report. Returns a Picture.
-    ValueError for a usage in which nothing was ever alive.
+    such as ("forward", meter.usage.times_s[-1]) noted after forward. mark: the kind whose
+    most bytes at once are marked, instead of the peak of all. A kind that never lived is not in the
+    picture; of GPUs it has the peaks that their allocators report. Returns a Picture. ValueError
+    for a usage in which nothing was ever alive, or nothing of the kind to mark.
     """
     if not usage.peak_bytes:
         raise ValueError("nothing was ever alive in this usage: enter the Meter before the step")
+    if mark is not None and not (mark in usage.bytes_of and usage.peak_of(mark)):
+        alive = ", ".join(filter(usage.peak_of, usage.bytes_of))
+        raise ValueError(f"mark={mark!r}: no such bytes were ever alive; there were {alive}")
     unit = style.time_unit(max(usage.times_s))
     times = [unit.per_second * each for each in usage.times_s]
     kinds = sorted(filter(usage.peak_of, usage.bytes_of), key=KINDS_FROM_BELOW.index)
@@ -68,7 +73,7 @@ def memory_timeline(
     axes.set_xlim(times[0], max(times[-1], times[0] + 1e-9))
     axes.set_ylim(0, 1.22 * usage.peak_bytes)
     _draw_phases(axes, [(name, unit.per_second * end) for name, end in phases])
-    _mark_peak(axes, usage, times)
+    _mark_peak(axes, usage, times, mark)
     axes.set_xlabel(f"time under the meter, {unit.name}", **_AXIS)
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
     clean(axes)
@@ -206,14 +211,17 @@ def _draw_phases(axes: Axes, phases: Sequence[tuple[str, float]]) -> None:
         begin = end
 
 
-def _mark_peak(axes: Axes, usage: Usage, times: list[float]) -> None:
-    when = times[usage.totals.index(usage.peak_bytes)]
-    axes.plot([when], [usage.peak_bytes], "o", color=style.ALARM, markersize=5, zorder=5)
+def _mark_peak(axes: Axes, usage: Usage, times: list[float], kind: str | None) -> None:
+    most = usage.peak_bytes if kind is None else usage.peak_of(kind)
+    of_time = usage.totals if kind is None else usage.bytes_of[kind]
+    place = of_time.index(most)
+    when, height = times[place], usage.totals[place]
+    axes.plot([when], [height], "o", color=style.ALARM, markersize=5, zorder=5)
     begin, end = axes.get_xlim()
     is_left = when - begin < (end - begin) / 2
     axes.annotate(
-        f"peak: {bytes_text(usage.peak_bytes)}",
-        (when, usage.peak_bytes),
+        f"peak: {bytes_text(most)}" if kind is None else f"most {kind}: {bytes_text(most)}",
+        (when, height),
         xytext=(7 if is_left else -7, 6),
         textcoords="offset points",
         fontsize=style.SMALL_POINTS,

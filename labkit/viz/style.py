@@ -28,6 +28,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 from PIL import Image
 
+from labkit.comm.operation import WAITS
 from labkit.profile.activity import OTHER_WORK
 
 INK = "#222222"
@@ -51,6 +52,7 @@ SMALL: dict[str, Any] = {"fontsize": SMALL_POINTS, "va": "center", "color": INK}
 FAINT: dict[str, Any] = SMALL | {"color": FAINT_INK}
 
 _OTHER_WORK_COLOUR = "#ececec"
+_WAITS_COLOUR = "#f8e0ae"  # waiting, as the operations are, for one on a thread of the rank's own
 # The regions of a training step look the same in every picture; others follow in order.
 _STEP_COLOURS = {"forward": "#d3e3f3", "backward": "#a9c6e3", "optimizer": "#83a8cd"}
 _REGION_COLOURS = ("#c3d5cd", "#9db8b0", "#cbcce6", "#a5a8cf", "#d9cfc3", "#bcae9d")
@@ -83,8 +85,8 @@ _FAMILY_OF = {kind: family for family in KIND_FAMILIES for kind in family.kinds}
 # One colour per rank, light enough for dark text on top; they repeat after eight. Any two differ
 # under every common form of colour blindness (tests/unit/test_viz_timeline.py measures it).
 _RANK_COLOURS = (
-    *("#56b4e9", "#f0b13c", "#c5e0a8", "#e0705a"),
-    *("#9c849c", "#8484f0", "#f6c6e0", "#84b49c"),
+    *("#56b4e9", "#f0b13c", "#88e779", "#e0705a"),
+    *("#9c849c", "#8484f0", "#eab8d9", "#84b49c"),
 )
 
 
@@ -157,14 +159,16 @@ def memory_colour(kind: str) -> str:
 
 
 def region_colours(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each region name, a step's own first; OTHER_WORK is the palest."""
-    named = [name for name in dict.fromkeys(names) if name != OTHER_WORK]
+    """Return a colour for each region name, a step's own first; OTHER_WORK is the palest,
+    and WAITS, which is not computing, is the last."""
+    named = [name for name in dict.fromkeys(names) if name not in (OTHER_WORK, WAITS)]
     others = [name for name in named if name not in _STEP_COLOURS]
     colours = {name: _REGION_COLOURS[i % len(_REGION_COLOURS)] for i, name in enumerate(others)}
     step_first = [name for name in _STEP_COLOURS if name in named] + others
     return {
         OTHER_WORK: _OTHER_WORK_COLOUR,
         **{name: _STEP_COLOURS.get(name) or colours[name] for name in step_first},
+        **({WAITS: _WAITS_COLOUR} if WAITS in names else {}),
     }
 
 

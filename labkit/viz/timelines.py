@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from labkit.calc.units import seconds_text
-from labkit.comm.operation import Timeline
+from labkit.comm.operation import WAITS, Timeline
 from labkit.profile.activity import Span, clipped, doing, end_of, in_flight, topmost
 from labkit.viz import style
 from labkit.viz.journals import Message, matched_messages, timelines_of
@@ -306,7 +306,7 @@ def legend_rows(
     computing: list[Artist] = [
         Patch(facecolor=colour, label=name)
         for name, colour in region_colours.items()
-        if name != style.OTHER_WORK
+        if name not in (style.OTHER_WORK, WAITS)
     ]
     if len(computing) > _MAX_REGIONS:
         num_more = len(computing) - _MAX_REGIONS
@@ -323,6 +323,8 @@ def legend_rows(
     communicating: list[Artist] = [
         Patch(facecolor=family.colour, label=family.label_of(kinds)) for family in ordered
     ]
+    if WAITS in region_colours:
+        communicating.append(Patch(facecolor=region_colours[WAITS], label="the background"))
     if has_arrows:
         communicating.append(
             Line2D(
@@ -409,7 +411,8 @@ def draw_waiting_shares(axes: Axes, lanes: Sequence[Sequence[Span]]) -> None:
     """Write at the right of each lane the share of time in which the rank could only wait."""
     for lane, spans in enumerate(lanes):
         total_s = sum(span.end_s - span.start_s for span in spans)
-        waiting_s = sum(span.end_s - span.start_s for span in spans if span.operation is not None)
+        waits = [span for span in spans if span.operation is not None or span.label == WAITS]
+        waiting_s = sum(span.end_s - span.start_s for span in waits)
         if total_s > 0:
             axes.text(
                 1.01,

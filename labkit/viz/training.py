@@ -38,6 +38,7 @@ from labkit.viz.style import Picture
 Points = Mapping[float, float] | Iterable[tuple[float, float]]
 
 _WIDTH, _HEIGHT = 9.0, 3.3  # inches
+_KEY, _LETTER = 0.6, 0.08  # inches of a line in a legend, and of a letter, about
 _AXIS: dict[str, Any] = {"fontsize": style.SMALL_POINTS, "color": style.FAINT_INK}
 _LINES = ("-", "--", "-.", ":")
 # Okabe and Ito's, darkest first; no more lines than these in a picture.
@@ -51,12 +52,13 @@ def curves(
     ylabel: str,
     title: str,
     log: bool = False,
+    markers: bool = False,
 ) -> Picture:
     """Draw lines in panels that share their axes; a name has one look in all of them.
 
     panels: by title, lines by name, each {x: y} or pairs. log: both axes are logarithmic, and x
-    counts in powers of two. Returns a Picture. ValueError where there is nothing to draw, and for
-    more than 6 names.
+    counts in powers of two. markers: a dot at each point, where there are few and measured ones.
+    Returns a Picture. ValueError where there is nothing to draw, and for more than 6 names.
     """
     lines = {
         panel: {name: _pairs(each) for name, each in of.items()} for panel, of in panels.items()
@@ -75,15 +77,27 @@ def curves(
     for axes, of in zip(axes_of, lines.values(), strict=True):
         for number, (name, points) in enumerate(of.items()):
             line = _LINES[number % len(_LINES)]
-            axes.plot(*zip(*points, strict=True), line, color=colours[name], label=name)
+            look = {"color": colours[name], "marker": "o" if markers else "", "markersize": 5}
+            axes.plot(*zip(*points, strict=True), line, label=name, **look)
         axes.set_xlabel(xlabel, **_AXIS)
         if log:
             _logarithmic(axes)
     if not log:
         axes_of[0].set_xlim(left=0)
     axes_of[0].set_ylabel(ylabel, **_AXIS)
-    axes_of[-1].legend(framealpha=0.85, edgecolor="none", fontsize=style.SMALL_POINTS)
+    _draw_legend(axes_of[-1], names, is_beside_a_title=bool(list(lines)[-1]))
     return picture
+
+
+def _draw_legend(axes: Axes, names: Sequence[str], *, is_beside_a_title: bool) -> None:
+    """Draw it above the lines where it has room, and among them otherwise."""
+    inches = sum(_KEY + _LETTER * len(name) for name in names)
+    look: dict[str, Any] = {"edgecolor": "none", "fontsize": style.SMALL_POINTS}
+    if not is_beside_a_title and inches < 0.9 * _WIDTH:
+        place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(names)}
+        axes.legend(**place, columnspacing=1.4, **look)
+    else:
+        axes.legend(framealpha=0.85, **look)
 
 
 def staleness(arrivals: Mapping[str, Sequence[Arrival]], *, title: str) -> Picture:

@@ -294,8 +294,8 @@ def named_modules(module: nn.Module, chosen: Iterable[nn.Module] | None) -> dict
             raise ValueError(f"{unit!r:.60} is not a module inside the module to be sharded")
         if isinstance(unit, _LISTS):
             raise ValueError(
-                f"{names[unit]} is a list, which is never called, so nothing would gather it; give "
-                "its members"
+                f"{names[unit]} is a list, which is never called, so nothing would gather it; pass "
+                f"units=list(module.{names[unit]}{'.values()' * isinstance(unit, nn.ModuleDict)})"
             )
     for unit in units:
         inner = [names[each] for each in units if each is not unit and each in set(unit.modules())]

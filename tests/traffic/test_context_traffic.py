@@ -60,11 +60,6 @@ def timelines(world_size, dtype):
     return run(attend_each, world_size, (dtype,)).timeline
 
 
-def within(timeline, name):
-    region = next(region for region in timeline.regions if region.name == name)
-    return [op for op in timeline.operations if region.start_s <= op.posted_s <= region.end_s]
-
-
 @pytest.mark.parametrize(
     ("world_size", "dtype"),
     [*((size, torch.float32) for size in (1, 2, 3, 4)), (3, torch.bfloat16)],
@@ -86,7 +81,7 @@ def test_each_pass_sends_what_calc_says(world_size, dtype, strategy):
                 )
                 for which in ("forward", "backward"):
                     name = f"{strategy}, {placement}, {num_tokens}, {which}"
-                    sent = sum(op.sent_bytes for op in within(timeline, name))
+                    sent = sum(op.sent_bytes for op in timeline.within(name))
                     assert sent == sum(
                         part.value
                         for part_name, part in predicted.parts.items()
@@ -98,8 +93,8 @@ def test_each_pass_sends_what_calc_says(world_size, dtype, strategy):
 def test_a_ring_sends_so_many_messages_to_the_right_and_nothing_else(world_size):
     messages = ring_attention_messages(world_size)
     for rank, timeline in enumerate(timelines(world_size, torch.float32)):
-        operations = within(timeline, "ring, zigzag, 13, forward")
-        operations += within(timeline, "ring, zigzag, 13, backward")
+        operations = timeline.within("ring, zigzag, 13, forward")
+        operations += timeline.within("ring, zigzag, 13, backward")
         sends = [op for op in operations if op.kind == "send"]
         recvs = [op for op in operations if op.kind == "recv"]
         assert len(operations) == 2 * len(sends) == 2 * len(recvs)
@@ -111,7 +106,7 @@ def test_a_ring_sends_so_many_messages_to_the_right_and_nothing_else(world_size)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_gradients_travel_as_often_as_keys(world_size):
     for timeline in timelines(world_size, torch.float32):
-        operations = within(timeline, "ring, contiguous, 24, backward")
+        operations = timeline.within("ring, contiguous, 24, backward")
         labels = [op.label for op in operations if op.kind == "send"]
         assert sum(each.startswith("keys and values") for each in labels) == world_size - 1
         assert sum(each.startswith("gradients of keys") for each in labels) == world_size - 1

@@ -3,7 +3,7 @@
 import torch
 
 from labkit import Group, Run
-from labkit.combined import CombinedTraining, sent_by_axis, within
+from labkit.combined import CombinedTraining, sent_by_axis
 from labkit.interview.real_run import real_run, run
 from labkit.mesh import Mesh
 from labkit.model import GPTConfig
@@ -33,7 +33,7 @@ def sent_bytes(axis: str, rank: int = 0) -> int:
 
     4 layers, 32 hidden features, 8 sequences of 16 tokens in 4 microbatches of each replica.
     """
-    return sent_by_axis(within(_step().timeline[rank], "a step"), rank, _SIZES)[axis]
+    return sent_by_axis(_step().timeline[rank].within("a step"), rank, _SIZES)[axis]
 
 
 @real_run

@@ -120,15 +120,10 @@ def _one_layer(world: Group, moe: MoEConfig, skew: float) -> ExpertLoad:
 
 def _sent_rows(phase: str, rank: int = 0) -> list[int]:
     """Bytes of each all-to-all of a phase but that of counts."""
-    timeline = _layer().timeline[rank]
-    (region,) = [each for each in timeline.regions if each.name == phase]
-    assert region.end_s is not None
     return [
         op.sent_bytes
-        for op in timeline.operations
-        if region.start_s <= op.posted_s <= region.end_s
-        and op.kind == "all_to_all"
-        and op.label != "counts"
+        for op in _layer().timeline[rank].within(phase)
+        if op.kind == "all_to_all" and op.label != "counts"
     ]
 
 

@@ -89,10 +89,7 @@ def gradient_without_f() -> float:
 
 def _of_phase(result: Run, phase: str) -> list[Operation]:
     """Return the operations that rank 0 posted in its region of this name."""
-    timeline = result.timeline[0]
-    (region,) = [each for each in timeline.regions if each.name == phase]
-    assert region.end_s is not None
-    return [op for op in timeline.operations if region.start_s <= op.posted_s <= region.end_s]
+    return result.timeline[0].within(phase)
 
 
 def _sent(result: Run, phase: str) -> int:

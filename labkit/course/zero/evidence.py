@@ -130,12 +130,7 @@ def _all_accumulated(microbatches: int) -> Run:
 
 
 def _sent_in(timeline: Any, name: str) -> float:
-    (region,) = [each for each in timeline.regions if each.name == name]
-    return sum(
-        each.sent_bytes
-        for each in timeline.operations
-        if region.start_s <= each.posted_s <= region.end_s
-    )
+    return sum(each.sent_bytes for each in timeline.within(name))
 
 
 def _accumulated(world: Group, microbatches: int) -> None:
@@ -197,12 +192,7 @@ def _one_pass(world: Group, how: str) -> None:
 
 def _leaving(timeline: Any) -> float:
     """Return the bytes that a rank of host 0 (ranks 0 and 1) sends to ranks 2 and 3 in the pass."""
-    (region,) = [each for each in timeline.regions if each.name == "pass"]
-    sends = [
-        each
-        for each in timeline.operations
-        if each.kind != "recv" and region.start_s <= each.posted_s <= region.end_s
-    ]
+    sends = [each for each in timeline.within("pass") if each.kind != "recv"]
     return sum(
         each.sent_bytes
         for each in sends
