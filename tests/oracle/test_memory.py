@@ -35,6 +35,16 @@ def test_bytes_are_alive_from_the_operation_until_the_last_reference_is_gone():
     assert meter.usage.times_s == sorted(meter.usage.times_s)
 
 
+def test_what_existed_before_is_alive_at_one_time():
+    module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    with Meter(module, optimizer) as meter:
+        before = len(meter.usage.times_s)
+        assert before > 8 and len(set(meter.usage.times_s)) == 1
+
+
 def test_a_storage_that_shrinks_under_its_tensor_is_noticed():
     with Meter() as meter:
         x = mib(2)

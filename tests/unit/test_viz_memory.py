@@ -53,6 +53,16 @@ def test_the_peak_has_its_mark_and_the_legend_what_was_alive_then():
     assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (20, 5000)  # ms
 
 
+def test_the_most_of_a_kind_is_marked_instead_of_the_peak():
+    later = usage(activations=[100, 900, 0], other=[0, 0, 1000])
+    picture = viz.memory_timeline(later, mark="activations")
+    assert "most activations: 900 B" in said(picture)
+    (dot,) = [line for line in picture.axes[0].lines if line.get_marker() == "o"]
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (10, 900)
+    with pytest.raises(ValueError, match="mark='gradients'.*there were activations, other"):
+        viz.memory_timeline(later, mark="gradients")
+
+
 def test_what_stays_lies_below_what_comes_and_goes():
     states = usage(gradients=[3, 0], **{"optimizer states": [4, 4]}, parameters=[5, 5])
     colours = [colour for colour, _ in areas(viz.memory_timeline(states))]

@@ -119,6 +119,13 @@ def test_a_lane_says_how_much_of_its_time_was_spent_waiting():
     assert "20% waiting" in texts and "0% waiting" in texts
 
 
+def test_a_wait_for_a_thread_of_its_own_is_waiting_and_not_computing():
+    journal = Timeline([], [Region("backward", 0.0, 0.6), Region("waits", 0.6, 1.0)], 0.0, 1.0)
+    picture = viz.timeline([journal])
+    assert {"40% waiting", "the background"} <= set(said(picture))
+    assert pixel(picture, 0.8, 0, end=1.0) == style.region_colours(["waits"])["waits"]
+
+
 def test_a_lane_that_ends_before_a_failed_run_says_how_and_not_the_share_of_its_short_life():
     posted = [operation("all_reduce", 0.0, 0.0, 0.1)]
     journals = [Timeline(list(posted), [], 0.0, end_s) for end_s in (0.1, 1.0)]

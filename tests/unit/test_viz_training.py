@@ -27,6 +27,23 @@ def test_logarithmic_curves_count_in_powers_of_two():
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
+def test_measured_points_have_markers_and_a_line_of_many_has_none():
+    lines = {"": {"a": {2: 1.0, 1024: 1e-3}}}
+    marked, plain = (
+        viz.curves(lines, xlabel="n", ylabel="B", title="bytes", markers=markers).axes[0].lines[0]
+        for markers in (True, False)
+    )
+    assert marked.get_marker() == "o" and not plain.get_marker()
+
+
+def test_a_legend_with_room_above_covers_no_line():
+    lines = {"": {name: {0: 1.0, 10: 1.0} for name in ("one", "other")}}
+    picture = viz.curves(lines, xlabel="n", ylabel="B", title="bytes")
+    (axes,) = picture.axes
+    picture.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
+
+
 def arrival(worker, staleness, is_used=True):
     return Arrival(worker, 0.1, 2.0, staleness, is_used)
 
