@@ -162,14 +162,21 @@ def region_colours(names: Sequence[str]) -> dict[str, str]:
     """Return a colour for each region name, a step's own first; OTHER_WORK is the palest,
     and WAITS, which is not computing, is the last."""
     named = [name for name in dict.fromkeys(names) if name not in (OTHER_WORK, WAITS)]
-    others = [name for name in named if name not in _STEP_COLOURS]
+    others = [name for name in named if region_label(name) not in _STEP_COLOURS]
     colours = {name: _REGION_COLOURS[i % len(_REGION_COLOURS)] for i, name in enumerate(others)}
-    step_first = [name for name in _STEP_COLOURS if name in named] + others
+    steps = [name for label in _STEP_COLOURS for name in named if region_label(name) == label]
     return {
         OTHER_WORK: _OTHER_WORK_COLOUR,
-        **{name: _STEP_COLOURS.get(name) or colours[name] for name in step_first},
+        **{name: _STEP_COLOURS[region_label(name)] for name in steps},
+        **colours,
         **({WAITS: _WAITS_COLOUR} if WAITS in names else {}),
     }
+
+
+def region_label(name: str) -> str:
+    """Return a region's name in a legend: `forward` for `forward of 3`, which looks the same."""
+    label = name.partition(" of ")[0]
+    return label if label in _STEP_COLOURS else name
 
 
 def rank_colour(rank: int) -> str:

@@ -303,11 +303,12 @@ def legend_rows(
     region_colours: dict[str, str], spans: Sequence[Span], *, has_arrows: bool
 ) -> list[LegendRow]:
     """Return the rows of the legend, computing and communicating, of what the picture contains."""
-    computing: list[Artist] = [
-        Patch(facecolor=colour, label=name)
+    known = {
+        style.region_label(name): colour
         for name, colour in region_colours.items()
         if name not in (style.OTHER_WORK, WAITS)
-    ]
+    }
+    computing: list[Artist] = [Patch(facecolor=known[label], label=label) for label in known]
     if len(computing) > _MAX_REGIONS:
         num_more = len(computing) - _MAX_REGIONS
         more = Patch(facecolor="none", label=f"and {num_more} more")

@@ -77,7 +77,7 @@ def curves(
     for axes, of in zip(axes_of, lines.values(), strict=True):
         for number, (name, points) in enumerate(of.items()):
             line = _LINES[number % len(_LINES)]
-            look = {"color": colours[name], "marker": "o" if markers else "", "markersize": 5}
+            look: dict[str, Any] = {"color": colours[name], "marker": "o" if markers else "", "markersize": 5}
             axes.plot(*zip(*points, strict=True), line, label=name, **look)
         axes.set_xlabel(xlabel, **_AXIS)
         if log:
@@ -94,8 +94,8 @@ def _draw_legend(axes: Axes, names: Sequence[str], *, is_beside_a_title: bool) -
     inches = sum(_KEY + _LETTER * len(name) for name in names)
     look: dict[str, Any] = {"edgecolor": "none", "fontsize": style.SMALL_POINTS}
     if not is_beside_a_title and inches < 0.9 * _WIDTH:
-        place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(names)}
-        axes.legend(**place, columnspacing=1.4, **look)
+        look |= {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": len(names)}
+        axes.legend(columnspacing=1.4, **look)
     else:
         axes.legend(framealpha=0.85, **look)
 

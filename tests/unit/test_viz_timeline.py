@@ -126,6 +126,14 @@ def test_a_wait_for_a_thread_of_its_own_is_waiting_and_not_computing():
     assert pixel(picture, 0.8, 0, end=1.0) == style.region_colours(["waits"])["waits"]
 
 
+def test_the_forwards_of_all_layers_look_alike_and_have_one_name_in_the_legend():
+    regions = [Region(f"forward of {layer}", 0.4 * layer, 0.4 * layer + 0.4) for layer in (0, 1)]
+    picture = viz.timeline([Timeline([], regions, 0.0, 0.8)])
+    forward = style.region_colours(["forward"])["forward"]
+    assert [pixel(picture, at, 0, end=0.8) for at in (0.05, 0.45)] == [forward, forward]
+    assert said(picture).count("forward") == 1
+
+
 def test_a_lane_that_ends_before_a_failed_run_says_how_and_not_the_share_of_its_short_life():
     posted = [operation("all_reduce", 0.0, 0.0, 0.1)]
     journals = [Timeline(list(posted), [], 0.0, end_s) for end_s in (0.1, 1.0)]
