@@ -47,6 +47,7 @@ from labkit.combined.train_3d import (
     sent_by_axis,
     train,
     weight_of,
+    within,
 )
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "sent_by_axis",
     "train",
     "weight_of",
+    "within",
 ]

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from labkit import global_norm
 from labkit.combined.gpt_3d import CombinedGPT, gather_full_state
-from labkit.comm import Group, Operation
+from labkit.comm import Group, Operation, Timeline
 from labkit.data import Batch, counted
 from labkit.global_norm import NORM
 from labkit.mesh import Mesh, ranks_along
@@ -225,3 +225,8 @@ def sent_by_axis(
     for operation in operations:
         found[axis_of(operation, rank, sizes)] += operation.sent_bytes
     return found
+
+
+def within(timeline: Timeline, region: str) -> list[Operation]:
+    """Return the operations that a rank began in a region, as `timeline.within(region)` does."""
+    return timeline.within(region)

@@ -77,7 +77,11 @@ def curves(
     for axes, of in zip(axes_of, lines.values(), strict=True):
         for number, (name, points) in enumerate(of.items()):
             line = _LINES[number % len(_LINES)]
-            look: dict[str, Any] = {"color": colours[name], "marker": "o" if markers else "", "markersize": 5}
+            look: dict[str, Any] = {
+                "color": colours[name],
+                "marker": "o" if markers else "",
+                "markersize": 5,
+            }
             axes.plot(*zip(*points, strict=True), line, label=name, **look)
         axes.set_xlabel(xlabel, **_AXIS)
         if log:
