@@ -219,13 +219,16 @@ def _mark_peak(axes: Axes, usage: Usage, times: list[float], kind: str | None) -
     axes.plot([when], [height], "o", color=style.ALARM, markersize=5, zorder=5)
     begin, end = axes.get_xlim()
     is_left = when - begin < (end - begin) / 2
+    look: dict[str, Any] = {"xytext": (7 if is_left else -7, 6), "textcoords": "offset points"}
+    if kind is not None:  # the mark is among other bytes: its words are above all of them
+        line = {"arrowstyle": "-", "color": style.ALARM, "linewidth": 1.2}
+        look = {"xytext": (when, 1.13 * usage.peak_bytes), "arrowprops": line}
     axes.annotate(
         f"peak: {bytes_text(most)}" if kind is None else f"most {kind}: {bytes_text(most)}",
         (when, height),
-        xytext=(7 if is_left else -7, 6),
-        textcoords="offset points",
         fontsize=style.SMALL_POINTS,
         fontweight="bold",
         color=style.ALARM,
         ha="left" if is_left else "right",
+        **look,
     )
