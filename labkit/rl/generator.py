@@ -1,0 +1,250 @@
+"""A rank that generates: the serving engine, weights of a version, and answers with a record.
+
+    turn    report: version, finished answers, room  ->  reply: update? new prompts? stop?
+    update  receive a version's weights | install them | drop the cache | count the new version
+    passes  a few passes of the engine; each new token is recorded with log-probability and version
+
+Keys and values of old weights are wrong for new ones, also those of shared prefixes. So an update
+drops the whole cache. Answers that were running keep their tokens. The next pass computes keys and
+values of all their tokens again, with the new weights, and goes on: partial rollouts. Their tokens
+then have several versions, and each has the log-probability of the version that sampled it.
+
+The ranks of one engine share its model (batch_invariant.py). The first speaks with the queue on
+rank 0 (rollout_queue.py) and passes the reply on, so all make the same passes.
+
+Wire of a turn: a message of plain data each way, a broadcast of the reply between the engine's
+ranks, and in an update the weights (weight_sync.py).
+Paper: Fu et al., AReaL, arXiv:2505.24298 (interruptible generation, versions by token).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from labkit.comm import Group
+from labkit.rl.batch_invariant import InvariantDecoder, InvariantGPT, token_log_probs
+from labkit.rl.weight_sync import WeightSync, install
+from labkit.serving.caches import NoCache, PagedCache
+from labkit.serving.requests import Generation, Request, Sampling, ScheduledTokens
+from labkit.serving.scheduler import preempting
+from labkit.serving.serving_engine import Engine, Output
+from labkit.shards import named_shards
+
+if TYPE_CHECKING:
+    from labkit.rl.language import Settings
+
+NO_WEIGHTS = -1
+"""The version of an engine that has no weights."""
+_PASSES = 4  # of a turn
+_PAGE = 4
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An answer, and for each token its log-probability and version when it was sampled."""
+
+    group: int
+    """The number of its prompt, equal for all answers to it."""
+    member: int
+    prompt: list[int]
+    tokens: list[int]
+    log_probs: list[float]
+    versions: list[int]
+    reward: float
+
+    def to_bytes(self) -> bytes:
+        """Return it for the rollout bank."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Completion:
+        """Return the completion of a `to_bytes`."""
+        return Completion(**json.loads(data))
+
+
+class RolloutEngine(Engine):
+    """An Engine that records each token, and whose cache can be dropped between two passes."""
+
+    version = NO_WEIGHTS
+
+    def __init__(self, owner: Generator, settings: Settings) -> None:
+        config = settings.config
+        self._owner = owner
+        num_pages = settings.max_running * -(-config.context // _PAGE)
+        self._make_cache = partial(PagedCache, owner.decoder.cache_config, num_pages, _PAGE)
+        scheduler = partial(preempting, max_running=settings.max_running)
+        # As many wait as run: the rest stays in the queue.
+        super().__init__(
+            owner.decoder, self._make_cache(), scheduler, max_waiting=settings.max_running
+        )
+        self.records: defaultdict[int, list[tuple[int, float, int]]] = defaultdict(list)
+
+    def drop_cache(self) -> None:
+        """Forget all keys and values. What was running goes on in the next pass, recomputed."""
+        for generation in self.running[::-1]:
+            self._preempt(generation)
+        self.cache = self._make_cache()
+
+    def _next(self, generation: Generation, logits_V: Tensor) -> list[Output]:
+        outputs = super()._next(generation, logits_V)
+        if (token := outputs[-1].token) is not None:
+            record = token, self._owner.log_prob(logits_V, token), self.version
+            self.records[generation.id].append(record)
+        return outputs
+
+
+class Generator:
+    """One rank of an engine. A fault is a subclass that replaces one method."""
+
+    def __init__(
+        self, settings: Settings, number: int, group: Group, control: Group, weights: Group
+    ) -> None:
+        """number: of the engine. group: its ranks. control, weights: groups of all ranks."""
+        self.settings, self.task, self.number = settings, settings.task, number
+        self.group, self.control = group, control
+        self.model = InvariantGPT(settings.config, group=group if group.size > 1 else None)
+        self.decoder = InvariantDecoder(self.model)
+        self.engine = RolloutEngine(self, settings)
+        self.sync = WeightSync(weights, [], list(named_shards(self.model)))
+        self.asked: dict[int, tuple[int, int, list[int]]] = {}  # by id in the engine
+        self.completed: list[Completion] = []
+        self.idle_s, self.served_norm = 0.0, 0.0
+        self.probe, self.probed_version = list[float](), NO_WEIGHTS
+
+    def serve(self) -> None:
+        """Make turns until the queue says stop. RuntimeError: a rank is gone."""
+        while not (reply := self._exchange()).get("stop"):
+            self.turn(**reply)
+
+    def turn(
+        self,
+        update: int | None = None,
+        start: Sequence[tuple[int, int]] = (),
+        is_sleep: bool = False,
+    ) -> None:
+        """Install an update, add answers by group and member, and make a few passes."""
+        if is_sleep:
+            self.sleep()
+        if update is not None:
+            self.update(update)
+        for group, member in start:
+            self.add(group, member)
+        for _ in range(_PASSES):
+            if not self.engine.has_work or self.engine.version == NO_WEIGHTS:
+                break
+            for output in self.engine.step():
+                output.required_token()
+                if output.finish_reason:
+                    self._complete(output.id)
+            time.sleep(self.task.slow_s.get(self.number, 0.0))
+
+    def update(self, version: int) -> None:
+        """Receive a version's weights; when all have arrived, compute with them from now on."""
+        began_s = time.perf_counter()
+        row_N = self.sync.receive()
+        self.idle_s += time.perf_counter() - began_s
+        self.install(row_N)
+        self.engine.drop_cache()
+        self.engine.version = version
+        self.probe, self.probed_version = self.probed(), version
+        self.served_norm = sum(float(p.square().sum()) for p in self.model.parameters()) ** 0.5
+
+    def install(self, row_N: Tensor) -> None:
+        """Copy the numbers of all weights into the model, (N,)."""
+        install(self.sync.targets, row_N)
+
+    def sleep(self) -> None:
+        """Give back the memory of weights and cache. All weights are needed again afterwards."""
+        self.engine.drop_cache()
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.zero_()
+        self.engine.version = NO_WEIGHTS
+
+    def add(self, group: int, member: int) -> None:
+        """Add a request to the engine. QueueFull: it has no room for one."""
+        prompt = self.task.prompt(group)
+        self.asked[self.engine.add(self.request(group, member))] = group, member, prompt
+
+    def request(self, group: int, member: int) -> Request:
+        """Return the request for an answer, with a seed of its own."""
+        seed = zlib.crc32(f"{self.settings.seed}/{group}/{member}".encode())
+        sampling = Sampling(temperature=1.0, seed=seed)
+        most = self.settings.max_new_tokens
+        return Request(self.task.prompt(group), most, sampling, self.task.stop)
+
+    def log_prob(self, logits_V: Tensor, token: int) -> float:
+        """Return the log-probability of a sampled token, of the distribution it was drawn from."""
+        return float(token_log_probs(logits_V, torch.tensor(token)))
+
+    def probed(self) -> list[float]:
+        """Return log-probabilities of the probe's tokens, of fixed answers to fixed prompts."""
+        entries = [
+            ScheduledTokens(number, [*prompt, *answer[:-1]], 0, len(answer))
+            for number, (prompt, answer) in enumerate(self.settings.probe)
+        ]
+        logits_nV = self.decoder(entries, NoCache(self.decoder.cache_config))
+        tokens = [token for _, answer in self.settings.probe for token in answer]
+        return [self.log_prob(logits_V, token) for logits_V, token in zip(logits_nV, tokens)]
+
+    def _complete(self, id: int) -> None:
+        group, member, prompt = self.asked.pop(id)
+        tokens, log_probs, versions = map(list, zip(*self.engine.records.pop(id)))
+        reward = self.task.reward(prompt, tokens)
+        self.completed.append(
+            Completion(group, member, prompt, tokens, log_probs, versions, reward)
+        )
+
+    def _exchange(self) -> dict[str, Any]:
+        """Report to the queue; return its reply, on all ranks of the engine."""
+        reply: dict[str, Any] = {}
+        is_idle, began_s = not self.asked, time.perf_counter()
+        if self.group.rank == 0:
+            report = {
+                "version": self.engine.version,
+                "completed": [asdict(each) for each in self.completed],
+                "unfinished": len(self.asked),
+                "waits": len(self.engine.waiting),
+                "idle_s": self.idle_s,
+                "probe": self.probe,
+                "probed": self.probed_version,
+                "served_norm": self.served_norm,
+            }
+            send_plain(report, self.control, 0)
+            reply = receive_plain(self.control, 0)
+        reply = broadcast_plain(reply, self.group)
+        self.completed = []
+        if is_idle:
+            self.idle_s += time.perf_counter() - began_s
+        return reply
+
+
+def send_plain(value: Any, group: Group, dst: int) -> None:
+    """Send plain data. Wire: a message of 8 bytes, and one of its JSON text."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    group.send(torch.tensor([len(text)]), dst)
+    group.send(text, dst)
+
+
+def receive_plain(group: Group, src: int) -> Any:
+    """Return the value of the other rank's send_plain."""
+    length = int(group.recv(torch.zeros(1, dtype=torch.int64), src))
+    return json.loads(bytes(group.recv(torch.empty(length, dtype=torch.uint8), src).tolist()))
+
+
+def broadcast_plain(value: Any, group: Group) -> Any:
+    """Return rank 0's plain data on every rank. Wire: broadcasts of 8 bytes and of its text."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    length = int(group.broadcast(torch.tensor([len(text)])))
+    buffer = text if group.rank == 0 else torch.empty(length, dtype=torch.uint8)
+    return json.loads(bytes(group.broadcast(buffer).tolist()))
