@@ -1,1 +1,33 @@
-"""Reinforcement learning over ranks, as a ladder: each rung is a file of its own."""
+"""Reinforcement learning over ranks, as a ladder: each rung is a file of its own.
+
+Rung 6, reinforcement learning of a language model, begins with grpo.py:
+
+    grpo.py             advantages within a group, and the clipped loss over all tokens
+    batch_invariant.py  products whose result for a row does not depend on batch and ranks
+    invariant_gpt.py    the GPT and its decoder, of these products
+    weight_sync.py      weights from the training to the serving layout, by bytes needed
+    arithmetic.py       a task whose answers a program checks
+    settings.py         a job's settings; figures.py: the measures of each update
+    generator.py        an engine's rank; completion.py: its answers and messages
+    answer_queue.py     bounded staleness, the order of answers, stalls
+    grpo_trainer.py     a trainer's rank
+    language.py         the loop: synchronous, one step off, asynchronous, partial rollouts
+"""
+
+from typing import TYPE_CHECKING
+
+from labkit.lazy import lazy
+
+if TYPE_CHECKING:
+    from labkit.rl.arithmetic import Addition
+    from labkit.rl.figures import Figures
+    from labkit.rl.generator import Generator
+    from labkit.rl.grpo import group_advantages, grpo_loss
+    from labkit.rl.grpo_trainer import Trainer
+    from labkit.rl.invariant_gpt import InvariantDecoder, InvariantGPT
+    from labkit.rl.language import Parts, Trained
+    from labkit.rl.settings import Settings
+    from labkit.rl.weight_sync import WeightSync
+
+
+__getattr__, __dir__, __all__ = lazy(__name__)

@@ -35,8 +35,6 @@ al., "Deterministic inference across tensor parallel sizes", arXiv:2511.17826 (t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -44,9 +42,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit.comm import Group
-from labkit.model import GPT, MLP, Block, GPTConfig, rotate, split_heads
-from labkit.serving.caches import KVCache
-from labkit.serving.decoder import Decoder, Layout
 from labkit.tensor_parallel.linear import Sharding, even_sharding
 
 NUM_BLOCKS = 4
@@ -65,7 +60,7 @@ def tiled_product(x_nD: Tensor, w_FD: Tensor) -> Tensor:
 
 
 def _filled(x: Tensor, dim: int) -> Tensor:
-    """Return a copy with zeros at the end of a dim, to a multiple of ROWS, and at least one tile."""
+    """Return a copy with zeros at the end of a dim, to a multiple of ROWS, at least one."""
     shape = list(x.shape)
     shape[dim] = max(1, -(-shape[dim] // ROWS)) * ROWS
     filled = x.new_zeros(shape)
@@ -106,11 +101,12 @@ class InvariantLinear(nn.Linear):
     ) -> None:
         self.dim, self.group = dim, group if group is not None and group.size > 1 else None
         self.shardings: dict[str, Sharding] = {}
-        self.lengths: list[int] = []  # of this rank's blocks, along dim
+        self.lengths: list[int] = []  # along dim, of each block on this rank
         size = [num_out, num_in]
         if dim is not None:
             blocks = [
-                unit * len(part) for part in even_sharding(size[dim] // unit, dim, NUM_BLOCKS).ranges
+                unit * len(part)
+                for part in even_sharding(size[dim] // unit, dim, NUM_BLOCKS).ranges
             ]
             ends = torch.tensor([0, *blocks]).cumsum(0).tolist()
             of_ranks = even_sharding(NUM_BLOCKS, 0, group.size if group else 1).ranges
@@ -123,7 +119,7 @@ class InvariantLinear(nn.Linear):
         super().__init__(size[1], size[0], bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (..., F) for x (..., D). Wire: with columns cut over ranks, an all-gather of it."""
+        """Return (..., F) for x (..., D). Wire: if columns are cut over ranks, an all-gather."""
         x_nD = x.reshape(-1, x.shape[-1])
         if self.dim is None:
             y_nF = _TiledProduct.apply(x_nD, self.weight)
@@ -145,7 +141,7 @@ def attention(q_XtK: Tensor, k_XsK: Tensor, v_XsK: Tensor, places_Xt: Tensor, ke
     key. keys: the number of keys in every product, at least s; those that are missing are zeros.
     ValueError: there are more keys.
     """
-    (num_pairs, num_queries, K), num_keys = q_XtK.shape, k_XsK.shape[1]
+    (_, num_queries, K), num_keys = q_XtK.shape, k_XsK.shape[1]
     if num_keys > keys:
         raise ValueError(
             f"{num_keys} tokens in a sequence, and attention computes {keys} keys: end sequences "
@@ -154,113 +150,11 @@ def attention(q_XtK: Tensor, k_XsK: Tensor, v_XsK: Tensor, places_Xt: Tensor, ke
     q_XTK, places_XT = _filled(q_XtK * K**-0.5, 1), _filled(places_Xt, 1)
     tiles = q_XTK.shape[1] // ROWS
     k_XsK, v_XsK = (F.pad(x, (0, 0, 0, keys - num_keys)) for x in (k_XsK, v_XsK))
-    # Y: pairs and their tiles. The filled keys and features are cut off, or hidden.
-    k_YKs, v_YsK = (
-        _filled(x, -1 if x is v_XsK else 1).repeat_interleave(tiles, 0) for x in (k_XsK, v_XsK)
-    )
-    scores_YTs = torch.bmm(q_XTK.view(-1, ROWS, K), k_YKs.transpose(1, 2).contiguous())[..., :keys]
+    # Y: the tiles of all pairs. Z: keys or features, filled to whole tiles.
+    k_YZK = _filled(k_XsK, 1).repeat_interleave(tiles, 0)
+    v_YsZ = _filled(v_XsK, 2).repeat_interleave(tiles, 0)
+    scores_YTs = torch.bmm(q_XTK.view(-1, ROWS, K), k_YZK.transpose(1, 2).contiguous())[..., :keys]
     is_later_YTs = torch.arange(keys, device=q_XtK.device) > places_XT.view(-1, ROWS, 1)
     weights_YTs = scores_YTs.masked_fill(is_later_YTs, float("-inf")).softmax(-1)
-    y_XTK = torch.bmm(weights_YTs, v_YsK).unflatten(0, (-1, tiles)).flatten(1, 2)
-    return y_XTK[:, :num_queries, :K]
-
-
-def _attend(
-    keys: int, q_BTD: Tensor, k_BTD: Tensor, v_BTD: Tensor, head_dim: int, rotary: bool
-) -> Tensor:
-    """Return causal attention of whole sequences, as labkit.model.attend does."""
-    places_T = torch.arange(q_BTD.shape[1], device=q_BTD.device)
-    q, k, v = (split_heads(x, head_dim) for x in (q_BTD, k_BTD, v_BTD))
-    if rotary:
-        q, k = rotate(q, places_T), rotate(k, places_T)
-    places_XT = places_T.expand(q.shape[0] * q.shape[1], -1)
-    y_XTK = attention(*(x.flatten(0, 1) for x in (q, k, v)), places_XT, keys)
-    return y_XTK.unflatten(0, q.shape[:2]).transpose(1, 2).flatten(2)
-
-
-def invariant_block(config: GPTConfig, group: Group | None = None) -> Block:
-    """Make a block of tiled products, or this rank's share of one."""
-    block = Block(config)
-    D, K, attend = config.hidden, config.head_dim, partial(_attend, config.context)
-    for name in ("query", "key", "value"):
-        setattr(block.attention, name, InvariantLinear(D, D, 0, K, group))
-    block.attention.out = InvariantLinear(D, D, 1, K, group)
-    block.attention.attend = attend
-    if isinstance(block.mlp, MLP):
-        block.mlp.up = InvariantLinear(D, config.ffn_hidden, 0, 1, group)
-        block.mlp.down = InvariantLinear(config.ffn_hidden, D, 1, 1, group)
-    return block
-
-
-class InvariantGPT(GPT):
-    """A GPT of tiled products: the whole model, or the share of one rank of `group`.
-
-    A share has the names of the whole model, and must be filled (weight_sync.py): its own first
-    numbers are no cut of a model. Backward is for the whole model. ValueError: a group of another
-    size than 1, 2 or 4, fewer heads than ranks, or heads that share keys.
-    """
-
-    def __init__(self, config: GPTConfig, seed: int = 0, group: Group | None = None) -> None:
-        size = 1 if group is None else group.size
-        if NUM_BLOCKS % size or config.num_heads % size or config.num_heads != config.kv_heads:
-            raise ValueError(
-                f"{size} ranks, {config.num_heads} heads and {config.kv_heads} key-value heads: "
-                "tiles are for 1, 2 or 4 ranks that share the heads evenly, and for heads with "
-                "keys of their own"
-            )
-        self.group = group
-        super().__init__(config, seed, make_block=partial(invariant_block, group=group))
-        with torch.device("meta"):
-            self.head = InvariantLinear(config.hidden, config.vocab, None)
-        self.head.weight = self.embedding.token.weight
-
-
-class InvariantDecoder(Decoder):
-    """A Decoder of an InvariantGPT, whole or a rank's share: equal logits on every rank."""
-
-    @property
-    def cache_config(self) -> GPTConfig:
-        """The model's configuration, with the heads of this rank."""
-        config: GPTConfig = self.model.config
-        num_heads = next(self.model.blocks.children()).attention.query.out_features // config.head_dim
-        return replace(
-            config, hidden=num_heads * config.head_dim, num_heads=num_heads, num_kv_heads=num_heads
-        )
-
-    def through_blocks(self, x_nD: Tensor, layout: Layout, cache: KVCache) -> Tensor:
-        """Like Decoder."""
-        for layer, block in enumerate(self.model.blocks.children()):
-            x_nD = self._through(block, x_nD, partial(self._attend, block, layer, layout, cache))
-        return x_nD
-
-    def _attend(
-        self, block: Any, layer: int, layout: Layout, cache: KVCache, *qkv_nF: Tensor
-    ) -> Tensor:
-        """Write keys and values to the cache, and attend to those of whole sequences."""
-        of = block.attention
-        q_nHK, k_nHK, v_nHK = (x.unflatten(1, (-1, of.head_dim)) for x in qkv_nF)
-        if of.rotary:
-            q_nHK, k_nHK = (
-                rotate(x.transpose(0, 1), layout.positions_n).transpose(0, 1) for x in (q_nHK, k_nHK)
-            )
-        cache.write(layer, layout.slots_n, k_nHK, v_nHK)
-        y_nHK = torch.empty_like(q_nHK)
-        for group in layout.groups:
-            keys = cache.read(layer, group.slots_Ss.flatten())
-            q, k, v = (
-                x.unflatten(0, rows.shape).transpose(1, 2).flatten(0, 1)
-                for x, rows in (
-                    (q_nHK[group.rows_St.flatten()], group.rows_St),
-                    *((x, group.slots_Ss) for x in keys),
-                )
-            )
-            places_Xt = layout.positions_n[group.rows_St].repeat_interleave(q_nHK.shape[1], 0)
-            y_XtK = attention(q, k, v, places_Xt, self.model.config.context)
-            y_nHK[group.rows_St] = y_XtK.unflatten(0, (-1, q_nHK.shape[1])).transpose(1, 2)
-        return y_nHK.flatten(1)
-
-
-def token_log_probs(logits_XV: Tensor, tokens_X: Tensor) -> Tensor:
-    """Return the log-probability of each token, (X): the trainer's and the generator's function."""
-    log_probs_XV: Tensor = logits_XV.log_softmax(-1)
-    return log_probs_XV.gather(-1, tokens_X[..., None])[..., 0]
+    y_XTZ = torch.bmm(weights_YTs, v_YsZ).unflatten(0, (-1, tiles)).flatten(1, 2)
+    return y_XTZ[:, :num_queries, :K]

@@ -10,7 +10,7 @@ values of all their tokens again, with the new weights, and goes on: partial rol
 then have several versions, and each has the log-probability of the version that sampled it.
 
 The ranks of one engine share its model (batch_invariant.py). The first speaks with the queue on
-rank 0 (rollout_queue.py) and passes the reply on, so all make the same passes.
+rank 0 (answer_queue.py) and passes the reply on, so all make the same passes.
 
 Wire of a turn: a message of plain data each way, a broadcast of the reply between the engine's
 ranks, and in an update the weights (weight_sync.py).
@@ -19,20 +19,21 @@ Paper: Fu et al., AReaL, arXiv:2505.24298 (interruptible generation, versions by
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.comm import Group
-from labkit.rl.batch_invariant import InvariantDecoder, InvariantGPT, token_log_probs
+from labkit.rl.completion import Completion, broadcast_plain, receive_plain, send_plain
+from labkit.rl.invariant_gpt import InvariantDecoder, InvariantGPT, token_log_probs
+from labkit.rl.settings import NO_WEIGHTS, Settings
 from labkit.rl.weight_sync import WeightSync, install
 from labkit.serving.caches import NoCache, PagedCache
 from labkit.serving.requests import Generation, Request, Sampling, ScheduledTokens
@@ -40,36 +41,8 @@ from labkit.serving.scheduler import preempting
 from labkit.serving.serving_engine import Engine, Output
 from labkit.shards import named_shards
 
-if TYPE_CHECKING:
-    from labkit.rl.language import Settings
-
-NO_WEIGHTS = -1
-"""The version of an engine that has no weights."""
-_PASSES = 4  # of a turn
+_PASSES = 4  # the most in a turn
 _PAGE = 4
-
-
-@dataclass(frozen=True)
-class Completion:
-    """An answer, and for each token its log-probability and version when it was sampled."""
-
-    group: int
-    """The number of its prompt, equal for all answers to it."""
-    member: int
-    prompt: list[int]
-    tokens: list[int]
-    log_probs: list[float]
-    versions: list[int]
-    reward: float
-
-    def to_bytes(self) -> bytes:
-        """Return it for the rollout bank."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Completion:
-        """Return the completion of a `to_bytes`."""
-        return Completion(**json.loads(data))
 
 
 class RolloutEngine(Engine):
@@ -83,7 +56,7 @@ class RolloutEngine(Engine):
         num_pages = settings.max_running * -(-config.context // _PAGE)
         self._make_cache = partial(PagedCache, owner.decoder.cache_config, num_pages, _PAGE)
         scheduler = partial(preempting, max_running=settings.max_running)
-        # As many wait as run: the rest stays in the queue.
+        # The others stay in the queue, where any engine can take them.
         super().__init__(
             owner.decoder, self._make_cache(), scheduler, max_waiting=settings.max_running
         )
@@ -112,7 +85,7 @@ class Generator:
         """number: of the engine. group: its ranks. control, weights: groups of all ranks."""
         self.settings, self.task, self.number = settings, settings.task, number
         self.group, self.control = group, control
-        self.model = InvariantGPT(settings.config, group=group if group.size > 1 else None)
+        self.model = InvariantGPT(settings.config, num_experts=settings.num_experts, group=group)
         self.decoder = InvariantDecoder(self.model)
         self.engine = RolloutEngine(self, settings)
         self.sync = WeightSync(weights, [], list(named_shards(self.model)))
@@ -157,7 +130,16 @@ class Generator:
         self.engine.drop_cache()
         self.engine.version = version
         self.probe, self.probed_version = self.probed(), version
-        self.served_norm = sum(float(p.square().sum()) for p in self.model.parameters()) ** 0.5
+        self.served_norm = self.norm()
+
+    def norm(self) -> float:
+        """Return the L2 norm of the whole model's weights. Wire: a sum over the engine's ranks."""
+        squares = [0.0, 0.0]
+        for shard in self.sync.targets:
+            is_cut = shard.extent.box_shape != shard.extent.shape
+            squares[is_cut] += float(shard.tensor.detach().square().sum())
+        of_all = self.group.all_reduce(torch.tensor(squares[True], dtype=torch.float64))
+        return float(squares[False] + of_all) ** 0.5
 
     def install(self, row_N: Tensor) -> None:
         """Copy the numbers of all weights into the model, (N,)."""
@@ -227,24 +209,3 @@ class Generator:
         if is_idle:
             self.idle_s += time.perf_counter() - began_s
         return reply
-
-
-def send_plain(value: Any, group: Group, dst: int) -> None:
-    """Send plain data. Wire: a message of 8 bytes, and one of its JSON text."""
-    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    group.send(torch.tensor([len(text)]), dst)
-    group.send(text, dst)
-
-
-def receive_plain(group: Group, src: int) -> Any:
-    """Return the value of the other rank's send_plain."""
-    length = int(group.recv(torch.zeros(1, dtype=torch.int64), src))
-    return json.loads(bytes(group.recv(torch.empty(length, dtype=torch.uint8), src).tolist()))
-
-
-def broadcast_plain(value: Any, group: Group) -> Any:
-    """Return rank 0's plain data on every rank. Wire: broadcasts of 8 bytes and of its text."""
-    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    length = int(group.broadcast(torch.tensor([len(text)])))
-    buffer = text if group.rank == 0 else torch.empty(length, dtype=torch.uint8)
-    return json.loads(bytes(group.broadcast(buffer).tolist()))

@@ -14,8 +14,6 @@ Wire of a step: ZeRO-3's gathers and reductions, for the reference too, and an a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,59 +23,12 @@ from labkit.comm import Group
 from labkit.data import Batch, counted
 from labkit.optimizer import AdamW
 from labkit.rl.arithmetic import on_targets, padded
-from labkit.rl.batch_invariant import InvariantGPT, token_log_probs
-from labkit.rl.generator import Completion
+from labkit.rl.completion import Completion
+from labkit.rl.figures import Figures
 from labkit.rl.grpo import group_advantages, grpo_terms
+from labkit.rl.invariant_gpt import InvariantGPT, token_log_probs
+from labkit.rl.settings import Settings
 from labkit.zero import FullyShardedModule
-
-if TYPE_CHECKING:
-    from labkit.rl.language import Settings
-
-
-@dataclass
-class Figures:
-    """Measures of one update. Of tokens: over all answers' tokens of the batch."""
-
-    version: int
-    """The trainers' version before the update: 0 for the first."""
-    reward: float = 0.0
-    """Mean over the answers."""
-    tokens: int = 0
-    kl: float = 0.0
-    """Mean estimate of KL(policy || reference), in nats by token."""
-    kl_generated: float = 0.0
-    """Mean estimate of KL(policy that generated || policy), in nats by token."""
-    entropy: float = 0.0
-    """Mean entropy of the policy at the tokens, in nats."""
-    ratio: float = 0.0
-    """Mean of the loss's ratios before the update."""
-    ratio_off: float = 0.0
-    """The largest |ratio - 1|."""
-    effective_sample_size: float = 0.0
-    """(sum of ratios)^2 / (tokens times sum of squares): 1 where all are equal."""
-    clipped: float = 0.0
-    """Share of tokens whose ratio is outside the clip."""
-    unchanged_ratio: float = 1.0
-    """Mean over the probe of exp(trainer's - generator's log-probability) of one version."""
-    unchanged_off: float = 0.0
-    """The largest |ratio - 1| over the probe and the engines."""
-    lag: float = 0.0
-    """Mean version lag: trainers' version minus that of the token."""
-    lag_most: int = 0
-    mixed: int = 0
-    """Answers whose tokens have several versions."""
-    sent_norm: float = 0.0
-    """L2 norm of the weights that were last sent; 0 if none were sent since the update before."""
-    served_norm: list[float] = field(default_factory=list)
-    """L2 norm of the weights that each engine's first rank serves with."""
-    sent_bytes: int = 0
-    """Bytes of weights that trainers sent since the update before."""
-    idle_s: list[float] = field(default_factory=list)
-    """Seconds that each rank was idle since the update before."""
-    seconds: float = 0.0
-    """Since the update before."""
-    groups: list[int] = field(default_factory=list)
-    """The groups of the batch: each number is used once in a job."""
 
 
 class Trainer:
@@ -86,7 +37,7 @@ class Trainer:
     def __init__(self, settings: Settings, group: Group) -> None:
         """group: the trainers."""
         self.settings, self.group = settings, group
-        self.model = FullyShardedModule(InvariantGPT(settings.config, settings.seed), group)
+        self.model = FullyShardedModule(self._module(), group)
         self.optimizer = AdamW(self.model.parameters(), settings.learning_rate, weight_decay=0.0)
         self.reference = self.model
 
@@ -108,7 +59,7 @@ class Trainer:
 
     def freeze_reference(self) -> None:
         """Keep the policy as it is now as the reference model."""
-        module = InvariantGPT(self.settings.config)
+        module = self._module()
         module.requires_grad_(False)
         self.reference = FullyShardedModule(module, self.group)
         self.reference.load_full_parameters(self.model.full_parameters())
@@ -163,6 +114,10 @@ class Trainer:
             log_probs_BT, _ = self.log_probs(self.model, batch)
         found: list[float] = log_probs_BT[counted(batch.targets_BT)].tolist()
         return found
+
+    def _module(self) -> InvariantGPT:
+        settings = self.settings
+        return InvariantGPT(settings.config, settings.seed, num_experts=settings.num_experts)
 
     def _measure(self, figures: Figures, ratio_n: Tensor, kl_n: Tensor, entropy_n: Tensor) -> None:
         """Fill in means over the tokens of all ranks. Wire: an all-reduce of 7 numbers, and one."""

@@ -44,14 +44,16 @@ class WeightSync:
     def __init__(
         self, group: Group, sources: Sequence[NamedShard], targets: Sequence[NamedShard]
     ) -> None:
-        """sources: the shards that this rank has. targets: those that it wants. Every rank calls it.
+        """sources: the shards that this rank has. targets: those that it wants.
 
-        All are float tensors of one dtype. ValueError, on every rank, for a wanted element that no
-        rank has. Wire: an all-gather of all descriptions.
+        Every rank calls it. All are float32. ValueError, on every rank, for a wanted element that
+        no rank has. Wire: an all-gather of all descriptions.
         """
         self.group, self.sources, self.targets = group, list(sources), list(targets)
         mine = [_described(self.sources), _described(self.targets)]
-        described = [[_read(each) for each in of_rank] for of_rank in gather_plain(mine, group)]
+        with group.label("layouts of weights"):
+            given = gather_plain(mine, group)
+        described = [[_read(each) for each in of_rank] for of_rank in given]
         held, wanted = ([of_rank[k] for of_rank in described] for k in (0, 1))
         self.sends: dict[int, Tensor] = {}
         self.receives: dict[int, Tensor] = {}
@@ -64,10 +66,19 @@ class WeightSync:
         self.num_wanted = sum(shard.extent.numel for shard in self.targets)
 
     @property
+    def shards(self) -> list[Tensor]:
+        """The tensors of the sources."""
+        return [shard.tensor for shard in self.sources]
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of an update that this rank sends."""
+        return 4 * sum(len(n) for rank, n in self.sends.items() if rank != self.group.rank)
+
+    @property
     def received_bytes(self) -> int:
         """Bytes of an update that arrive at this rank: those of its elements that others have."""
-        numel = sum(len(n) for rank, n in self.receives.items() if rank != self.group.rank)
-        return numel * 4
+        return 4 * sum(len(n) for rank, n in self.receives.items() if rank != self.group.rank)
 
     def send(self) -> list[Pending[None]]:
         """Start to send this rank's elements as they are now; wait for the result later."""

@@ -1,4 +1,4 @@
-"""The queue between engines and trainers: prompts out, answers in, at most `staleness` versions old.
+"""The queue between engines and trainers: prompts out, answers in, of bounded staleness.
 
     version v     groups v P ... v P + P - 1 become update number v (P groups each)
     an engine     with weights of version w may start group i if   i < (w + staleness + 1) P
@@ -26,29 +26,28 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.checkpoint import Rollout, RolloutBank
-from labkit.rl.generator import NO_WEIGHTS, Completion
-
-if TYPE_CHECKING:
-    from labkit.rl.language import Settings
+from labkit.rl.completion import Completion
+from labkit.rl.settings import NO_WEIGHTS, Settings
 
 Key = tuple[int, int]
 """Group and member of an answer."""
 
 
-class RolloutQueue:
+class AnswerQueue:
     """Prompts, answers and versions of a job, on rank 0."""
 
     def __init__(self, settings: Settings, bank: RolloutBank, num_engines: int) -> None:
         """bank: with the rollouts so far; its cursor is that of the loaded parameters."""
         self.settings, self.bank = settings, bank
         self.version = bank.consumed // settings.batch
-        """Of the trainers: the number of updates that they have made."""
+        """The number of updates that the trainers have made."""
         self.published = NO_WEIGHTS
         self.reports: list[dict[str, Any]] = [{"version": NO_WEIGHTS}] * num_engines
         self.stalled = ""
+        self._idle_before = [0.0] * num_engines
         self._expected: set[int] = set()  # engines that have not installed `published` yet
         self._slept: set[tuple[int, int]] = set()
         self._next_group = self._next_in_bank = len(bank) // settings.group_size
@@ -68,13 +67,14 @@ class RolloutQueue:
             while True:
                 if self._error or self._is_over and engine not in self._expected:
                     return {"stop": True}
-                can_change = self.settings.is_partial or not report["unfinished"]
+                has_weights = report["version"] != NO_WEIGHTS
+                can_change = self.settings.is_partial or not (report["unfinished"] and has_weights)
                 if engine in self._expected and (can_change or self._is_over):
                     return {"update": self.published}
                 if self._must_sleep(engine, report["version"]):
                     return {"is_sleep": True}
                 start = [] if engine in self._expected else self._start(engine, report)
-                if start or (report["unfinished"] and report["version"] != NO_WEIGHTS):
+                if start or (report["unfinished"] and has_weights):
                     return {"start": start}
                 self._idle.add(engine)
                 self._find_stall()
@@ -108,10 +108,17 @@ class RolloutQueue:
             self.version += 1
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Return what each engine reported last of itself."""
-        keys = ("idle_s", "probe", "probed", "served_norm")
+        """Return what each engine reported last of itself, with idle seconds since the last call.
+
+        By engine: "idle_s", "served_norm", "probe", and "probed", the version of the probe.
+        """
+        keys = ("served_norm", "probe", "probed")
         with self._changed:
-            return [{key: report.get(key, 0) for key in keys} for report in self.reports]
+            found = [{key: report.get(key) for key in keys} for report in self.reports]
+            for each, report, before in zip(found, self.reports, self._idle_before, strict=True):
+                each["idle_s"] = report.get("idle_s", 0.0) - before
+            self._idle_before = [report.get("idle_s", 0.0) for report in self.reports]
+        return found
 
     def fail(self, error: BaseException) -> None:
         """End all waits: a thread has failed."""
@@ -185,12 +192,13 @@ class RolloutQueue:
         """Notice that nothing can change any more."""
         if not self._trainers_wait or len(self._idle) < len(self.reports) or self._is_over:
             return
-        lost = [key for key in self._given_to if key[0] < (self.version + 1) * self.settings.num_prompts]
+        limit = (self.version + 1) * self.settings.num_prompts
+        lost = sorted(key for key in self._given_to if key[0] < limit)
         engines = sorted({self._given_to[key] for key in lost})
         self.stalled = (
-            f"update {self.version} waits for {len(lost)} answers, the first of group "
-            f"{min(lost, default=(None,))[0]}, which engine {', '.join(map(str, engines))} was given; "
-            "no engine has work, so they can never come. Ask for no more answers at a time than an "
-            "engine takes (max_running running, and as many waiting), or ask again after QueueFull"
+            f"update {self.version} waits for {len(lost)} answers, the first of them "
+            f"{lost[:1]} (group, member), given to {'engine ' + str(engines)[1:-1]}. No engine has "
+            "work, so they can never come. Give an engine at most max_running answers at a time, "
+            "or ask again after a QueueFull"
         )
         self._changed.notify_all()
