@@ -1,6 +1,6 @@
-"""Write README's picture: the timelines of two rungs that notebook 03 stores.
+"""Write README's picture: the timelines of two rungs that notebook 04 stores.
 
-    python -m scripts.readme_picture    after notebooks/03_data_parallel.ipynb is stored again
+    python -m scripts.readme_picture    after notebooks/04_data_parallel.ipynb is stored again
 
 README's caption names their times.
 """
@@ -14,7 +14,7 @@ import nbformat
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOK = ROOT / "notebooks" / "03_data_parallel.ipynb"
+NOTEBOOK = ROOT / "notebooks" / "04_data_parallel.ipynb"
 PICTURE = ROOT / "docs" / "naive_and_overlapped.png"
 CAPTION = "<timelines of NaiveDDP: "
 WIDTH = 1200

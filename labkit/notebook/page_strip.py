@@ -1,6 +1,6 @@
 """How far a reader is on a page: what is done, the minutes left, the next step.
 
-strip("17_many_requests_at_once")     a line that follows each prediction, check, card and drill
+strip("24_many_requests_at_once")     a line that follows each prediction, check, card and drill
 
     predictions 4 of 9 · exercises 1 of 4 · cards and drills 0 of 7
     about 40 minutes left · next: predict under "Static and continuous batching"

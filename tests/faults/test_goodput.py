@@ -40,7 +40,7 @@ def test_a_real_job_that_fails_accounts_for_all_of_its_time(monkeypatch):
 
     Their steps take 1.2 s at least, and a rank is killed 1, 2, 3, ... s after an attempt began, so
     that an attempt which ends has made steps before. Which interval is better depends on what this
-    machine takes for a write and a restart: notebook 15 measures it.
+    machine takes for a write and a restart: notebook 22 measures it.
     """
     failures = [Failure(1.0 + number, number % 2) for number in range(200)]
     monkeypatch.setattr(goodput, "draw_failures", lambda *_: failures)

@@ -143,7 +143,7 @@ def test_a_restarted_rank_has_a_new_connection(clock):
         until(monitor, 0, "dead")
 
 
-GAPS_S = {  # as on an idle machine; notebook 15 measures them again
+GAPS_S = {  # as on an idle machine; notebook 22 measures them again
     "idle": [0.020, 0.021, 0.020, 0.024],
     "computes": [0.020, 0.035, 0.061, 0.020],
     "holds the GIL for 0.5 s": [0.020, 0.021, 0.513, 0.008],

@@ -70,7 +70,7 @@ def test_topics_come_weakest_first_and_the_next_one_is_where_something_is_due():
     rows = rows_of(page_html(late), "Mastery by topic")
     assert [row[0].removesuffix(" (next)") for row in rows] == late.weakest_first
     assert rows[-1][1] == f"{values[-1]:.0%}" and rows[-1][3] == "1"
-    assert "08_long_sequences" in notebooks_of("Long sequences and context parallelism")
+    assert "15_long_sequences" in notebooks_of("Long sequences and context parallelism")
 
 
 def test_exercises_show_attempts_hints_and_whether_the_solution_was_seen_first():

@@ -57,4 +57,4 @@ def test_its_stored_form_is_the_same_for_every_reader():
 def test_a_page_that_is_not_there_is_an_error():
     with pytest.raises(FileNotFoundError, match="99_no_page"):
         strip("99_no_page")
-    assert "predictions" in repr(strip("17_many_requests_at_once"))
+    assert "predictions" in repr(strip("24_many_requests_at_once"))

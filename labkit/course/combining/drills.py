@@ -6,7 +6,7 @@ from labkit import calc
 from labkit.interview.drills.drill import MODEL_SIZES, PEAKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_NOTEBOOK = "11_combining_and_planning"
+_NOTEBOOK = "18_combining_and_planning"
 _SIZES = billions(1.3, 7, 8, 13, 34, 70, 175)
 _RUN = (
     "{gpus} {gpu} GPUs, {peak} TFLOP/s dense bf16 peak each, train {params} parameters at {rate} "

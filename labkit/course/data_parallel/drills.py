@@ -8,7 +8,7 @@ from labkit.calc.traffic.cost import num_blocks
 from labkit.interview.drills.drill import RANKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_THREE_RUNGS, _LARGE_BATCHES = "03_data_parallel", "03b_large_batches"
+_THREE_RUNGS, _LARGE_BATCHES = "04_data_parallel", "05_large_batches"
 _DRAWS = {
     "params": billions(1.3, 2.7, 3, 6.7, 7, 8, 13, 34),
     "n": RANKS,
@@ -367,7 +367,7 @@ def slow_rank(n: int, batch: int, fast: float, slow: float) -> Solution:
     "dp-7",
     "Waiting for most of the ranks",
     difficulty=2,
-    notebook="04_asynchrony",
+    notebook="06_asynchrony",
     prompt="{n} ranks with {batch} samples each. {late} of them need {slow} for a step, the others "
     "{fast}. A step takes the first {k} gradients that come, and drops the rest. How many samples "
     "per second count?",

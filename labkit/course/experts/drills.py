@@ -13,7 +13,7 @@ _EXPERT_PROMPT = (
     "{kv_heads} key-value heads, in each layer {experts} experts, gated MLPs (SwiGLU) of {ffn} "
     "features, of which a token takes {k}, a vocabulary of {vocab}, not tied, no biases. "
 )
-_NOTEBOOK = "10_mixture_of_experts"
+_NOTEBOOK = "17_mixture_of_experts"
 _FACTORS = (1.1, 1.25, 1.5)
 
 
@@ -55,7 +55,7 @@ _EXPERT_DRAWS = {
     "mo-3",
     "Active parameters of a mixture of experts",
     difficulty=2,
-    notebook="10_mixture_of_experts",
+    notebook="17_mixture_of_experts",
     prompt=_EXPERT_PROMPT + "How many parameters does a token go through?",
     draws=_EXPERT_DRAWS,
     unit="billion",
@@ -105,7 +105,7 @@ def active_parameters(
     "mo-3",
     "All parameters of a mixture of experts",
     difficulty=2,
-    notebook="10_mixture_of_experts",
+    notebook="17_mixture_of_experts",
     prompt=_EXPERT_PROMPT + "How many parameters does it have in all?",
     draws=_EXPERT_DRAWS,
     unit="billion",

@@ -4,7 +4,7 @@ from labkit import calc
 from labkit.interview.drills.drill import drill
 from labkit.interview.drills.question import Solution, Trap
 
-_NOTEBOOK = "08_long_sequences"
+_NOTEBOOK = "15_long_sequences"
 _DRAWS = {
     "heads kv_heads": ((32, 8), (64, 8), (128, 8), (64, 16)),
     "features": (64, 128),

@@ -12,7 +12,7 @@ _DENSE = (
     *("llama1-7b", "llama1-13b", "llama2-70b", "llama3-8b", "llama3-70b", "llama3-405b"),
     *("llama3.2-3b", "qwen2.5-7b", "mixtral-8x7b"),
 )
-_MEMORY = "05_where_memory_goes"
+_MEMORY = "08_where_memory_goes"
 _RECIPES = (
     Shown(
         "zero_paper",
@@ -88,7 +88,7 @@ def _sizes(name: str) -> tuple[int, int, int, int, int]:
     "me-1",
     "Parameters from a configuration",
     difficulty=2,
-    notebook="05_where_memory_goes",
+    notebook="08_where_memory_goes",
     prompt="A decoder has {layers} layers, {hidden} hidden features, {heads} heads and {kv_heads} "
     "key-value heads, a gated MLP (SwiGLU) of {ffn} features, a vocabulary of {vocab} with "
     "embedding and head not tied, no biases, rotary positions. How many parameters is that?",
@@ -270,7 +270,7 @@ def _kept(
     "me-3",
     "Activations of a layer under tensor parallelism",
     difficulty=3,
-    notebook="07b_vocabulary_and_sequence",
+    notebook="14_vocabulary_and_sequence",
     prompt=_LAYER_PROMPT + _CONVENTION + "Without sequence parallelism and without recomputation, "
     "how many bytes does a rank keep for this layer until backward?",
     draws=_DRAWS,
@@ -317,7 +317,7 @@ def tensor_parallel_activations(hidden: int, heads: int, seq: int, micro: int, t
     "me-3",
     "Activations with full recomputation",
     difficulty=1,
-    notebook="05b_sixteen_bits",
+    notebook="09_sixteen_bits",
     prompt="A model of {layers} layers and {hidden} hidden features recomputes every layer in "
     "backward and keeps only the layers' inputs, in bf16. How many bytes are kept for a microbatch "
     "of {micro} sequences of {seq} tokens?",

@@ -6,7 +6,7 @@ from labkit import calc
 from labkit.interview.drills.drill import BATCHES, Shown, amounts, drill, num_text
 from labkit.interview.drills.question import Solution, Trap
 
-_NOTEBOOK = "09_pipeline_parallel"
+_NOTEBOOK = "16_pipeline_parallel"
 _STAGES = (4, 6, 8, 10, 12, 16)
 _MOST_MICROBATCHES = 4096
 _MICROBATCHES = (4, 8, 12, 16, 24, 32, 48, 64)

@@ -4,7 +4,7 @@ from labkit import calc
 from labkit.interview.drills.drill import BATCHES, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_CUTTING, _AROUND = "07_tensor_parallel", "07b_vocabulary_and_sequence"
+_CUTTING, _AROUND = "13_tensor_parallel", "14_vocabulary_and_sequence"
 _HIDDEN = (4096, 5120, 6144, 8192, 12288, 16384)
 _SIZES = [
     (each.hidden, each.heads)

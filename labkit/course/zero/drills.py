@@ -7,8 +7,8 @@ from labkit.course.memory.drills import MIXED, as_gib, states_of, without_master
 from labkit.interview.drills.drill import MODEL_SIZES, RANKS, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_ZERO = "06_zero_and_fsdp"
-_NOTEBOOK = "06_zero_and_fsdp"
+_ZERO = "10_zero_and_fsdp"
+_NOTEBOOK = "10_zero_and_fsdp"
 _DRAWS = {
     "params": billions(1.3, 2.7, 3, 6.7, 7, 8, 13, 34),
     "n": RANKS,

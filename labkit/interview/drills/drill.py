@@ -1,6 +1,6 @@
 """A drill: a kind of question, which makes a fresh one from every seed.
 
-@drill("pp-2", "Bubble of a pipeline", difficulty=1, notebook="09_pipeline_parallel",
+@drill("pp-2", "Bubble of a pipeline", difficulty=1, notebook="16_pipeline_parallel",
        prompt="{p} stages, {m} microbatches, 1F1B: which share of the step is bubble?",
        draws={"p": (4, 8, 16), "m": (8, 16, 32)}, unit="%", between=("1%", "90%"))
 def bubble_share(p, m):

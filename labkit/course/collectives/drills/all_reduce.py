@@ -8,7 +8,7 @@ from labkit.interview.drills.drill import LATENCIES, LINKS, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _NOTEBOOK = "02_all_reduce_inside_out"
-_HOSTS = "02b_hosts_and_nccl"
+_HOSTS = "03_hosts_and_nccl"
 _TWO_TIERS = {
     "hosts": (2, 4, 8, 16, 32),
     "per_host": (4, 8),

@@ -17,7 +17,7 @@ _JOBS = {
     "ft-3",
     "Checkpoint interval by Young",
     difficulty=2,
-    notebook="11_combining_and_planning",
+    notebook="18_combining_and_planning",
     prompt="Training is idle for {write} while a checkpoint is written, and the job is "
     "interrupted every {mtbf} on average. How much work should lie between two checkpoints, by "
     "Young's formula?",
@@ -65,7 +65,7 @@ def young_interval(write: float, mtbf: float) -> Solution:
     "ft-3",
     "Time lost to checkpoints and interruptions",
     difficulty=2,
-    notebook="11_combining_and_planning",
+    notebook="18_combining_and_planning",
     prompt="A checkpoint is written every {interval}, which stops training for {write}. The job is "
     "interrupted every {mtbf} on average, and needs {restart} to restart. Which share of all time "
     "is lost, to first order?",
@@ -116,7 +116,7 @@ def share_lost(interval: float, write: float, mtbf: float, restart: float) -> So
     "ft-5",
     "GPU-hours of one outage",
     difficulty=1,
-    notebook="12_when_it_hangs",
+    notebook="19_when_it_hangs",
     prompt="A job on {gpus} GPUs hangs. The collective's timeout ends it after {timeout}, it takes "
     "{restart} until it runs again, and checkpoints are written every {interval}, so half of that "
     "is lost on average. How many GPU-hours does it cost?",

@@ -14,7 +14,7 @@ from labkit.interview.drills.question import Solution, Trap
     "ft-2",
     "Mean time between interruptions, from a fleet",
     difficulty=1,
-    notebook="11_combining_and_planning",
+    notebook="18_combining_and_planning",
     prompt="A job on {gpus} GPUs had {num} interruptions in {days} days. At the same rate per GPU, "
     "what is the mean time between interruptions of a job on {other} GPUs?",
     draws={
@@ -65,7 +65,7 @@ def mean_time_of_a_job(gpus: int, num: int, days: int, other: int) -> Solution:
     "ft-2",
     "Failures per day",
     difficulty=1,
-    notebook="11_combining_and_planning",
+    notebook="18_combining_and_planning",
     prompt="One GPU with its share of everything else fails once in {mtbf} hours, on average. How "
     "many failures per day does a job on {gpus} GPUs expect?",
     draws={
@@ -107,7 +107,7 @@ def failures_per_day(mtbf: int, gpus: int) -> Solution:
     "ft-4",
     "Steps left after a restart",
     difficulty=1,
-    notebook="14_checkpoints",
+    notebook="21_checkpoints",
     prompt="An epoch has {samples} samples. A job is killed after {steps} steps of {batch} "
     "samples, on all ranks together, all of them saved. Its loader is {ahead} batches ahead. The "
     "job goes on with {new} samples per step. How many steps does it make until the epoch ends? "
@@ -159,7 +159,7 @@ def steps_left(samples: int, steps: int, batch: int, new: int, ahead: int) -> So
     "ft-6",
     "Copies in memory that are lost together",
     difficulty=2,
-    notebook="15_failing_and_going_on",
+    notebook="22_failing_and_going_on",
     prompt="{n} hosts hold {m} copies of each host's state in memory, the host's own included. "
     "{placement}. {k} hosts fail at once, each set of {k} equally likely. How likely is it that "
     "a state is lost?",

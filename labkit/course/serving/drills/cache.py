@@ -49,7 +49,7 @@ def _of_a_token(layers: int, kv_heads: int, features: int, itemsize: int) -> flo
     "in-2",
     "KV cache of a token",
     difficulty=1,
-    notebook="16_one_request_and_its_cache",
+    notebook="23_one_request_and_its_cache",
     prompt=_MODEL + "How many bytes does one token of one sequence take?",
     draws=_SIZES,
     unit="KB",
@@ -91,7 +91,7 @@ def kv_bytes_of_a_token(
     "in-2",
     "KV cache of a request",
     difficulty=1,
-    notebook="16_one_request_and_its_cache",
+    notebook="23_one_request_and_its_cache",
     prompt=_MODEL + "How much memory does a request of {tokens} tokens take, prompt and answer "
     "together?",
     draws={**_SIZES, "tokens": (2000, 4096, 6000, 8192, 16384, 32768, 131072)},
@@ -132,7 +132,7 @@ def kv_bytes_of_a_request(
     "in-2",
     "How many requests fit",
     difficulty=2,
-    notebook="16_one_request_and_its_cache",
+    notebook="23_one_request_and_its_cache",
     prompt=_MODEL + "A server's GPUs have {memory} together (10^9 bytes a GB); the weights take "
     "{weights} of that, and nothing else does. How many requests of {tokens} tokens fit at once, "
     "without paging losses?",
@@ -194,7 +194,7 @@ def requests_that_fit(
     "in-1",
     "The fastest token of a batch of one",
     difficulty=2,
-    notebook="16_one_request_and_its_cache",
+    notebook="23_one_request_and_its_cache",
     prompt="{params} parameters in {itemsize} are split evenly over {tp} {gpu} GPUs, whose memory "
     "gives {bandwidth} each. With one request at a time every weight is read once for each token. "
     "How long does a token take at the least, communication and KV cache left out?",

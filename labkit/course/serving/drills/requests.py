@@ -11,7 +11,7 @@ from labkit.interview.drills.question import Solution, Trap
     "in-2",
     "Requests in a paged cache",
     difficulty=1,
-    notebook="16_one_request_and_its_cache",
+    notebook="23_one_request_and_its_cache",
     prompt="A cache has {slots} slots, in pages of {page_size}. Each request has {tokens} tokens "
     "now, and may have {longest} in the end. How many such requests fit now, if a page is taken "
     "when it is needed?",
@@ -55,7 +55,7 @@ def requests_in_pages(slots: int, page_size: int, tokens: int, longest: int) -> 
     "in-3",
     "Useful places of static batches",
     difficulty=1,
-    notebook="17_many_requests_at_once",
+    notebook="24_many_requests_at_once",
     prompt="Requests want {lengths} tokens, again and again in this order. A server runs static "
     "batches of four, each until its longest answer ends. What share of the places in its passes "
     "makes a token that somebody wants?",
@@ -107,7 +107,7 @@ def useful_places(lengths: tuple[int, ...]) -> Solution:
     "in-3",
     "The largest chunk beside decoding",
     difficulty=2,
-    notebook="17_many_requests_at_once",
+    notebook="24_many_requests_at_once",
     prompt="A model with {params} parameters decodes {batch} requests on one {gpu} of {peak} "
     "TFLOP/s. A pass may take {target} ms, since all of them wait for it. How many tokens of a "
     "prompt can it compute besides? Take it as bound by arithmetic at its peak, without "
@@ -156,7 +156,7 @@ def largest_chunk(params: float, batch: int, peak: float, target: float) -> Solu
     "in-6",
     "Speed-up by speculative decoding",
     difficulty=2,
-    notebook="17_many_requests_at_once",
+    notebook="24_many_requests_at_once",
     prompt="A draft model proposes {drafts}, and the large model checks them in one pass, which "
     "takes as long as a pass over one token. Each drafted token is accepted with probability "
     "{acceptance}, independently. A pass of the draft model takes {cost} of a pass of the large "
@@ -207,7 +207,7 @@ def speculative_gain(drafts: int, acceptance: float, cost: float) -> Solution:
     "in-6",
     "Prompts that begin alike",
     difficulty=2,
-    notebook="17_many_requests_at_once",
+    notebook="24_many_requests_at_once",
     prompt="{requests} requests begin with the same {prefix} tokens; each goes on with {own} of "
     "its own. The cache has pages of {page} tokens, and full pages are shared by prefix. The first "
     "request is in the cache when the others come. How many tokens of prompts are computed in all?",
@@ -255,7 +255,7 @@ def shared_prompt_tokens(requests: int, prefix: int, own: int, page: int) -> Sol
     "in-5",
     "Bytes of quantised weights",
     difficulty=1,
-    notebook="16_one_request_and_its_cache",
+    notebook="23_one_request_and_its_cache",
     prompt="{params} weights are stored in {bits}, with a scale of 16 bits for every {group}. How "
     "much memory do they take?",
     draws={
