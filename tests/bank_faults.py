@@ -6,7 +6,7 @@ Every number of an answer has evidence, is in the question, or is given.
 import re
 from collections.abc import Iterable, Iterator
 
-from labkit.interview.cards import Card, load_topics
+from labkit.interview.cards import Card, FollowUp, load_topics
 from labkit.interview.court import VERDICTS, Claim, findings
 from labkit.interview.evidence import Number, numbers, prove, uses
 
@@ -34,11 +34,17 @@ _LENGTHS = {
     "evidence": (1, 99),
     "prompt": (5, 999),
 }
+# Of a follow-up that has an answer.
+_OF_A_FOLLOW_UP = {"answer": (40, 80), "rubric": (2, 4)}
 
 
 def card_faults(card: Card) -> list[str]:
     """Everything that is wrong with a card, but for proofs that do not hold."""
-    return [*_of_the_form(card), *_of_the_numbers(card, asked=card.prompt)]
+    return [
+        *_of_the_form(card),
+        *_of_the_numbers(card, asked=card.prompt),
+        *(fault for each in card.follow_ups if each.answer for fault in _of_one(card, each)),
+    ]
 
 
 def claim_faults(claim: Claim, *, measure: bool = True) -> list[str]:
@@ -59,11 +65,28 @@ def _of_the_form(card: Card) -> Iterator[str]:
         yield "conventions differ on this topic, and fewer than two numbers have evidence"
     if card.difficulty not in (1, 2, 3):
         yield f"difficulty = {card.difficulty}"
-    for name, (low, high) in _LENGTHS.items():
-        whole = getattr(card, name)
+    yield from _of_the_lengths(card, _LENGTHS)
+
+
+def _of_the_lengths(
+    of: Card | FollowUp, lengths: dict[str, tuple[int, int]], about: str = ""
+) -> Iterator[str]:
+    for name, (low, high) in lengths.items():
+        whole = getattr(of, name)
         number = len(re.findall(r"\S*\w\S*", whole) if isinstance(whole, str) else set(whole))
         if not low <= number <= high:
-            yield f"{name} has {number}, not {low} to {high}"
+            yield f"{name}{about} has {number}, not {low} to {high}"
+
+
+def _of_one(card: Card, asked: FollowUp) -> Iterator[str]:
+    """Faults of the answer to a follow-up. It may say the card's numbers again."""
+    yield from _of_the_lengths(asked, _OF_A_FOLLOW_UP, f" to {asked.question!r}")
+    text = " ".join(asked.answer.split())
+    says = [item.says for item in asked.evidence if item.says]
+    yield from (f"{each!r} is not in the answer" for each in says if not _spans(each, text))
+    known = [item.says for item in card.evidence if item.says]
+    stated = [card.prompt, asked.question, *says, *known, *card.given]
+    yield from _unproved(text, [*says, *known, *card.given], stated)
 
 
 def _of_the_numbers(card: Card | Claim, asked: str) -> Iterator[str]:
@@ -72,7 +95,8 @@ def _of_the_numbers(card: Card | Claim, asked: str) -> Iterator[str]:
     for each in (*says, *card.given):
         if not _spans(each, text):
             yield f"{each!r} is not in the text"
-    for item in card.evidence:
+    everything = card.all_evidence if isinstance(card, Card) else card.evidence
+    for item in everything:
         if item.proof and not uses(item.proof, "calc") and not uses(item.proof, "runs"):
             yield f"{item.proof!r} has neither calc nor runs"
     yield from _unproved(text, [*says, *card.given], [asked, *says, *card.given])

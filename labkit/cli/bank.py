@@ -67,7 +67,7 @@ def _show_pending(chosen: Iterable[cards.Card | Claim]) -> None:
     items = [
         (each.id if isinstance(each, cards.Card) else each.key, item)
         for each in chosen
-        for item in each.evidence
+        for item in (each.all_evidence if isinstance(each, cards.Card) else each.evidence)
         if item.pending
     ]
     for key, item in items:
@@ -80,7 +80,7 @@ def _show_proofs(chosen: list[cards.Card]) -> bool:
     """One line for each proof. Whether all hold."""
     out, held = console(), True
     for card in chosen:
-        for item in card.evidence:
+        for item in card.all_evidence:
             if not item.proof:
                 continue
             proved = prove(item.says, item.proof)
@@ -101,7 +101,7 @@ def _show_topics(topics: list[cards.Topic], chosen: list[cards.Card]) -> None:
         for topic in group:
             own = [card for card in chosen if card.topic == topic.id]
             missing += [] if own else [topic.id]
-            counts = Counter(_kind(item) for card in own for item in card.evidence)
+            counts = Counter(_kind(item) for card in own for item in card.all_evidence)
             sums += counts
             ids = ", ".join(card.id for card in own) or "missing"
             numbers = (str(counts[kind] or "") for kind in _KINDS)

@@ -91,7 +91,7 @@ def _said(card: Card) -> frozenset[int]:
     more = {
         "d": card.deeper,
         "m": card.mistake,
-        "f": "\n".join(f"- {each}" for each in card.follow_ups),
+        "f": "\n\n".join(each.markdown for each in card.follow_ups),
     }
     while True:
         typed = input(

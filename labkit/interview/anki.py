@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from labkit.interview.cards import Card, load_topics
-from labkit.interview.page import html_of
+from labkit.interview.page import follow_up_html, html_of
 from labkit.progress.exchange import write_whole
 
 DECK = "Distributed training"
@@ -51,7 +51,7 @@ def _note(card: Card) -> str:
 
 def _back(card: Card) -> str:
     points = "".join(f"<li>{escape(each)}</li>" for each in card.rubric)
-    follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
+    follow_ups = "".join(f"<li>{follow_up_html(each)}</li>" for each in card.follow_ups)
     sources = "<br>".join(map(escape, card.sources))
     return (
         f"{html_of(card.minute)}<hr><p><b>Listened for</b></p><ol>{points}</ol>"

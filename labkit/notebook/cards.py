@@ -28,7 +28,7 @@ from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.cards import Card, load_topics
 from labkit.interview.cards import sitting as sittings
 from labkit.interview.drills.drill import Kind
-from labkit.interview.page import html_of
+from labkit.interview.page import follow_up_html, html_of
 from labkit.notebook.controls import button, capture_warnings, note, page, row, say, show
 from labkit.notebook.court import proofs_html
 from labkit.notebook.shown import FAINT, Shown, box
@@ -321,10 +321,10 @@ def answer_html(card: Card) -> str:
 
 def behind_html(card: Card) -> str:
     """Return follow-ups, the expressions that prove the numbers, and the sources."""
-    follow_ups = "".join(f"<li>{escape(each)}</li>" for each in card.follow_ups)
+    follow_ups = "".join(f"<li>{follow_up_html(each)}</li>" for each in card.follow_ups)
     return (
         f"{_folded(f'Follow-ups ({len(card.follow_ups)})', f'<ul>{follow_ups}</ul>')}"
-        f"{_folded('Where the numbers come from', proofs_html(card.evidence, card.sources))}"
+        f"{_folded('Where the numbers come from', proofs_html(card.all_evidence, card.sources))}"
     )
 
 

@@ -59,7 +59,7 @@ def test_a_note_is_whole_html_with_all_of_the_answer(card):
     page.close()
     assert page.open == []
     said = " ".join("".join(page.text).split())
-    for point in (*card.rubric, *card.follow_ups, *card.sources):
+    for point in (*card.rubric, *(each.question for each in card.follow_ups), *card.sources):
         assert " ".join(point.split()) in said
     assert "|---" not in note[2], "a table is drawn as one"
 

@@ -16,7 +16,7 @@ from tests.bank_faults import card_faults
 from tests.warm_ranks import runs_on_warm_ranks  # noqa: F401
 
 CARDS, UNREADABLE = cards.read_bank()
-RUNS = {card.id: [e for e in card.evidence if uses(e.proof or "0", "runs")] for card in CARDS}
+RUNS = {card.id: [e for e in card.all_evidence if uses(e.proof or "0", "runs")] for card in CARDS}
 
 
 def test_nothing_is_wrong_with_the_bank():
@@ -43,7 +43,7 @@ def test_the_command_counts_cards_and_evidence_and_lists_missing_topics(capsys):
     assert "missing: ta-3\n" in capsys.readouterr().out
     bank(only="co-8")
     (card,) = [card for card in CARDS if card.topic == "co-8"]
-    proofs, by_run = sum(bool(item.proof) for item in card.evidence), len(RUNS["co-8"])
+    proofs, by_run = sum(bool(item.proof) for item in card.all_evidence), len(RUNS["co-8"])
     said = f"1 of 1 topics: 1 cards, {proofs - by_run} formula, {by_run} run, "
     assert said in capsys.readouterr().out
 
@@ -86,7 +86,10 @@ def failing(items):
 
 def test_every_number_that_a_formula_proves_holds():
     by_formula = [
-        item for card in CARDS for item in card.evidence if item.proof and item not in RUNS[card.id]
+        item
+        for card in CARDS
+        for item in card.all_evidence
+        if item.proof and item not in RUNS[card.id]
     ]
     assert len(by_formula) > 500
     assert failing(by_formula) == {}

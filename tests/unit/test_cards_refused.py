@@ -52,6 +52,48 @@ def test_a_quote_may_go_on_in_the_next_line(tmp_path):
     assert problems_of(tmp_path, CARD.replace("It takes 14 steps.", "It takes 14\nsteps.")) == []
 
 
+SPOKEN = " ".join(["Thirty steps, since each of two phases has fifteen of them."] * 5)
+ANSWERED = f"""\
+[[follow_ups]]
+question = "And on 16 ranks?"
+answer = "{SPOKEN} Or 30 steps."
+rubric = ["names the phases", "counts steps"]
+evidence = [{{ says = "30 steps", proof = "calc.collective('all_reduce', 'ring', 16).steps" }}]
+[[follow_ups]]
+question = "And in a tree?"
+"""
+QUESTIONS = 'follow_ups = ["And on a thousand ranks?", "And in a tree?"]\n'
+WITH_ANSWERS = CARD.replace(QUESTIONS, "").replace("+++\n**In a", f"{ANSWERED}+++\n**In a")
+
+
+def test_a_follow_up_may_have_an_answer_with_evidence_of_its_own(tmp_path):
+    assert problems_of(tmp_path, WITH_ANSWERS) == []
+    (card,) = cards.load_bank(tmp_path).values()
+    first, second = card.follow_ups
+    assert (first.rubric, second) == (
+        ("names the phases", "counts steps"),
+        cards.FollowUp("And in a tree?"),
+    )
+    assert [item.says for item in card.all_evidence] == ["14 steps", "30 steps"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ('question = "And on', 'asked = "And on', "there is no question"),
+        ('"And in a tree?"\n', '"And in a tree?"\nlevel = 2\n', "unknown level"),
+        ('"names the phases", ', "", "rubric to 'And on 16 ranks?' has 1"),
+        (SPOKEN, "Thirty.", "answer to 'And on 16 ranks?' has 4, not 40 to 80"),
+        ('says = "30 steps"', 'says = "31 steps"', "'31 steps' is not in the answer"),
+        ("Or 30 steps.", "Or 30 steps of 25 MB.", "nothing proves '25 MB'"),
+    ],
+)
+def test_a_follow_up_that_is_wrong_is_found(tmp_path, right, wrong, said):
+    assert right in WITH_ANSWERS
+    problems = problems_of(tmp_path, WITH_ANSWERS.replace(right, wrong, 1))
+    assert any(said in each for each in problems), problems
+
+
 UNREADABLE = {
     "no fence": ("+++\n**In", "**In", "+++", 1),
     "text before": ('+++\nid = "co-2"', 'Hello\n+++\nid = "co-2"', "'Hello'", 1),

@@ -158,7 +158,22 @@ def test_the_steps_end_at_the_answer(name):
 
 def test_there_are_drills_for_every_group_of_topics_that_is_about_numbers():
     groups = {drill.topic.partition("-")[0] for drill in DRILLS.values()}
-    assert groups >= {"co", "dp", "me", "ze", "tp", "sp", "cp", "pp", "mo", "hy", "ft", "in", "ec"}
+    assert groups >= {
+        "co",
+        "dp",
+        "me",
+        "ze",
+        "tp",
+        "sp",
+        "cp",
+        "pp",
+        "mo",
+        "hy",
+        "ft",
+        "in",
+        "rl",
+        "ec",
+    }
     assert len(DRILLS) >= 32
     assert {drill.level for drill in DRILLS.values()} == {"everyone", "senior", "expert"}
 

@@ -3,6 +3,10 @@
 +++                             a card begins: TOML follows
 id = "co-8"
 ...
+follow_ups = ["..."]            questions alone; or at the end of the TOML, with answers,
+[[follow_ups]]                  a table for each
+question = "..."
+answer = "..."
 +++                             the TOML ends: Markdown follows, up to the next card
 **In a minute.** ...
 **Deeper.** ...
@@ -12,7 +16,7 @@ id = "co-8"
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -81,6 +85,24 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A question that comes after the answer. Its own answer may be missing."""
+
+    question: str
+    answer: str = ""
+    """40 to 80 words, in Markdown."""
+    rubric: tuple[str, ...] = ()
+    """Two to four points that an interviewer listens for."""
+    evidence: tuple[Evidence, ...] = ()
+    """Evidence for the numbers of its answer that the card does not have."""
+
+    @property
+    def markdown(self) -> str:
+        """The question, and the answer below it where there is one."""
+        return f"**{self.question}**\n\n{self.answer}" if self.answer else f"**{self.question}**"
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """One question, with its answer at three depths."""
 
@@ -96,7 +118,7 @@ class Card:
     evidence: tuple[Evidence, ...]
     rubric: tuple[str, ...]
     """Points that an interviewer listens for."""
-    follow_ups: tuple[str, ...]
+    follow_ups: tuple[FollowUp, ...]
     sources: tuple[str, ...]
     given: tuple[str, ...] = ()
     """Numbers of the text that are assumptions; the text says so."""
@@ -119,6 +141,11 @@ class Card:
     def level(self) -> str:
         """Its level: everyone, senior or expert."""
         return LEVELS[self.difficulty]
+
+    @property
+    def all_evidence(self) -> tuple[Evidence, ...]:
+        """Its evidence, and that of the answers to its follow-ups."""
+        return self.evidence + tuple(each for one in self.follow_ups for each in one.evidence)
 
     @property
     def text(self) -> str:
@@ -239,13 +266,14 @@ def _card(name: str, block: _Block) -> Card:
         raise fail(f"unknown {', '.join(unknown)}", f"a card has {', '.join(_KNOWN)}")
     if missing := [key for key in _REQUIRED if key not in data]:
         raise fail(f"there is no {', '.join(missing)}", "write it into the TOML")
-    fields: dict[str, Any] = {
+    entries: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
     }
-    fields["evidence"] = _evidence(data["evidence"], fail)
+    entries["evidence"] = _evidence(data["evidence"], fail)
+    entries["follow_ups"] = tuple(_follow_up(each, fail) for each in data["follow_ups"])
     minute, deeper, mistake = _sections(block, fail)
     return Card(
-        **fields,
+        **entries,
         minute=minute,
         deeper=deeper,
         mistake=mistake,
@@ -273,6 +301,21 @@ def _evidence(items: Any, fail: Callable[..., CardError]) -> tuple[Evidence, ...
         if set(item) - {"says", *kinds} or sum(kind in item for kind in kinds) != 1:
             raise fail(f"the evidence {item} proves nothing", f"give one of {', '.join(kinds)}")
     return tuple(Evidence(**item) for item in items)
+
+
+def _follow_up(item: Any, fail: Callable[..., CardError]) -> FollowUp:
+    """Return a follow-up, given its question or a table."""
+    entry = {"question": item} if isinstance(item, str) else dict(item)
+    known = [each.name for each in fields(FollowUp)]
+    if "question" not in entry or (unknown := sorted(set(entry) - set(known))):
+        what = f"unknown {', '.join(unknown)}" if "question" in entry else "there is no question"
+        raise fail(f"a follow-up: {what}", f"it is a text, or a table of {', '.join(known)}")
+    return FollowUp(
+        entry["question"],
+        " ".join(entry.get("answer", "").split()),
+        tuple(entry.get("rubric", ())),
+        _evidence(entry.get("evidence", ()), fail),
+    )
 
 
 def _sections(block: _Block, fail: Callable[..., CardError]) -> list[str]:
