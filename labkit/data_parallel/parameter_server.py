@@ -35,7 +35,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
@@ -49,7 +49,7 @@ from labkit.model import GPT, GPTConfig
 from labkit.optimizer import Optimizer
 from labkit.train import TrainConfig, copy_parameters, loss
 
-__all__ = ["Asynchronous", "Mode", "ServerResult", "Synchronous", "train"]
+__all__ = ["Asynchronous", "Mode", "Server", "ServerResult", "Synchronous", "serve", "train"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class Server:
     arrivals: list[Arrival] = field(default_factory=list)
     version: int = 0
     """Number of steps made."""
+    step_s: float = 0.0
+    """Seconds in which the server made steps."""
     _failure: BaseException | None = None
     _waiting: list[Tensor] = field(default_factory=list)
     _began_s: float = field(default_factory=time.perf_counter)
@@ -181,12 +183,14 @@ class Server:
         return self.mode.num_gradients(self.num_workers)
 
     def _step(self) -> None:
+        began_s = time.perf_counter()
         mean = torch.stack(self._waiting).mean(0)
         self._waiting.clear()
         for parameter, part in parts_of(mean, self.module.parameters()):
             parameter.grad = part
         self.optimizer.step()
         self.version += 1
+        self.step_s += time.perf_counter() - began_s
         self._stepped.notify_all()
 
 
@@ -238,7 +242,7 @@ def train(
     num_workers = world.size - 1
     num_steps = settings.num_steps * (num_workers if isinstance(mode, Asynchronous) else 1)
     optimizer = settings.make_optimizer(module.parameters())
-    return _serve(world, Server(module, optimizer, mode, num_workers, num_steps))
+    return serve(world, Server(module, optimizer, mode, num_workers, num_steps))
 
 
 def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
@@ -254,8 +258,11 @@ def _check(world: Group, mode: Mode, delay: Mapping[int, float]) -> None:
         raise ValueError(f"delay={delay}: workers are ranks 1 to {world.size - 1}, not {strangers}")
 
 
-def _serve(world: Group, server: Server) -> ServerResult:
-    """Start a thread for each worker, and wait until training has ended for every worker."""
+def serve(world: Group, server: Server) -> ServerResult:
+    """Start a thread for each worker, all other ranks, and wait until training has ended for all.
+
+    Each of them calls `work`.
+    """
     began_s = time.perf_counter()
     threads = ThreadPoolExecutor(server.num_workers)
     try:
@@ -278,8 +285,27 @@ def _work(
     context: int,
     delay_s: float,
 ) -> None:
-    """Train as a worker: fetch parameters, and send the gradient of this worker's share."""
+    """Train as a worker, with the gradients of this worker's share of each batch."""
     batches, num_workers = settings.batches(corpus, context), world.size - 1
+
+    def gradient(step: int) -> float:
+        time.sleep(delay_s)
+        batch = batches.at(step)
+        share = batch.share(world.rank - 1, num_workers).to(world.device)
+        value = loss(module, share)
+        part = share.num_targets / max(1, batch.num_targets)
+        (value * (part * num_workers)).backward()
+        return value.item()
+
+    work(world, module, gradient)
+
+
+def work(world: Group, module: nn.Module, gradient: Callable[[int], float]) -> None:
+    """Be a worker of `serve`: fetch parameters, compute a gradient, send it, until it is over.
+
+    gradient(step): computes gradients of `module`, which has the fetched parameters, by backward;
+    returns the loss. `step` counts this worker's gradients, from 0.
+    """
     flat = flattened(module.parameters())
     header = torch.empty(1, dtype=torch.int64, device=world.device)
     for step in itertools.count():
@@ -288,14 +314,9 @@ def _work(
             return
         copy_from_flat(world.recv(flat, src=0), module.parameters())
         with world.region("gradient"):
-            time.sleep(delay_s)
-            batch = batches.at(step)
-            share = batch.share(world.rank - 1, num_workers).to(world.device)
             module.zero_grad()
-            value = loss(module, share)
-            part = share.num_targets / max(1, batch.num_targets)
-            (value * (part * num_workers)).backward()
-        header_out = torch.tensor([version, value.item()], dtype=torch.float64, device=world.device)
+            value = gradient(step)
+        header_out = torch.tensor([version, value], dtype=torch.float64, device=world.device)
         world.send(header_out, dst=0)
         world.send(flattened(gradients_of(module)), dst=0)
 

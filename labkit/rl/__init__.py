@@ -1,5 +1,18 @@
 """Reinforcement learning over ranks, as a ladder: each rung is a file of its own.
 
+Read in this order, and start here:
+
+    environments.py     gymnasium's CartPole, several of them, and one that is slow on purpose
+    actor_critic.py     a small policy with a value function, rollouts, advantages
+    ppo.py              rung 1: PPO under data parallelism, one all-reduce per update
+    a3c.py              rung 2: asynchronous workers and the lab's parameter server
+    v_trace.py          values and advantages from the steps of an older policy
+    impala.py           rung 3: actors, a queue (rollout_queue.py) and a learner
+
+What rungs 1 to 3 leave behind:
+
+    history.py          returns, samples, updates, staleness, and the idle time of each rank
+
 Rung 6, reinforcement learning of a language model, begins with grpo.py:
 
     grpo.py             advantages within a group, and the clipped loss over all tokens
@@ -19,13 +32,18 @@ from typing import TYPE_CHECKING
 from labkit.lazy import lazy
 
 if TYPE_CHECKING:
+    from labkit.rl.actor_critic import ActorCritic, RLConfig
     from labkit.rl.arithmetic import Addition
+    from labkit.rl.environments import cart_pole, slow_cart_pole
     from labkit.rl.figures import Figures
     from labkit.rl.generator import Generator
     from labkit.rl.grpo import group_advantages, grpo_loss
     from labkit.rl.grpo_trainer import Trainer
+    from labkit.rl.history import Episode, History, Recorder
+    from labkit.rl.impala import ImpalaConfig
     from labkit.rl.invariant_gpt import InvariantDecoder, InvariantGPT
     from labkit.rl.language import Parts, Trained
+    from labkit.rl.ppo import PPOConfig
     from labkit.rl.settings import Settings
     from labkit.rl.weight_sync import WeightSync
 

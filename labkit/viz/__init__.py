@@ -36,13 +36,15 @@
     viz.staleness({"equal": arrivals}, title)        # ages of the gradients that a server used
     viz.exponents(gradients, title)                  # numbers by power of two, and float16's limits
     viz.loss_scale(powers, made, title)              # a loss scale, and the steps that it skipped
+    viz.returns({"PPO": history}, title=...)         # returns against samples and against seconds
+    viz.idle_by_rank({"PPO": history}, title=...)    # the share of the time in which a rank waited
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
 lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py, in_flight_curve.py,
 schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py, extents_picture.py,
 expert_load.py, causal_mask.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
-performance.py, failures.py, serving.py, training.py. Of ZeRO: zero.py.
+performance.py, failures.py, serving.py, training.py, actors.py. Of ZeRO: zero.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """
@@ -53,6 +55,7 @@ from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
+    from labkit.viz.actors import idle_by_rank, returns
     from labkit.viz.causal_mask import causal_work
     from labkit.viz.expert_load import imbalance_curves, load_of_experts
     from labkit.viz.extents_picture import extents

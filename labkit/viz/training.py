@@ -42,7 +42,7 @@ _KEY, _LETTER = 0.6, 0.08  # inches of a line in a legend, and of a letter, abou
 _AXIS: dict[str, Any] = {"fontsize": style.SMALL_POINTS, "color": style.FAINT_INK}
 _LINES = ("-", "--", "-.", ":")
 # Okabe and Ito's, darkest first; no more lines than these in a picture.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#222222")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#222222")
 
 
 def curves(
@@ -68,12 +68,10 @@ def curves(
             "a panel or a line has nothing to draw: give {'panel': {'line': {1: 2.0}}}"
         )
     names = list(dict.fromkeys(name for of in lines.values() for name in of))
-    if len(names) > len(_COLOURS):
-        raise ValueError(
-            f"{len(names)} lines: a picture that can be read has up to {len(_COLOURS)}"
-        )
-    colours = dict(zip(names, _COLOURS, strict=False))
-    picture, axes_of = _panels(title, list(lines), f"{title}: {', '.join(names)}")
+    if len(names) > len(COLOURS):
+        raise ValueError(f"{len(names)} lines: a picture that can be read has up to {len(COLOURS)}")
+    colours = dict(zip(names, COLOURS, strict=False))
+    picture, axes_of = side_by_side(title, list(lines), f"{title}: {', '.join(names)}")
     for axes, of in zip(axes_of, lines.values(), strict=True):
         for number, (name, points) in enumerate(of.items()):
             line = _LINES[number % len(_LINES)]
@@ -113,7 +111,7 @@ def staleness(arrivals: Mapping[str, Sequence[Arrival]], *, title: str) -> Pictu
     used = {name: [each for each in of if each.is_used] for name, of in arrivals.items()}
     if not used or not all(used.values()):
         raise ValueError("a panel has no gradient that was used: give a server's arrivals by title")
-    picture, axes_of = _panels(title, list(used), f"{title}: {', '.join(used)}")
+    picture, axes_of = side_by_side(title, list(used), f"{title}: {', '.join(used)}")
     for axes, of in zip(axes_of, used.values(), strict=True):
         longest = max(each.staleness for each in of)
         below = [0] * (longest + 1)
@@ -151,7 +149,7 @@ def exponents(numbers: Tensor, *, title: str) -> Picture:
     top = 1.3 * max(shares)
     lost = float((powers < _SMALLEST).double().mean())
     caption = f"{title}: from 2^{low} to 2^{high}, {lost:.0%} are 0 in float16"
-    picture, (axes,) = _panels(title, [""], caption)
+    picture, (axes,) = side_by_side(title, [""], caption)
     axes.bar(range(low, high + 1), shares, width=0.9, color=style.memory_colour("gradients"))
     left, right = min(low, _SMALLEST) - 3.5, max(high, _BEYOND) + 4.5
     alarm: dict[str, Any] = {"color": style.ALARM, "alpha": 0.12, "hatch": "//", "linewidth": 0}
@@ -184,7 +182,7 @@ def loss_scale(powers: Sequence[float], made: Sequence[bool], *, title: str) -> 
         raise ValueError(f"{len(powers)} scales and {len(made)} steps: give one of each for a step")
     skipped = [step for step, is_made in enumerate(made) if not is_made]
     words = f"{len(skipped)} of {len(made)} steps skipped"
-    picture, (axes,) = _panels(title, [words], f"{title}: {words}")
+    picture, (axes,) = side_by_side(title, [words], f"{title}: {words}")
     axes.step(range(len(powers)), powers, where="post", color=style.memory_colour("parameters"))
     places = [powers[step] for step in skipped]
     axes.plot(skipped, places, "x", color=style.ALARM, label="skipped step", markersize=7)
@@ -195,15 +193,18 @@ def loss_scale(powers: Sequence[float], made: Sequence[bool], *, title: str) -> 
     return picture
 
 
-def _panels(title: str, names: list[str], caption: str) -> tuple[Picture, list[Axes]]:
-    """Return a picture with its title, and axes side by side that share both axes."""
+def side_by_side(
+    title: str, names: Sequence[str], caption: str, *, sharex: bool = True
+) -> tuple[Picture, list[Axes]]:
+    """Return a picture with its title, and axes side by side that share y, and x if `sharex`."""
     picture = Picture(_WIDTH, _HEIGHT, caption)
     picture.text(0.013, 1 - 0.2 / _HEIGHT, title, **style.TITLE)
     left, gap = 0.075, 0.03
     axes_of: list[Axes] = []
     width = (0.985 - left + gap) / len(names) - gap
     for number, name in enumerate(names):
-        share: dict[str, Any] = {"sharex": axes_of[0], "sharey": axes_of[0]} if axes_of else {}
+        share: dict[str, Any] = {"sharey": axes_of[0]} if axes_of else {}
+        share |= {"sharex": axes_of[0]} if axes_of and sharex else {}
         axes = picture.add_axes((left + number * (width + gap), 0.15, width, 0.65), **share)
         axes.set_title(name, loc="left", fontsize=style.BASE_POINTS, color=style.INK)
         clean(axes)
