@@ -150,7 +150,7 @@ class Solved:
     samples: int | None
     """Samples until the threshold; None: it was not reached."""
     minutes: float
-    """Of the whole training."""
+    """Minutes of the whole training."""
     samples_per_s: float
     updates_per_s: float
     best: float

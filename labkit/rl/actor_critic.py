@@ -49,13 +49,13 @@ class RLConfig:
     """Settings that all rungs share. TypeError and ValueError for a value that trains nothing."""
 
     num_environments: int = 8  # over all ranks that act
-    num_steps: int = 32  # of each environment, in a rollout
+    num_steps: int = 32  # steps of each environment, in a rollout
     num_samples: int = 100_000  # environment steps of all ranks, after which training ends
     learning_rate: float = 1e-3
-    gamma: float = 0.98  # what a reward is worth a step later
-    value_weight: float = 0.5  # of the critic's loss
-    entropy_weight: float = 0.01  # of the entropy, which keeps the actor exploring
-    max_norm: float = 0.5  # of the gradient, which is scaled down to it where it is longer
+    gamma: float = 0.98  # the value of a reward that comes a step later
+    value_weight: float = 0.5  # weight of the critic's loss
+    entropy_weight: float = 0.01  # weight of the entropy, which keeps the actor exploring
+    max_norm: float = 0.5  # a longer gradient is scaled down to this norm
     seed: int = 0  # for parameters, environments and actions
     dtype: torch.dtype = torch.float32
 
@@ -94,7 +94,7 @@ class ActorCritic(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of parameters, log-probabilities and values."""
+        """The dtype of parameters, log-probabilities and values."""
         return next(self.parameters()).dtype
 
     def log_probs(self, observations: Tensor) -> Tensor:

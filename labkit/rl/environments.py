@@ -88,7 +88,7 @@ def sizes_of(environment: Environment) -> Sizes:
 
 
 class Step(NamedTuple):
-    """What a step of E environments returned."""
+    """Results of a step of E environments."""
 
     rewards_E: Tensor
     ended_E: Tensor

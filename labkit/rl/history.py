@@ -45,7 +45,7 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What all ranks did. Lists by rank have one entry for each."""
+    """A training of all ranks. Lists by rank have one entry for each."""
 
     episodes: list[Episode]
     seconds: float
@@ -53,7 +53,7 @@ class History:
     samples_by_rank: list[int]
     idle_s: list[float]
     staleness: list[int]
-    """Of each use of samples; empty in a rung in which it is always 0."""
+    """An entry for each use of samples; empty in a rung in which it is always 0."""
     parameters: dict[str, Tensor] = field(repr=False)
     """At the end, on the rank that this record comes from."""
 
