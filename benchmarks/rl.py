@@ -17,7 +17,7 @@ Written down before tuning:
     minutes        on 2 cores, of the whole training, annealing included
 
 Then one slow environment: it sleeps 5 ms before each of its steps. The share of time in which each
-rank waits, and the samples of each rank. Then old weights: versions are published every 50 updates
+rank waits, and the samples of each rank. Then old weights: versions are published every 20 updates
 only, with and without V-trace's correction, at the same seeds.
 
     python benchmarks/rl.py                            everything, about 25 minutes
@@ -44,9 +44,9 @@ from labkit.rl.environments import Sizes, cart_pole, slow_cart_pole
 from labkit.rl.history import History, Recorder
 
 THRESHOLD, SEEDS = 475, (1, 2, 3, 4, 5)
-PPO = ppo.PPOConfig(num_samples=200_000)
-A3C = RLConfig(num_samples=500_000)
-IMPALA = impala.ImpalaConfig(num_samples=500_000)
+PPO = ppo.PPOConfig(num_samples=100_000)
+A3C = RLConfig(num_samples=400_000, num_environments=16)
+IMPALA = impala.ImpalaConfig(num_samples=400_000, num_environments=16)
 TIMEOUT_S = 1500
 
 
@@ -240,7 +240,7 @@ def slow_actor() -> None:
             )
 
 
-OLD_WEIGHTS = replace(IMPALA, num_samples=200_000, publish_every=50)
+OLD_WEIGHTS = replace(IMPALA, num_samples=300_000, publish_every=20)
 
 
 def main() -> None:

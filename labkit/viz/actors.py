@@ -88,7 +88,8 @@ def idle_by_rank(histories: Mapping[str, History], *, title: str) -> Picture:
         f"{name}: {', '.join(f'{share:.0%}' for share in history.idle_shares)}"
         for name, history in histories.items()
     )
-    picture, axes_of = side_by_side(title, list(histories), f"{title}, by rank: {of_all}")
+    caption = f"{title}, by rank: {of_all}"
+    picture, axes_of = side_by_side(title, list(histories), caption, sharex=False)
     for axes, history in zip(axes_of, histories.values(), strict=True):
         for rank, share in enumerate(history.idle_shares):
             axes.bar(rank, 100 * share, width=0.7, color=style.rank_colour(rank))

@@ -96,7 +96,7 @@ def test_the_learners_updates_are_those_of_one_process_with_the_same_rollouts(le
     _, history, batches = learned
     policy = first_policy(CONFIG)
     optimizer = adam(policy, CONFIG)
-    versions = {0: policy.log_probs}
+    versions = {0: first_policy(CONFIG).log_probs}
     for number, batch in enumerate(batches):
         for version, rollout in batch:
             assert version % 3 == 0 and version <= number, "only published versions act"

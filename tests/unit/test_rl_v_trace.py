@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from labkit.rl.actor_critic import Rollout, advantages
+from labkit.rl.environments import Sizes
 from labkit.rl.rollout_queue import BoundedQueue, Queued, packed, shapes_of, unpacked
 from labkit.rl.v_trace import v_trace
 
@@ -72,7 +73,7 @@ def test_a_message_holds_a_version_and_a_rollout():
         torch.randn(E, 4),
     )
     message = packed(Queued(12345, rollout), torch.float32)
-    version, back = unpacked(message, shapes_of((4, 2), T, E))
+    version, back = unpacked(message, shapes_of(Sizes(4, 2), T, E))
     assert version == 12345 and message.shape == (1 + T * E * 8 + E * 4,)
     assert all(map(torch.equal, back, rollout))
     assert [each.dtype for each in back] == [each.dtype for each in rollout]
