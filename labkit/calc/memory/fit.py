@@ -23,7 +23,7 @@ STEPS: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     (
         "sequence_parallel",
         (True,),
-        "one more all-gather per block in backward, which overlaps: a quarter more of tensor "
+        "two more all-gathers per block in backward, which overlap: a quarter more of tensor "
         "parallelism's bytes",
     ),
     ("recompute", ("selective",), "attention's scores again: a few percent"),
