@@ -67,9 +67,9 @@ def _late(lateness: Lateness) -> str:
         return ""
     mean_ms = lateness.late_s / lateness.num_late * 1e3
     return (
-        f"{lateness.num_late} of {lateness.num_messages} messages came later than the links of the "
-        f"topology allow, by {mean_ms:.2g} ms on average: these times are this machine's, and not "
-        "the links'. With slower links or larger messages they are the links'"
+        f"{lateness.num_late} of {lateness.num_messages} messages arrived later than the links of "
+        f"the topology allow, by {mean_ms:.2g} ms on average, because this machine was slower: "
+        "these times are higher than the links'. Use slower links or larger messages"
     )
 
 

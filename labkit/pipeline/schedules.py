@@ -103,9 +103,10 @@ def interleaved(rank: int, num_ranks: int, num_microbatches: int, virtual: int =
     """
     p, m = num_ranks, num_microbatches
     if m % p:
+        multiples = sorted({max(p, m - m % p), m - m % p + p})
         raise ValueError(
             f"num_microbatches={m} is no multiple of num_ranks={p}, but an interleaved schedule "
-            f"goes in rounds of {p}; try {m - m % p or p} or {m - m % p + p}"
+            f"goes in rounds of {p}; try {' or '.join(map(str, multiples))}"
         )
     if virtual == 1:
         yield from one_f_one_b(rank, p, m)

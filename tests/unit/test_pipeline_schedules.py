@@ -118,6 +118,8 @@ def max_held(row: tuple[Op, ...], sizes: list[int]) -> float:
 def test_an_interleaved_schedule_refuses_numbers_of_microbatches_that_ranks_do_not_divide():
     with pytest.raises(ValueError, match=r"num_microbatches=6 .* num_ranks=4.* try 4 or 8"):
         plan(interleaved, 4, 6)
+    with pytest.raises(ValueError, match=r"try 4$"):
+        plan(interleaved, 4, 3)
 
 
 def test_interleaved_stages_are_dealt_round_the_ranks():

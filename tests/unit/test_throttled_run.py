@@ -76,7 +76,7 @@ def test_links_that_the_machine_keeps_up_with_need_no_word():
     in_time, late = (Lateness(1, num_late, 0.1 * num_late) for num_late in (0, 1))
     assert _notes_on_throttling(replace(result, lateness=[in_time, in_time])) == []
     (line,) = _notes_on_throttling(replace(result, lateness=[in_time, late]))
-    assert line.startswith("1 of 2 messages came later")
+    assert line.startswith("1 of 2 messages arrived later")
 
 
 def test_links_faster_than_the_machine_are_reported_with_a_count(capsys):
