@@ -141,7 +141,8 @@ def roofline(
     tensors are larger than the device's caches. batch: sequences. dtype: None: float32 on a CPU,
     bfloat16 on a GPU. Nothing is distributed: it runs in this process, with torch's threads.
 
-    The time of an operation is that of the fastest of some samples of several calls.
+    The time of an operation is that of the fastest of some samples of several calls. The peak is
+    the speed of the fastest operation: usually of a large matrix product, which runs as well.
     Raises ValueError for another device or no batch, TypeError for anything but a GPTConfig.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -155,6 +156,7 @@ def roofline(
             Operation(name, flops, nbytes, _seconds(call, device))
             for name, flops, nbytes, call in _operations(config, batch, device, dtype)
         ]
+        flops_per_s = max(flops_per_s, *(each.flops / each.seconds for each in found))
     where = f"cpu, {torch.get_num_threads()} threads"
     if device == "cuda":
         where = torch.cuda.get_device_name()
@@ -163,7 +165,7 @@ def roofline(
 
 
 def _peaks(device: str, dtype: torch.dtype) -> tuple[float, float]:
-    """Return peak FLOP/s and bytes per second."""
+    """Return FLOP/s of a large product, and bytes per second of a copy."""
     side = _SIDE[device]
     a, b = torch.randn(2, side, side, device=device, dtype=dtype)
     x, y = torch.zeros(2, _COPIED[device] // 4, device=device)

@@ -61,6 +61,7 @@ def test_a_small_model_is_measured(monkeypatch):
         "optimizer step",
     ]
     assert all(each.seconds > 0 for each in found.operations)
+    assert max(each.flops / each.seconds for each in found.operations) <= found.flops_per_s
     assert found.device.endswith("threads, float32")
 
 
