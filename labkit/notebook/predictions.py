@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import ipywidgets as widgets
 
 from labkit import progress
-from labkit.calc.units import Quantity, counted, in_unit, number_text, text_of, usual_mistake
+from labkit.calc.units import (
+    Quantity,
+    bytes_text,
+    counted,
+    in_unit,
+    number_text,
+    text_of,
+    usual_mistake,
+)
 from labkit.grade.verdict import ink
 from labkit.notebook.controls import on_enter
 from labkit.notebook.shown import FAINT, Shown, box
@@ -110,6 +118,7 @@ def _why(ratio: float) -> str:
 _WRONG = "#d55e00"
 _RIGHT = "#009e73"
 MEASURED = "Measured"
+_LARGE = ("KB", "MB", "GB", "TB")  # asked in these, bytes are not counted one by one
 _LONG = ("min", "h", "days")  # a number in seconds says nothing at these sizes
 
 
@@ -246,8 +255,10 @@ def reveal(
 
 def _true_number(truth: float, unit: str) -> str:
     """Write a number as a reader sees it: minutes and counts in the question's own unit."""
-    is_kept = unit == "%" or _keeps(unit)
-    return f"{number_text(truth)} {unit}" if is_kept else text_of(in_unit(truth, unit))
+    if unit == "%" or _keeps(unit):
+        return f"{number_text(truth)} {unit}"
+    quantity = in_unit(truth, unit)
+    return bytes_text(quantity.value) if unit in _LARGE else text_of(quantity)
 
 
 def _keeps(unit: str) -> bool:

@@ -38,6 +38,7 @@ def test_a_prediction_is_compared_with_what_was_measured():
     predict("bytes", "How many?", unit="B").commit("12 KB")
     shown = repr(reveal("bytes", 12_000, unit="B"))
     assert "said 12 KB" in shown and "12,000 B" in shown and "Exactly" in shown
+    assert "Measured: 6 MB." in repr(reveal("sent", 6, unit="MB"))
 
 
 def test_the_answer_repeats_the_question_only_where_this_notebook_has_asked():
