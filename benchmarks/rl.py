@@ -7,13 +7,14 @@
                    cut off counts as one that ended; settings as PPO's
     IMPALA         a learner and 2 actors (labkit/rl/impala.py)
     A3C            a server and 2 workers (labkit/rl/a3c.py)
+    DQN            prioritised replay in shards, 2 ranks (labkit/rl/dqn.py)
 
 Written down before tuning:
 
     threshold      a mean return of 475 over 100 episodes in a row, in training, with drawn actions
     seeds          1, 2, 3, 4, 5; settings are tuned on seed 0. The median counts
-    samples        at most 200,000 for PPO, and 500,000 for IMPALA and A3C
-    asked          the median of PPO and of IMPALA reaches it; A3C and single file are reported
+    samples        at most 200,000 for PPO, 500,000 for IMPALA and A3C, and 60,000 for DQN
+    asked          the median of PPO and of IMPALA reaches it; the others are reported
     minutes        on 2 cores, of the whole training, annealing included
 
 Then one slow environment: it sleeps 5 ms before each of its steps. The share of time in which each
@@ -38,7 +39,7 @@ from measure import command_line, machine
 from torch import Tensor, nn
 
 import labkit
-from labkit.rl import a3c, impala, ppo
+from labkit.rl import a3c, dqn, impala, ppo
 from labkit.rl.actor_critic import ActorCritic, RLConfig
 from labkit.rl.environments import Sizes, cart_pole, slow_cart_pole
 from labkit.rl.history import History, Recorder
@@ -47,6 +48,7 @@ THRESHOLD, SEEDS = 475, (1, 2, 3, 4, 5)
 PPO = ppo.PPOConfig(num_samples=100_000)
 A3C = RLConfig(num_samples=400_000, num_environments=16)
 IMPALA = impala.ImpalaConfig(num_samples=400_000, num_environments=16)
+DQN = dqn.DQNConfig(num_samples=60_000)
 TIMEOUT_S = 1500
 
 
@@ -138,6 +140,7 @@ CANDIDATES: dict[str, tuple[Train, int, RLConfig]] = {
     "single file": (single_file_ppo, 1, PPO),
     "IMPALA": (impala.train, 3, IMPALA),
     "A3C": (a3c.train, 3, A3C),
+    "DQN": (dqn.train, 2, DQN),
 }
 
 
@@ -226,6 +229,12 @@ def slow_actor() -> None:
         "PPO": (ppo.train, 3, replace(PPO, num_samples=12_000, num_environments=9)),
         "A3C": (a3c.train, 4, replace(A3C, num_samples=12_000, num_environments=9)),
         "IMPALA": (impala.train, 4, replace(IMPALA, num_samples=12_000, num_environments=9)),
+        "DQN": (dqn.train, 3, replace(DQN, num_samples=4_500, num_environments=9)),
+        "DQN 50 ms": (
+            dqn.train,
+            3,
+            replace(DQN, num_samples=4_500, num_environments=9, deadline_s=0.05),
+        ),
     }
     for name, (train, num_ranks, config) in few.items():
         for words, make in (("equal", cart_pole), ("env 8 sleeps", slow_cart_pole({8: 0.005}))):

@@ -8,8 +8,11 @@ Read in this order, and start here:
     a3c.py              rung 2: asynchronous workers and the lab's parameter server
     v_trace.py          values and advantages from the steps of an older policy
     impala.py           rung 3: actors, a queue (rollout_queue.py) and a learner
+    replay.py           prioritised replay in shards over ranks
+    dqn.py              rung 4: DQN, whose ranks learn from any shard
+    two_agents.py       rung 5: two agents with one reward, which learn together and act alone
 
-What rungs 1 to 3 leave behind:
+What rungs 1 to 5 leave behind:
 
     history.py          returns, samples, updates, staleness, and the idle time of each rank
 
@@ -34,6 +37,7 @@ from labkit.lazy import lazy
 if TYPE_CHECKING:
     from labkit.rl.actor_critic import ActorCritic, RLConfig
     from labkit.rl.arithmetic import Addition
+    from labkit.rl.dqn import DQNConfig
     from labkit.rl.environments import cart_pole, slow_cart_pole
     from labkit.rl.figures import Figures
     from labkit.rl.generator import Generator
@@ -44,7 +48,9 @@ if TYPE_CHECKING:
     from labkit.rl.invariant_gpt import InvariantDecoder, InvariantGPT
     from labkit.rl.language import Parts, Trained
     from labkit.rl.ppo import PPOConfig
+    from labkit.rl.replay import ShardedReplay
     from labkit.rl.settings import Settings
+    from labkit.rl.two_agents import AgentsConfig
     from labkit.rl.weight_sync import WeightSync
 
 

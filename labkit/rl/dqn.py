@@ -60,8 +60,8 @@ _LEAST_ERROR = 0.01  # a transition without an error is still drawn now and then
 class DQNConfig(RLConfig):
     """Settings of DQN. ValueError for a value that trains nothing."""
 
-    num_steps: int = 32  # of each environment in a round
-    num_updates: int = 32  # in a round
+    num_steps: int = 32  # steps of each environment in a round
+    num_updates: int = 32  # updates in a round
     num_ahead: int = 3  # steps whose rewards a transition has
     max_norm: float = 10.0
     batch: int = 128  # transitions of an update, over all ranks

@@ -130,7 +130,7 @@ class AgentsConfig:
 
     learner: str = "vdn"  # one of LEARNERS
     num_updates: int = 400
-    num_episodes: int = 32  # of an update, over all ranks
+    num_episodes: int = 32  # episodes of an update, over all ranks
     learning_rate: float = 0.1
     first_epsilon: float = 1.0  # share of random actions: it falls in a line
     last_epsilon: float = 0.05

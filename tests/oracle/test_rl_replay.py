@@ -192,7 +192,7 @@ def one_process(config, num_ranks):
     optimizer = torch.optim.AdamW(
         q.parameters(), config.learning_rate, betas=(0.9, 0.999), weight_decay=0
     )
-    memory = [[] for _ in shares]  # of [number among the shard's rows, row, priority]
+    memory = [[] for _ in shares]  # for each shard its [row, priority], oldest first
     random = torch.Generator().manual_seed(config.seed)
 
     def error(row):
