@@ -297,3 +297,17 @@ def test_a_rank_that_reaches_the_deadline_adds_fewer_transitions():
     history = run(dqn.train, 2, (config,)).values[0]
     assert history.samples_by_rank == [3 * 4, 4 * 4], "one step of each environment in a round"
     assert history.num_updates == 4 * 2
+
+
+def test_a_transition_of_three_steps_ends_with_its_episode():
+    def column(*numbers):
+        return torch.tensor(numbers)[:, None]
+
+    # The episode is cut off after the second step, so it has a future, which is another episode's.
+    ended = column(False, True, False, False)
+    rewards, discounts = column(1.0, 2.0, 4.0, 8.0), column(0.5, 0.5, 0.5, 0.5)
+    after = torch.arange(4.0)[:, None, None]
+    dqn.look_ahead(rewards, discounts, after, ended, 3)
+    assert rewards.flatten().tolist() == [1 + 0.5 * 2, 2, 4 + 0.5 * 8, 8]
+    assert discounts.flatten().tolist() == [0.25, 0.5, 0.25, 0.5]
+    assert after.flatten().tolist() == [1, 1, 3, 3]
