@@ -22,7 +22,7 @@ Rung 6, reinforcement learning of a language model, begins with grpo.py:
     batch_invariant.py  products whose result for a row does not depend on batch and ranks
     invariant_gpt.py    the GPT and its decoder, of these products
     weight_sync.py      weights from the training to the serving layout, by bytes needed
-    arithmetic.py       a task whose answers a program checks
+    copying.py          a task whose answers a program checks
     settings.py         a job's settings; figures.py: the measures of each update
     generator.py        an engine's rank; completion.py: its answers and messages
     answer_queue.py     bounded staleness, the order of answers, stalls
@@ -36,7 +36,7 @@ from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.rl.actor_critic import ActorCritic, RLConfig
-    from labkit.rl.arithmetic import Addition
+    from labkit.rl.copying import Copying
     from labkit.rl.dqn import DQNConfig
     from labkit.rl.environments import cart_pole, slow_cart_pole
     from labkit.rl.figures import Figures

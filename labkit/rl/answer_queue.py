@@ -25,6 +25,7 @@ Paper: Fu et al., AReaL, arXiv:2505.24298, section 4 (the rule for starts).
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -47,7 +48,8 @@ class AnswerQueue:
         self.published = NO_WEIGHTS
         self.reports: list[dict[str, Any]] = [{"version": NO_WEIGHTS}] * num_engines
         self.stalled = ""
-        self._idle_before = [0.0] * num_engines
+        self._idle_s = [0.0] * num_engines
+        self._waits_since: dict[int, float] = {}
         self._expected: set[int] = set()  # engines that have not installed `published` yet
         self._slept: set[tuple[int, int]] = set()
         self._next_group = self._next_in_bank = len(bank) // settings.group_size
@@ -78,7 +80,10 @@ class AnswerQueue:
                     return {"start": start}
                 self._idle.add(engine)
                 self._find_stall()
+                self._waits_since[engine] = time.perf_counter()
                 self._changed.wait()
+                self._count_idle(engine)
+                del self._waits_since[engine]
 
     def next_event(self) -> tuple[str, list[Completion]]:
         """Return what the trainers do next: "publish", "train" with answers, or "stop"."""
@@ -114,10 +119,11 @@ class AnswerQueue:
         """
         keys = ("served_norm", "probe", "probed")
         with self._changed:
+            for engine in self._waits_since:
+                self._count_idle(engine)
             found = [{key: report.get(key) for key in keys} for report in self.reports]
-            for each, report, before in zip(found, self.reports, self._idle_before, strict=True):
-                each["idle_s"] = report.get("idle_s", 0.0) - before
-            self._idle_before = [report.get("idle_s", 0.0) for report in self.reports]
+            for engine, each in enumerate(found):
+                each["idle_s"], self._idle_s[engine] = self._idle_s[engine], 0.0
         return found
 
     def fail(self, error: BaseException) -> None:
@@ -140,6 +146,11 @@ class AnswerQueue:
             del self._done[self._next_in_bank]
             self._next_in_bank += 1
         self._wake()
+
+    def _count_idle(self, engine: int) -> None:
+        now_s = time.perf_counter()
+        self._idle_s[engine] += now_s - self._waits_since[engine]
+        self._waits_since[engine] = now_s
 
     def _wake(self) -> None:
         """Let all threads look again: something has changed."""

@@ -91,7 +91,7 @@ class Generator:
         self.sync = WeightSync(weights, [], list(named_shards(self.model)))
         self.asked: dict[int, tuple[int, int, list[int]]] = {}  # by id in the engine
         self.completed: list[Completion] = []
-        self.idle_s, self.served_norm = 0.0, 0.0
+        self.served_norm = 0.0
         self.probe, self.probed_version = list[float](), NO_WEIGHTS
 
     def serve(self) -> None:
@@ -123,10 +123,7 @@ class Generator:
 
     def update(self, version: int) -> None:
         """Receive a version's weights; when all have arrived, compute with them from now on."""
-        began_s = time.perf_counter()
-        row_N = self.sync.receive()
-        self.idle_s += time.perf_counter() - began_s
-        self.install(row_N)
+        self.install(self.sync.receive())
         self.engine.drop_cache()
         self.engine.version = version
         self.probe, self.probed_version = self.probed(), version
@@ -190,14 +187,12 @@ class Generator:
     def _exchange(self) -> dict[str, Any]:
         """Report to the queue; return its reply, on all ranks of the engine."""
         reply: dict[str, Any] = {}
-        is_idle, began_s = not self.asked, time.perf_counter()
         if self.group.rank == 0:
             report = {
                 "version": self.engine.version,
                 "completed": [asdict(each) for each in self.completed],
                 "unfinished": len(self.asked),
                 "waits": len(self.engine.waiting),
-                "idle_s": self.idle_s,
                 "probe": self.probe,
                 "probed": self.probed_version,
                 "served_norm": self.served_norm,
@@ -206,6 +201,4 @@ class Generator:
             reply = receive_plain(self.control, 0)
         reply = broadcast_plain(reply, self.group)
         self.completed = []
-        if is_idle:
-            self.idle_s += time.perf_counter() - began_s
         return reply

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from labkit.comm import Group
 from labkit.data import Batch, counted
 from labkit.optimizer import AdamW
-from labkit.rl.arithmetic import on_targets, padded
 from labkit.rl.completion import Completion
+from labkit.rl.copying import on_targets, padded
 from labkit.rl.figures import Figures
 from labkit.rl.grpo import group_advantages, grpo_terms
 from labkit.rl.invariant_gpt import InvariantGPT, token_log_probs

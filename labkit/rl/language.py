@@ -127,7 +127,6 @@ class _Job:
         self.sent: list[Pending[None]] = []
         self.probes: dict[int, list[float]] = {}
         self.figures: list[Figures] = []
-        self._next_figures()
 
     def _begin(self, folder: Path) -> int:
         """Load the job, or start it: warm start, reference, first checkpoint. Its version."""
@@ -153,6 +152,7 @@ class _Job:
                 arguments = queue, engine, control, rank
                 threads.append(threading.Thread(target=_serve, args=arguments, daemon=True))
                 threads[-1].start()
+        self._next_figures()
         began_s = time.perf_counter()
         while (event := self._next_event(queue))["kind"] != "stop":
             if event["kind"] == "publish":
@@ -205,6 +205,7 @@ class _Job:
             queue.stepped()
 
     def _next_figures(self) -> None:
+        """Begin the figures of the next update."""
         self._now, self._idle_s, self._began_s = Figures(0), 0.0, time.perf_counter()
 
     def _finish_figures(self, engines: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from labkit import arguments
 from labkit.gpt_config import GPTConfig
-from labkit.rl.arithmetic import VOCAB, Addition
+from labkit.rl.copying import VOCAB, Copying
 
 NO_WEIGHTS = -1
 """The version of an engine that has no weights."""
@@ -18,11 +18,11 @@ class Settings:
     """A job. Ranks: `trainers`, then engines of `engine_ranks` ranks each."""
 
     config: GPTConfig = SMALL
-    task: Addition = field(default_factory=Addition)
+    task: Copying = field(default_factory=Copying)
     seed: int = 0
     trainers: int = 2
     engine_ranks: int = 1
-    num_updates: int = 100
+    num_updates: int = 60
     num_prompts: int = 16
     """P: groups of a batch."""
     group_size: int = 8
@@ -30,7 +30,7 @@ class Settings:
     staleness: int = 0
     """Versions that a rollout may be behind: 0 synchronous, 1 one step off, more asynchronous."""
     is_partial: bool = False
-    """Whether an update interrupts running answers; else an engine ends them first."""
+    """True: an update interrupts running answers. False: an engine ends them first."""
     sync_every: int = 1
     """Weights are sent each time that this many updates have been made."""
     sleep_every: int = 0
@@ -40,10 +40,10 @@ class Settings:
     """Answers that an engine computes in one pass. It refuses more than as many that wait."""
     in_flight: int = 32
     """Answers that an engine is given at a time, at most max_running."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     clip: float = 0.2
     kl_weight: float = 0.01
-    warm_start: int = 100
+    warm_start: int = 200
     """Supervised steps before the first version."""
     num_experts: int = 0
     """Experts of each layer, of which a token uses one; 0: an MLP instead."""

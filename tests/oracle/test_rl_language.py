@@ -17,7 +17,7 @@ from labkit import RankError, run
 from labkit.checkpoint import RolloutBank
 from labkit.model import GPT, GPTConfig
 from labkit.rl import (
-    Addition,
+    Copying,
     Generator,
     InvariantDecoder,
     InvariantGPT,
@@ -211,8 +211,8 @@ def test_the_gradient_of_grpo_is_that_of_the_loss_as_written():
 
 
 SMALL = Settings(
-    config=GPTConfig(vocab=13, context=16, num_layers=1, hidden=16, num_heads=4),
-    task=Addition(9),
+    config=GPTConfig(vocab=12, context=16, num_layers=1, hidden=16, num_heads=4),
+    task=Copying(),
     num_updates=4,
     num_prompts=3,
     group_size=3,
@@ -228,7 +228,7 @@ def answers():
     draw = random.Random(0)
     made = []
     for number in range(9):
-        drawn = [draw.randrange(13) for _ in range(1 + number % 4)]
+        drawn = [draw.randrange(12) for _ in range(1 + number % 4)]
         log_probs = [-draw.random() * 3 for _ in drawn]
         reward = float(draw.random() < 0.5)
         prompt = SMALL.task.prompt(number // 3)
@@ -319,7 +319,7 @@ def test_staleness_is_bounded_and_running_answers_go_on_with_new_weights():
     settings = replace(
         SMALL, staleness=2, is_partial=True, num_updates=6, num_experts=3, max_new_tokens=8
     )
-    slow = replace(settings, task=Addition(9, slow_s={1: 0.01}))
+    slow = replace(settings, task=Copying(slow_s={1: 0.01}))
     trained = run(train, 3, (replace(slow, trainers=1),)).values[0]
     assert sum((each.groups for each in trained.figures), []) == list(range(18))
     assert max(each.lag_most for each in trained.figures) <= 2

@@ -1,8 +1,12 @@
-"""Additions whose answers a program checks: the task of the language model.
+"""Copy some digits: a task whose answers a program checks.
 
-    prompt    3 + 9 =        tokens  3 10 9 11          "+" is 10, "=" is 11
-    answer    1 2 .          tokens  1 2 12             "." is 12 and ends the answer
+    prompt    4 0 7 =        tokens  4 0 7 10           "=" is 10
+    answer    4 0 7 .        tokens  4 0 7 11           "." is 11 and ends the answer
     reward    1 for exactly these tokens, else 0
+
+A model that knows nothing is rewarded too rarely to learn. So it starts supervised, on answers of
+which most are reversed (7 0 4 .). It then knows both, prefers the wrong one, and the reward has to
+turn that around.
 
 Prompt number i follows from the seed and i alone, so a job that goes on after a kill asks the same
 questions. One engine may be slow: that belongs to the task, as a slow tool or verifier would.
@@ -17,19 +21,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from labkit import arguments
 from labkit.data import IGNORED, Batch
 
-PLUS, EQUALS, END = 10, 11, 12
-VOCAB = 13
+EQUALS, END = 10, 11
+VOCAB = 12
 
 
 @dataclass(frozen=True)
-class Addition:
-    """Sums of two numbers of 0 to `largest`. slow_s: seconds more in each pass, by engine."""
+class Copying:
+    """Prompts of 1 to `longest` digits.
 
-    largest: int = 19
+    slow_s: seconds more in each pass, by engine. reversed_share: of the supervised answers.
+    """
+
+    longest: int = 3
     seed: int = 0
     slow_s: Mapping[int, float] = field(default_factory=dict)
+    reversed_share: float = 0.7
+
+    def __post_init__(self) -> None:
+        arguments.whole("longest", self.longest, "1 or more digits")
 
     @property
     def stop(self) -> frozenset[int]:
@@ -39,27 +51,26 @@ class Addition:
     def prompt(self, index: int) -> list[int]:
         """Return the tokens of a question."""
         draw = random.Random(f"{self.seed}/{index}")
-        a, b = (draw.randint(0, self.largest) for _ in range(2))
-        return [*_digits(a), PLUS, *_digits(b), EQUALS]
+        return [*(draw.randrange(10) for _ in range(draw.randint(1, self.longest))), EQUALS]
+
+    def answer(self, prompt: Sequence[int]) -> list[int]:
+        """Return the right answer."""
+        return [*prompt[:-1], END]
 
     def reward(self, prompt: Sequence[int], answer: Sequence[int]) -> float:
         """Return 1 for the right answer and its end, else 0."""
         return float(list(answer) == self.answer(prompt))
 
-    def answer(self, prompt: Sequence[int]) -> list[int]:
-        """Return the right answer."""
-        plus = list(prompt).index(PLUS)
-        a, b = (int("".join(map(str, part))) for part in (prompt[:plus], prompt[plus + 1 : -1]))
-        return [*_digits(a + b), END]
-
     def examples(self, step: int, count: int) -> Batch:
-        """Return questions with right answers, for a supervised start; others in each step."""
-        prompts = [self.prompt(-1 - step * count - number) for number in range(count)]
-        return padded([(prompt, self.answer(prompt)) for prompt in prompts])
-
-
-def _digits(number: int) -> list[int]:
-    return [int(digit) for digit in str(number)]
+        """Return questions with answers for a supervised step, which differ by step."""
+        draw = random.Random(f"{self.seed} {step}")
+        pairs = []
+        for number in range(count):
+            prompt = self.prompt(-1 - step * count - number)
+            digits = prompt[:-1]
+            is_reversed = draw.random() < self.reversed_share
+            pairs.append((prompt, [*(digits[::-1] if is_reversed else digits), END]))
+        return padded(pairs)
 
 
 def padded(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
