@@ -65,7 +65,7 @@ class AnswerQueue:
     def reply(self, engine: int, report: dict[str, Any]) -> dict[str, Any]:
         """Take an engine's report; return when there is something for it to do."""
         with self._changed:
-            self._take(engine, report)
+            self.take(engine, report)
             while True:
                 if self._error or self._is_over and engine not in self._expected:
                     return {"stop": True}
@@ -84,6 +84,23 @@ class AnswerQueue:
                 self._changed.wait()
                 self._count_idle(engine)
                 del self._waits_since[engine]
+
+    def take(self, engine: int, report: dict[str, Any]) -> None:
+        """Take an engine's report. Groups that are complete enter the bank, in order."""
+        with self._changed:
+            if engine in self._expected and report["version"] == self.published:
+                self._expected.discard(engine)
+            self.reports[engine] = report
+            for plain in report["completed"]:
+                completion = Completion(**plain)
+                del self._given_to[completion.group, completion.member]
+                self._done.setdefault(completion.group, []).append(completion)
+            while len(group := self._done.get(self._next_in_bank, [])) == self.settings.group_size:
+                group.sort(key=lambda each: each.member)
+                self.bank.append([Rollout(max(each.versions), each.to_bytes()) for each in group])
+                del self._done[self._next_in_bank]
+                self._next_in_bank += 1
+            self._wake()
 
     def next_event(self) -> tuple[str, list[Completion]]:
         """Return what the trainers do next: "publish", "train" with answers, or "stop"."""
@@ -131,21 +148,6 @@ class AnswerQueue:
         with self._changed:
             self._error = error
             self._changed.notify_all()
-
-    def _take(self, engine: int, report: dict[str, Any]) -> None:
-        if engine in self._expected and report["version"] == self.published:
-            self._expected.discard(engine)
-        self.reports[engine] = report
-        for plain in report["completed"]:
-            completion = Completion(**plain)
-            del self._given_to[completion.group, completion.member]
-            self._done.setdefault(completion.group, []).append(completion)
-        while len(group := self._done.get(self._next_in_bank, [])) == self.settings.group_size:
-            group.sort(key=lambda each: each.member)
-            self.bank.append([Rollout(max(each.versions), each.to_bytes()) for each in group])
-            del self._done[self._next_in_bank]
-            self._next_in_bank += 1
-        self._wake()
 
     def _count_idle(self, engine: int) -> None:
         now_s = time.perf_counter()

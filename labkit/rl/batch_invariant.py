@@ -35,7 +35,7 @@ al., "Deterministic inference across tensor parallel sizes", arXiv:2511.17826 (t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,16 +50,7 @@ ROWS = 16
 """Rows of a tile, and the multiple of columns."""
 
 
-def tiled_product(x_nD: Tensor, w_FD: Tensor) -> Tensor:
-    """Return y_nF = x w^T, computed in tiles of ROWS rows."""
-    tiles_ZTD = _filled(x_nD, 0).unflatten(0, (-1, ROWS))
-    # Memory of its own: a library may look at addresses, too.
-    w_DF = _filled(w_FD, 0).t().contiguous()
-    y_ZTF = torch.bmm(tiles_ZTD, w_DF.expand(len(tiles_ZTD), -1, -1))
-    return y_ZTF.flatten(0, 1)[: len(x_nD), : len(w_FD)]
-
-
-def _filled(x: Tensor, dim: int) -> Tensor:
+def _tiled(x: Tensor, dim: int) -> Tensor:
     """Return a copy with zeros at the end of a dim, to a multiple of ROWS, at least one."""
     shape = list(x.shape)
     shape[dim] = max(1, -(-shape[dim] // ROWS)) * ROWS
@@ -68,25 +59,60 @@ def _filled(x: Tensor, dim: int) -> Tensor:
     return filled
 
 
-class _TiledProduct(torch.autograd.Function):
-    """A tiled product forward, plain products backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x_nD: Tensor, w_FD: Tensor) -> Tensor:
-        ctx.save_for_backward(x_nD, w_FD)
-        return tiled_product(x_nD, w_FD)
-
-    @staticmethod
-    def backward(ctx: Any, grad_nF: Tensor) -> Any:
-        x_nD, w_FD = ctx.saved_tensors
-        return grad_nF @ w_FD, grad_nF.t() @ x_nD
-
-
 def tree_sum(parts: Sequence[Tensor]) -> Tensor:
     """Add 1, 2 or 4 tensors in pairs, and the sums in pairs."""
     while len(parts) > 1:
         parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
+
+
+class Blocks(NamedTuple):
+    """The blocks of a weight on this rank."""
+
+    dim: int
+    """The cut dim: 0, rows of the weight (output features), or 1, its columns."""
+    lengths: list[int]
+    longest: int
+    """The longest block of all ranks: the length in every product."""
+
+
+def tiled_product(x_nD: Tensor, w_FD: Tensor, blocks: Blocks | None = None) -> Tensor:
+    """Return y_nF = x w^T in tiles and blocks. blocks: None for one block."""
+    dim, lengths, longest = blocks or Blocks(0, [len(w_FD)], len(w_FD))
+    tiles_ZTD = _tiled(x_nD, 0).unflatten(0, (-1, ROWS))
+    # Memory of their own: a library may look at addresses, too. C: blocks.
+    if dim == 0:
+        w_CFD = _tiled(_filled(w_FD.split(lengths), longest), 1)
+        weights, tiles = w_CFD.transpose(1, 2).contiguous(), [tiles_ZTD] * len(lengths)
+    else:
+        weights = _tiled(_filled(w_FD.t().split(lengths), longest), 2)
+        parts = tiles_ZTD.split(lengths, 2)
+        tiles = [F.pad(x_ZTd, (0, longest - x_ZTd.shape[2])).contiguous() for x_ZTd in parts]
+    y = [torch.bmm(x, w.expand(len(x), -1, -1)) for x, w in zip(tiles, weights, strict=True)]
+    y_ZTF = tree_sum(y) if dim else torch.cat([a[..., :n] for a, n in zip(y, lengths)], 2)
+    return y_ZTF.flatten(0, 1)[: len(x_nD), : len(w_FD)]
+
+
+def _filled(parts: Sequence[Tensor], length: int) -> Tensor:
+    """Return the parts in one tensor, each with zeros at its end up to this length."""
+    filled = parts[0].new_zeros(len(parts), length, *parts[0].shape[1:])
+    for into, part in zip(filled, parts, strict=True):
+        into[: len(part)] = part
+    return filled
+
+
+class _TiledProduct(torch.autograd.Function):
+    """A tiled product forward, plain products backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x_nD: Tensor, w_FD: Tensor, blocks: Blocks | None) -> Tensor:
+        ctx.save_for_backward(x_nD, w_FD)
+        return tiled_product(x_nD, w_FD, blocks)
+
+    @staticmethod
+    def backward(ctx: Any, grad_nF: Tensor) -> Any:
+        x_nD, w_FD = ctx.saved_tensors
+        return grad_nF @ w_FD, grad_nF.t() @ x_nD, None
 
 
 class InvariantLinear(nn.Linear):
@@ -99,21 +125,19 @@ class InvariantLinear(nn.Linear):
     def __init__(
         self, num_in: int, num_out: int, dim: int | None, unit: int = 1, group: Group | None = None
     ) -> None:
-        self.dim, self.group = dim, group if group is not None and group.size > 1 else None
+        self.group = group if group is not None and group.size > 1 else None
         self.shardings: dict[str, Sharding] = {}
-        self.lengths: list[int] = []  # along dim, of each block on this rank
+        self.blocks: Blocks | None = None
         size = [num_out, num_in]
         if dim is not None:
-            blocks = [
-                unit * len(part)
-                for part in even_sharding(size[dim] // unit, dim, NUM_BLOCKS).ranges
-            ]
-            ends = torch.tensor([0, *blocks]).cumsum(0).tolist()
+            units = even_sharding(size[dim] // unit, dim, NUM_BLOCKS).ranges
             of_ranks = even_sharding(NUM_BLOCKS, 0, group.size if group else 1).ranges
             mine = of_ranks[group.rank if group else 0]
-            self.lengths = blocks[mine.start : mine.stop]
-            size[dim] = sum(self.lengths)
+            lengths = [unit * len(part) for part in units]
+            self.blocks = Blocks(dim, lengths[mine.start : mine.stop], max(lengths))
+            size[dim] = sum(self.blocks.lengths)
             if self.group is not None:
+                ends = [0, *(unit * part.stop for part in units)]
                 ranges = tuple(range(ends[of.start], ends[of.stop]) for of in of_ranks)
                 self.shardings = {"weight": Sharding(dim, ranges)}
         super().__init__(size[1], size[0], bias=False)
@@ -121,16 +145,9 @@ class InvariantLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., F) for x (..., D). Wire: if columns are cut over ranks, an all-gather."""
         x_nD = x.reshape(-1, x.shape[-1])
-        if self.dim is None:
-            y_nF = _TiledProduct.apply(x_nD, self.weight)
-        elif self.dim == 0:
-            parts = self.weight.split(self.lengths)
-            y_nF = torch.cat([_TiledProduct.apply(x_nD, w_fD) for w_fD in parts if len(w_fD)], 1)
-        else:
-            pairs = zip(x_nD.split(self.lengths, 1), self.weight.split(self.lengths, 1))
-            y_nF = tree_sum([_TiledProduct.apply(x_nd, w_Fd) for x_nd, w_Fd in pairs])
-            if self.group is not None:
-                y_nF = tree_sum(self.group.all_gather(y_nF[None]).unbind())
+        y_nF: Tensor = _TiledProduct.apply(x_nD, self.weight, self.blocks)
+        if self.group is not None and self.blocks is not None and self.blocks.dim == 1:
+            y_nF = tree_sum(self.group.all_gather(y_nF[None]).unbind())
         return y_nF.unflatten(0, x.shape[:-1])
 
 
@@ -147,13 +164,13 @@ def attention(q_XtK: Tensor, k_XsK: Tensor, v_XsK: Tensor, places_Xt: Tensor, ke
             f"{num_keys} tokens in a sequence, and attention computes {keys} keys: end sequences "
             "before, or raise the context"
         )
-    q_XTK, places_XT = _filled(q_XtK * K**-0.5, 1), _filled(places_Xt, 1)
+    q_XTK, places_XT = _tiled(q_XtK * K**-0.5, 1), _tiled(places_Xt, 1)
     tiles = q_XTK.shape[1] // ROWS
     k_XsK, v_XsK = (F.pad(x, (0, 0, 0, keys - num_keys)) for x in (k_XsK, v_XsK))
     # Y: the tiles of all pairs. Z: keys or features, filled to whole tiles.
-    k_YZK = _filled(k_XsK, 1).repeat_interleave(tiles, 0)
-    v_YsZ = _filled(v_XsK, 2).repeat_interleave(tiles, 0)
-    scores_YTs = torch.bmm(q_XTK.view(-1, ROWS, K), k_YZK.transpose(1, 2).contiguous())[..., :keys]
+    k_XKZ, v_XsZ = _tiled(k_XsK, 1).transpose(1, 2).contiguous(), _tiled(v_XsK, 2)
+    k_YKZ, v_YsZ = (x[:, None].expand(-1, tiles, -1, -1).flatten(0, 1) for x in (k_XKZ, v_XsZ))
+    scores_YTs = torch.bmm(q_XTK.view(-1, ROWS, K), k_YKZ)[..., :keys]
     is_later_YTs = torch.arange(keys, device=q_XtK.device) > places_XT.view(-1, ROWS, 1)
     weights_YTs = scores_YTs.masked_fill(is_later_YTs, float("-inf")).softmax(-1)
     y_XTZ = torch.bmm(weights_YTs, v_YsZ).unflatten(0, (-1, tiles)).flatten(1, 2)

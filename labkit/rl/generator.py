@@ -36,6 +36,7 @@ from labkit.rl.invariant_gpt import InvariantDecoder, InvariantGPT, token_log_pr
 from labkit.rl.settings import NO_WEIGHTS, Settings
 from labkit.rl.weight_sync import WeightSync, install
 from labkit.serving.caches import NoCache, PagedCache
+from labkit.serving.decoder import Decoder
 from labkit.serving.requests import Generation, Request, Sampling, ScheduledTokens
 from labkit.serving.scheduler import preempting
 from labkit.serving.serving_engine import Engine, Output
@@ -85,14 +86,20 @@ class Generator:
         """number: of the engine. group: its ranks. control, weights: groups of all ranks."""
         self.settings, self.task, self.number = settings, settings.task, number
         self.group, self.control = group, control
-        self.model = InvariantGPT(settings.config, num_experts=settings.num_experts, group=group)
-        self.decoder = InvariantDecoder(self.model)
+        self.decoder = self.make_decoder()
+        self.model = self.decoder.model
         self.engine = RolloutEngine(self, settings)
         self.sync = WeightSync(weights, [], list(named_shards(self.model)))
         self.asked: dict[int, tuple[int, int, list[int]]] = {}  # by id in the engine
         self.completed: list[Completion] = []
         self.served_norm = 0.0
         self.probe, self.probed_version = list[float](), NO_WEIGHTS
+
+    def make_decoder(self) -> Decoder:
+        """Return the decoder of this rank's share of the model, with any weights."""
+        experts = self.settings.num_experts
+        model = InvariantGPT(self.settings.config, num_experts=experts, group=self.group)
+        return InvariantDecoder(model)
 
     def serve(self) -> None:
         """Make turns until the queue says stop. RuntimeError: a rank is gone."""
@@ -146,8 +153,8 @@ class Generator:
         """Give back the memory of weights and cache. All weights are needed again afterwards."""
         self.engine.drop_cache()
         with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.zero_()
+            for shard in self.sync.targets:
+                shard.tensor.zero_()
         self.engine.version = NO_WEIGHTS
 
     def add(self, group: int, member: int) -> None:

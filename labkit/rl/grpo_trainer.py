@@ -37,9 +37,14 @@ class Trainer:
     def __init__(self, settings: Settings, group: Group) -> None:
         """group: the trainers."""
         self.settings, self.group = settings, group
-        self.model = FullyShardedModule(self._module(), group)
+        self.model = FullyShardedModule(self.make_module(), group)
         self.optimizer = AdamW(self.model.parameters(), settings.learning_rate, weight_decay=0.0)
         self.reference = self.model
+
+    def make_module(self) -> nn.Module:
+        """Return the whole model, with the weights of the settings' seed."""
+        settings = self.settings
+        return InvariantGPT(settings.config, settings.seed, num_experts=settings.num_experts)
 
     def warm_start(self) -> float:
         """Train on right answers, `warm_start` steps; return the last loss, in nats by token."""
@@ -59,7 +64,7 @@ class Trainer:
 
     def freeze_reference(self) -> None:
         """Keep the policy as it is now as the reference model."""
-        module = self._module()
+        module = self.make_module()
         module.requires_grad_(False)
         self.reference = FullyShardedModule(module, self.group)
         self.reference.load_full_parameters(self.model.full_parameters())
@@ -114,10 +119,6 @@ class Trainer:
             log_probs_BT, _ = self.log_probs(self.model, batch)
         found: list[float] = log_probs_BT[counted(batch.targets_BT)].tolist()
         return found
-
-    def _module(self) -> InvariantGPT:
-        settings = self.settings
-        return InvariantGPT(settings.config, settings.seed, num_experts=settings.num_experts)
 
     def _measure(self, figures: Figures, ratio_n: Tensor, kl_n: Tensor, entropy_n: Tensor) -> None:
         """Fill in means over the tokens of all ranks. Wire: an all-reduce of 7 numbers, and one."""
