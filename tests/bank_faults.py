@@ -34,7 +34,7 @@ _LENGTHS = {
     "evidence": (1, 99),
     "prompt": (5, 999),
 }
-# Of a follow-up that has an answer.
+# The same for a follow-up that has an answer.
 _OF_A_FOLLOW_UP = {"answer": (40, 80), "rubric": (2, 4)}
 
 

@@ -100,7 +100,7 @@ _CHANGES = (
 
 @drill(
     "rl-1",
-    "What GRPO saves of PPO's memory",
+    "Share of PPO's memory that GRPO saves",
     difficulty=2,
     notebook=None,
     prompt="{change}. Trained parameters have {trained} bytes each, frozen ones {frozen}. Which "

@@ -174,7 +174,7 @@ MISTAKES = [
     g.Mistake(
         "clips without the minimum",
         "The minimum keeps the gradient where the ratio is on the wrong side: a good token that "
-        "has become too rare must be able to come back. With the clip alone its gradient is 0.",
+        "has become too rare must be able to recover. With the clip alone its gradient is 0.",
         [
             g.patch("torch.minimum(gain_BT, clipped_BT)", "clipped_BT"),
             g.patch("torch.minimum(", "torch.maximum("),

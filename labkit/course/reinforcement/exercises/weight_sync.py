@@ -213,7 +213,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "sends float32",
-        "What is served has 16 bits. Convert before sending: half the bytes, and every replica "
+        "Engines serve 16 bits. Convert before sending: half the bytes, and every replica "
         "gets the same rounding.",
         g.program(other_way("torch.float32", everything=False)),
         over_budget=lambda s: (
