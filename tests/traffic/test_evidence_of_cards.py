@@ -175,3 +175,17 @@ def test_adapters_and_histograms_send_what_calc_says(world_size):
     for num_rows in (1_000, 5_000):
         histograms = runs.neighbours.histogram_sent_bytes(world_size, num_rows, 8)
         assert histograms == ring(8 * 64 * 2 * 4)
+
+
+def test_a_weight_update_sends_each_rank_the_part_that_it_serves():
+    whole = runs.reinforcement.whole_weights_bytes()
+    assert runs.reinforcement.update_bytes(1) == 2 * whole  # two engines, each of one rank
+    # One engine of two ranks: norms and embedding are whole on both.
+    of_calc = 2 * float(calc.weight_update_bytes(whole / 4, 2, itemsize=4))
+    assert of_calc == whole < runs.reinforcement.update_bytes(2) < 1.05 * whole
+    assert runs.reinforcement.updates_over_the_bound(1) == 0
+
+
+def test_equal_weights_give_equal_bits_only_in_equal_products():
+    assert runs.reinforcement.largest_ratio_error("invariant") == 0
+    assert 0 < runs.reinforcement.largest_ratio_error("plain") < 1e-4

@@ -1,0 +1,78 @@
+"""Measure reinforcement learning of a language model on real ranks: labkit.rl, rung 6.
+
+Trainers and engines are on ranks of their own. Few updates are made, of a small model: what is
+counted here, versions, bits and bytes, does not depend on how well it learns.
+"""
+
+from typing import Any
+
+from labkit.interview.real_run import real_run, run
+from labkit.model import GPT
+from labkit.rl import Generator, Parts, Settings
+from labkit.rl.figures import Figures
+from labkit.rl.generator import RolloutEngine
+from labkit.rl.language import train
+from labkit.serving import Decoder
+
+_UPDATES = 4
+
+
+class _PlainEngine(Generator):
+    """An engine that computes with the same weights in plain products, whose sums have other
+    orders."""
+
+    def __init__(self, settings: Settings, *more: Any) -> None:
+        super().__init__(settings, *more)
+        plain = GPT(settings.config)
+        for path, parameter in self.model.named_parameters():
+            owner, _, name = path.rpartition(".")
+            setattr(plain.get_submodule(owner), name, parameter)
+        plain.head.weight = plain.embedding.token.weight
+        self.decoder = Decoder(plain)  # type: ignore[assignment]
+        self.engine = RolloutEngine(self, settings)
+
+
+@real_run
+def _figures(staleness: int, engine_ranks: int, is_plain: bool) -> list[Figures]:
+    settings = Settings(
+        staleness=staleness,
+        engine_ranks=engine_ranks,
+        num_updates=_UPDATES,
+        num_prompts=4,
+        group_size=4,
+        warm_start=20,
+    )
+    parts = Parts(generator=_PlainEngine if is_plain else Generator)
+    figures: list[Figures] = run(train, 4, (settings, None, parts)).values[0].figures
+    return figures
+
+
+@real_run
+def largest_ratio_error(engine: str) -> float:
+    """Return the largest |ratio - 1| of an unchanged policy, over 4 synchronous updates.
+
+    engine: "invariant", whose sums have the same order whatever the batch, or "plain". 2 trainers
+    and 2 engines compute log-probabilities of the same tokens with the same weights in float32.
+    """
+    return max(each.unchanged_off for each in _figures(0, 1, engine == "plain"))
+
+
+@real_run
+def updates_over_the_bound(staleness: int) -> int:
+    """Return how many of 4 updates used a token that was more versions behind than this bound."""
+    return sum(each.lag_most > staleness for each in _figures(staleness, 1, False))
+
+
+@real_run
+def update_bytes(engine_ranks: int) -> int:
+    """Return the bytes that 2 trainers send in one weight update: each rank the part it serves.
+
+    The other 2 ranks are 2 engines of 1 rank, or 1 engine of 2.
+    """
+    return _figures(0, engine_ranks, False)[-1].sent_bytes
+
+
+@real_run
+def whole_weights_bytes() -> int:
+    """Return the bytes of all parameters of that model in float32."""
+    return sum(parameter.nbytes for parameter in GPT(Settings().config).parameters())
