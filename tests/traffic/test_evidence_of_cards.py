@@ -189,3 +189,15 @@ def test_a_weight_update_sends_each_rank_the_part_that_it_serves():
 def test_equal_weights_give_equal_bits_only_in_equal_products():
     assert runs.reinforcement.largest_ratio_error("invariant") == 0
     assert 0 < runs.reinforcement.largest_ratio_error("plain") < 1e-4
+
+
+def test_an_actor_sends_a_gradient_of_all_parameters_or_its_samples():
+    hidden, observation, actions = 64, 4, 2
+    layers = [(observation, hidden), (hidden, hidden), (hidden, actions), (observation, hidden)]
+    layers += [(hidden, hidden), (hidden, 1)]
+    parameters = sum((inputs + 1) * outputs for inputs, outputs in layers)
+    assert runs.reinforcement.sent_by_an_actor("a3c") == 4 * parameters
+    # Of each sample: observation, action, log-probability, reward, whether the episode ended.
+    samples = 32 * 4 * (observation + 4) + 4 * observation
+    assert runs.reinforcement.sent_by_an_actor("impala") == 4 * (samples + 1)  # and the version
+    assert runs.reinforcement.rollouts_over(2) == 0

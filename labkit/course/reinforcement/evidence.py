@@ -1,20 +1,23 @@
-"""Measure reinforcement learning of a language model on real ranks: labkit.rl, rung 6.
+"""Measure reinforcement learning on real ranks: actors and learners, and a language model.
 
-Trainers and engines are on ranks of their own. Few updates are made, of a small model: what is
-counted here, versions, bits and bytes, does not depend on how well it learns.
+Trainers and engines of the language model are on ranks of their own. Few updates are made, of small
+models: what is counted here, versions, bits and bytes, does not depend on how well they learn.
 """
 
 from typing import Any
 
 from labkit.interview.real_run import real_run, run
 from labkit.model import GPT
-from labkit.rl import Generator, Parts, Settings
+from labkit.rl import Generator, Parts, Settings, a3c, impala
+from labkit.rl.actor_critic import RLConfig
 from labkit.rl.figures import Figures
 from labkit.rl.generator import RolloutEngine
+from labkit.rl.impala import ImpalaConfig
 from labkit.rl.language import train
 from labkit.serving import Decoder
 
 _UPDATES = 4
+_IN_TURN = {"rollouts_per_update": 1, "queue_size": 1}
 
 
 class _PlainEngine(Generator):
@@ -76,3 +79,26 @@ def update_bytes(engine_ranks: int) -> int:
 def whole_weights_bytes() -> int:
     """Return the bytes of all parameters of that model in float32."""
     return sum(parameter.nbytes for parameter in GPT(Settings().config).parameters())
+
+
+@real_run
+def sent_by_an_actor(rung: str) -> int:
+    """Return the bytes that an actor sends for 32 steps of its 4 CartPoles.
+
+    rung: "a3c", a gradient of the policy; "impala", the samples. Without the headers of messages.
+    """
+    settings: dict[str, int] = {"num_environments": 4, "num_steps": 32, "num_samples": 640}
+    config = RLConfig(**settings) if rung == "a3c" else ImpalaConfig(**settings, **_IN_TURN)
+    trained = run({"a3c": a3c.train, "impala": impala.train}[rung], 2, (config,))
+    return max(each.sent_bytes for each in trained.timeline[1].operations)
+
+
+@real_run
+def rollouts_over(versions: int) -> int:
+    """Return how many rollouts of an actor were more than so many versions old in their update.
+
+    One actor, a queue of one rollout, an update with each.
+    """
+    config = ImpalaConfig(num_environments=4, num_steps=16, num_samples=2560, **_IN_TURN)
+    staleness = run(impala.train, 2, (config,)).values[0].staleness
+    return sum(each > versions for each in staleness)
