@@ -197,7 +197,7 @@ def test_an_actor_sends_a_gradient_of_all_parameters_or_its_samples():
     layers += [(hidden, hidden), (hidden, 1)]
     parameters = sum((inputs + 1) * outputs for inputs, outputs in layers)
     assert runs.reinforcement.sent_by_an_actor("a3c") == 4 * parameters
-    # Of each sample: observation, action, log-probability, reward, whether the episode ended.
+    # A sample: observation, action, log-probability, reward, whether the episode ended.
     samples = 32 * 4 * (observation + 4) + 4 * observation
     assert runs.reinforcement.sent_by_an_actor("impala") == 4 * (samples + 1)  # and the version
     assert runs.reinforcement.rollouts_over(2) == 0
