@@ -7,7 +7,7 @@ models: what is counted here, versions, bits and bytes, does not depend on how w
 from typing import Any
 
 from labkit.interview.real_run import real_run, run
-from labkit.model import GPT
+from labkit.model import GPT, GPTConfig
 from labkit.rl import Generator, Parts, Settings, a3c, impala
 from labkit.rl.actor_critic import RLConfig
 from labkit.rl.figures import Figures
@@ -17,6 +17,7 @@ from labkit.rl.language import train
 from labkit.serving import Decoder
 
 _UPDATES = 4
+_MODEL = GPTConfig(vocab=16, context=16, num_layers=2, hidden=32, num_heads=4)
 _IN_TURN = {"rollouts_per_update": 1, "queue_size": 1}
 
 
@@ -38,6 +39,7 @@ class _PlainEngine(Generator):
 @real_run
 def _figures(staleness: int, engine_ranks: int, is_plain: bool) -> list[Figures]:
     settings = Settings(
+        config=_MODEL,
         staleness=staleness,
         engine_ranks=engine_ranks,
         num_updates=_UPDATES,
@@ -78,7 +80,7 @@ def update_bytes(engine_ranks: int) -> int:
 @real_run
 def whole_weights_bytes() -> int:
     """Return the bytes of all parameters of that model in float32."""
-    return sum(parameter.nbytes for parameter in GPT(Settings().config).parameters())
+    return sum(parameter.nbytes for parameter in GPT(_MODEL).parameters())
 
 
 @real_run
