@@ -18,7 +18,6 @@ from labkit.serving import Decoder
 
 _UPDATES = 4
 _MODEL = GPTConfig(vocab=16, context=16, num_layers=2, hidden=32, num_heads=4)
-_IN_TURN = {"rollouts_per_update": 1, "queue_size": 1}
 
 
 class _PlainEngine(Generator):
@@ -89,8 +88,9 @@ def sent_by_an_actor(rung: str) -> int:
 
     rung: "a3c", a gradient of the policy; "impala", the samples. Without the headers of messages.
     """
-    settings: dict[str, int] = {"num_environments": 4, "num_steps": 32, "num_samples": 640}
-    config = RLConfig(**settings) if rung == "a3c" else ImpalaConfig(**settings, **_IN_TURN)
+    config: RLConfig = RLConfig(num_environments=4, num_steps=32, num_samples=640)
+    if rung == "impala":
+        config = _one_by_one(32, 640)
     trained = run({"a3c": a3c.train, "impala": impala.train}[rung], 2, (config,))
     return max(each.sent_bytes for each in trained.timeline[1].operations)
 
@@ -101,6 +101,16 @@ def rollouts_over(versions: int) -> int:
 
     One actor, a queue of one rollout, an update with each.
     """
-    config = ImpalaConfig(num_environments=4, num_steps=16, num_samples=2560, **_IN_TURN)
-    staleness = run(impala.train, 2, (config,)).values[0].staleness
+    staleness = run(impala.train, 2, (_one_by_one(16, 2560),)).values[0].staleness
     return sum(each > versions for each in staleness)
+
+
+def _one_by_one(num_steps: int, num_samples: int) -> ImpalaConfig:
+    """Return settings with an update for each rollout, and room for one in the queue."""
+    return ImpalaConfig(
+        num_environments=4,
+        num_steps=num_steps,
+        num_samples=num_samples,
+        rollouts_per_update=1,
+        queue_size=1,
+    )
