@@ -31,7 +31,7 @@ class _PlainEngine(Generator):
             owner, _, name = path.rpartition(".")
             setattr(plain.get_submodule(owner), name, parameter)
         plain.head.weight = plain.embedding.token.weight
-        self.decoder = Decoder(plain)  # type: ignore[assignment]
+        self.decoder = Decoder(plain)
         self.engine = RolloutEngine(self, settings)
 
 
