@@ -39,6 +39,7 @@ from measure import command_line, machine
 from torch import Tensor, nn
 
 import labkit
+from labkit import arguments
 from labkit.rl import a3c, dqn, impala, ppo
 from labkit.rl.actor_critic import ActorCritic, RLConfig
 from labkit.rl.environments import Sizes, cart_pole, slow_cart_pole
@@ -165,8 +166,8 @@ class Solved:
 
 def trained(name: str, seed: int, train: Train, num_ranks: int, config: RLConfig) -> Solved:
     """Train once."""
-    arguments = (replace(config, seed=seed),)
-    history = labkit.run(train, num_ranks, arguments, timeout=TIMEOUT_S).values[0]
+    settings = replace(config, seed=seed)
+    history = labkit.run(train, num_ranks, (settings,), timeout=TIMEOUT_S).values[0]
     reached, means = history.reached(THRESHOLD), history.mean_returns()
     return Solved(
         name,
@@ -257,23 +258,23 @@ def main() -> None:
     parser = command_line(__doc__)
     known = [*CANDIDATES, "slow actor", "old weights"]
     parser.add_argument("what", nargs="*", default=known, help=f"some of {known}")
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    parser.add_argument("--seeds", nargs="+", type=arguments.count, default=SEEDS)
     parser.add_argument("--file", type=Path, help="runs that it has are not made again")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.what) - set(known):
+    chosen = parser.parse_args()
+    if unknown := set(chosen.what) - set(known):
         parser.error(f"{', '.join(unknown)}: choose among {known}")
-    runs, seeds = Runs(arguments.file), arguments.seeds
+    runs, seeds = Runs(chosen.file), chosen.seeds
     print(f"CartPole, seeds {seeds}. {machine()}")
     print(f"Samples until a mean return of {THRESHOLD} over 100 episodes: median (all)")
     for name, candidate in CANDIDATES.items():
-        if name in arguments.what:
+        if name in chosen.what:
             report(name, [runs.get(name, seed, *candidate) for seed in seeds])
-    if "old weights" in arguments.what:
+    if "old weights" in chosen.what:
         print(f"Versions published every {OLD_WEIGHTS.publish_every} updates")
         for name, corrects in (("V-trace", True), ("not corrected", False)):
             config = replace(OLD_WEIGHTS, corrects=corrects)
             report(name, [runs.get(name, seed, impala.train, 3, config) for seed in seeds])
-    if "slow actor" in arguments.what:
+    if "slow actor" in chosen.what:
         print("One slow environment")
         slow_actor()
 

@@ -48,6 +48,8 @@ REFUSED = """
     benchmarks/checkpoint.py            /no/such/folder
     benchmarks/data_parallel.py         something
     benchmarks/tensor_parallel.py       something
+    benchmarks/rl.py                    something
+    benchmarks/rl.py --seeds            0 two
     benchmarks/zero.py                  something
     scripts/notebooks.py                no_such.ipynb
     scripts/size.py                     no_such_commit
