@@ -7,9 +7,9 @@
 
 Written down before tuning:
 
-    task           copy 1 to 3 digits; a warm start of 200 supervised steps on answers of which 70%
+    task           copy 1 to 3 digits; a warm start of 200 supervised steps on answers of which 60%
                    are reversed
-    samples        60 updates of 16 prompts with 8 answers: 7,680 answers
+    samples        80 updates of 16 prompts with 8 answers: 10,240 answers
     threshold      a mean reward of 0.90 over the last 10 updates, in each mode
     seeds          1, 2, 3, 4, 5; settings are tuned on seed 0. The median counts
     ranks          a trainer and two engines
@@ -17,14 +17,17 @@ Written down before tuning:
 
 Then one slow engine: its passes take 20 ms more, as if its tool or verifier were slow.
 
-    python benchmarks/rl_language.py                          everything, about half an hour
-    python benchmarks/rl_language.py --seeds 1 --healthy      one seed, without the slow engine
+    python benchmarks/rl_language.py                            everything, about half an hour
+    python benchmarks/rl_language.py "staleness 4" --seeds 1    some modes, some seeds
+    python benchmarks/rl_language.py --file runs.jsonl          runs in the file are not made again
 """
 
+import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
-from measure import command_line, machine
+from measure import chosen_names, command_line, machine
 
 import labkit
 from labkit.rl import Copying, Settings
@@ -38,14 +41,34 @@ MODES = {
     "staleness 4": replace(BASE, staleness=4),
     "staleness 4, partial": replace(BASE, staleness=4, is_partial=True),
 }
-SLOW_S = {1: 0.02}  # by engine
+SLOW = ", engine 1 slow"
+MODES |= {
+    f"{name}{SLOW}": replace(settings, task=Copying(slow_s={1: 0.02}))
+    for name, settings in MODES.items()
+}
 NUM_RANKS = 3
 
 
-def trained(settings, seed, slow_s):
-    """Return the result of a training."""
-    settings = replace(settings, seed=seed, task=Copying(seed=seed, slow_s=slow_s))
-    return labkit.run(train, NUM_RANKS, (settings,), device="cpu", timeout=600).values[0]
+def measured(settings, seed):
+    """Return the measures of a training."""
+    settings = replace(settings, seed=seed, task=replace(settings.task, seed=seed))
+    result = labkit.run(train, NUM_RANKS, (settings,), device="cpu", timeout=900).values[0]
+    figures, rewards = result.figures, [each.reward for each in result.figures]
+    windows = [statistics.mean(rewards[end - LAST : end]) for end in range(LAST, len(rewards) + 1)]
+    reached = [LAST + n for n, reward in enumerate(windows) if reward >= THRESHOLD]
+    return {
+        "first": statistics.mean(rewards[:3]),
+        "reward": windows[-1],
+        "reached": reached[0] if reached else len(rewards) + 1,
+        "seconds": result.seconds,
+        "idle": [
+            sum(f.idle_s[rank] for f in figures) / result.seconds for rank in range(NUM_RANKS)
+        ],
+        "lag": statistics.mean(f.lag for f in figures[10:]),
+        "lag_most": max(f.lag_most for f in figures),
+        "unchanged_off": max(f.unchanged_off for f in figures),
+        "mixed": sum(f.mixed for f in figures) / settings.batch / len(figures),
+    }
 
 
 def spread(numbers, digits=2):
@@ -54,59 +77,47 @@ def spread(numbers, digits=2):
     return f"{median:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
 
 
-def last_reward(result):
-    """Return the mean reward over the last updates."""
-    return statistics.mean(each.reward for each in result.figures[-LAST:])
-
-
-def reached_at(result):
-    """Return after how many updates the mean over LAST updates was first at the threshold."""
-    rewards = [each.reward for each in result.figures]
-    for end in range(LAST, len(rewards) + 1):
-        if statistics.mean(rewards[end - LAST : end]) >= THRESHOLD:
-            return end
-    return len(rewards) + 1
-
-
-def row(name, results):
-    """Print one mode's measures over all seeds; return whether its median is at the threshold."""
-    rewards = [last_reward(each) for each in results]
-    answers = BASE.batch * BASE.num_updates
-    idle = [
-        statistics.median(
-            sum(f.idle_s[rank] for f in each.figures) / each.seconds for each in results
-        )
-        for rank in range(NUM_RANKS)
-    ]
-    most = max(f.lag_most for each in results for f in each.figures)
-    lags = [statistics.mean(f.lag for f in each.figures[10:]) for each in results]
+def print_mode(name, runs):
+    """Print the measures of one mode over all seeds."""
+    by_name = {key: [run[key] for run in runs] for key in runs[0]}
+    idle = [statistics.median(shares) for shares in zip(*by_name["idle"], strict=True)]
+    seconds = statistics.median(by_name["seconds"])
+    verdict = "reached" if statistics.median(by_name["reward"]) >= THRESHOLD else "NOT reached"
     print(
-        f"{name:21} reward {spread(rewards)}, {THRESHOLD} after "
-        f"{statistics.median(map(reached_at, results)):.0f} updates; "
-        f"{spread([each.seconds for each in results], 0)} s, "
-        f"{answers / statistics.median(each.seconds for each in results):.0f} answers/s; idle "
-        f"{', '.join(f'{share:.0%}' for share in idle)} by rank; "
-        f"lag {statistics.median(lags):.2f}, at most {most}",
+        f"{name}: reward {spread(by_name['first'])} at first, {spread(by_name['reward'])} at last, "
+        f"{THRESHOLD} {verdict}, after {spread(by_name['reached'], 0)} updates"
+    )
+    print(
+        f"    {spread(by_name['seconds'], 0)} s, {BASE.num_updates / seconds:.1f} updates/s, "
+        f"{BASE.batch * BASE.num_updates / seconds:.0f} answers/s; idle "
+        f"{', '.join(f'{share:.0%}' for share in idle)} of ranks 0, 1, 2; "
+        f"lag {statistics.median(by_name['lag']):.2f}, at most {max(by_name['lag_most'])}; "
+        f"{statistics.median(by_name['mixed']):.0%} of answers of several versions; "
+        f"unchanged |ratio - 1| {max(by_name['unchanged_off']):.0e}",
         flush=True,
     )
-    return statistics.median(rewards) >= THRESHOLD
 
 
 def main():
-    """Print a row for each mode, without a slow engine and with one."""
+    """Print rows for each mode."""
     parser = command_line(__doc__)
-    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
-    parser.add_argument("--healthy", action="store_true", help="without the slow engine")
-    chosen = parser.parse_args()
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--file", type=Path, help="of runs, one JSON a line: read, and appended to")
+    chosen = chosen_names(parser, list(MODES)) or list(MODES)
+    options = parser.parse_args()
+    lines = options.file.read_text().splitlines() if options.file and options.file.exists() else []
+    known = {(run["mode"], run["seed"]): run["measures"] for run in map(json.loads, lines)}
     print(machine())
-    for name, settings in MODES.items():
-        row(name, [trained(settings, seed, {}) for seed in chosen.seeds])
-    if not chosen.healthy:
-        print(
-            f"engine 1 (rank {NUM_RANKS - 1}) is slow: {1e3 * SLOW_S[1]:.0f} ms more in each pass"
-        )
-        for name, settings in MODES.items():
-            row(name, [trained(settings, seed, SLOW_S) for seed in chosen.seeds[:1]])
+    for name in chosen:
+        seeds = options.seeds[:1] if name.endswith(SLOW) else options.seeds
+        for seed in seeds:
+            if (name, seed) not in known:
+                known[name, seed] = measured(MODES[name], seed)
+                if options.file:
+                    line = {"mode": name, "seed": seed, "measures": known[name, seed]}
+                    with options.file.open("a") as file:
+                        print(json.dumps(line), file=file)
+        print_mode(name, [known[name, seed] for seed in seeds])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ bits of a row follow from that row alone. Norms, GELU, softmax and sums of two t
 by row or number by number in torch already. Backward uses plain products: only forward is compared.
 
 It costs unused rows where a batch does not fill its tiles, keys that the mask hides, and 4 products
-in place of one; benchmarks/rl.py and examples/rl.py measure it.
+instead of one; examples/rl.py measures it.
 
 Layout: a rank of t (1, 2 or 4) holds 4/t neighbouring blocks of each cut weight, and all of the
 embedding, norms and head. Wire of a pass of n tokens: two all-gathers of n D numbers in each layer.

@@ -38,7 +38,7 @@ class Copying:
     longest: int = 3
     seed: int = 0
     slow_s: Mapping[int, float] = field(default_factory=dict)
-    reversed_share: float = 0.7
+    reversed_share: float = 0.6
 
     def __post_init__(self) -> None:
         arguments.whole("longest", self.longest, "1 or more digits")

@@ -42,7 +42,7 @@ from labkit.serving.scheduler import preempting
 from labkit.serving.serving_engine import Engine, Output
 from labkit.shards import named_shards
 
-_PASSES = 4  # the most in a turn
+_PASSES = 2  # the most in a turn
 _PAGE = 4
 
 

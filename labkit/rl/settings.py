@@ -22,7 +22,7 @@ class Settings:
     seed: int = 0
     trainers: int = 2
     engine_ranks: int = 1
-    num_updates: int = 60
+    num_updates: int = 80
     num_prompts: int = 16
     """P: groups of a batch."""
     group_size: int = 8
