@@ -78,9 +78,10 @@ _NO_SCALER = (
     "labkit.precision.LossScaler(group=...), which decides for all ranks together"
 )
 _NO_CLIPPING = (
-    "torch's clip_grad_norm_ computes the norm of this rank's shard alone, so each rank would "
-    "scale its shard by a different factor. Call clip_gradients(max_norm) of the sharded module or "
-    "of the sharded optimizer on every rank, or else labkit.global_norm.clip"
+    "torch's clip_grad_norm_ computes the norm of this rank's gradients alone, a shard or not "
+    "averaged yet, so each rank would scale by a different factor. Call clip_gradients(max_norm) "
+    "of the sharded module or of the sharded optimizer on every rank, or else "
+    "labkit.global_norm.clip"
 )
 
 

@@ -102,6 +102,9 @@ def _draw_legend(axes: Axes, names: Sequence[str], *, is_beside_a_title: bool) -
         axes.legend(framealpha=0.85, **look)
 
 
+_HATCHES = "", "//", "\\\\", ".."
+
+
 def staleness(arrivals: Mapping[str, Sequence[Arrival]], *, title: str) -> Picture:
     """Draw how many gradients of each staleness were used, stacked by worker, one panel for each.
 
@@ -119,8 +122,8 @@ def staleness(arrivals: Mapping[str, Sequence[Arrival]], *, title: str) -> Pictu
             ages = [each.staleness for each in of if each.worker == worker]
             counts = [ages.count(age) for age in range(longest + 1)]
             look: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "bottom": below}
-            look |= {"color": style.rank_colour(worker), "label": f"worker {worker}"}
-            axes.bar(range(longest + 1), counts, **look)
+            look |= {"color": style.rank_colour(worker), "hatch": _HATCHES[worker % len(_HATCHES)]}
+            axes.bar(range(longest + 1), counts, label=f"worker {worker}", **look)
             below = [low + count for low, count in zip(below, counts, strict=True)]
         mean = sum(each.staleness for each in of) / len(of)
         axes.axvline(mean, color=style.INK, linestyle="--", linewidth=1.2, label="mean of all")
