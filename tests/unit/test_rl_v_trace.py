@@ -63,6 +63,27 @@ def test_on_policy_the_targets_are_returns_of_n_steps(steps):
     torch.testing.assert_close(found.advantages, errors, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("log_ratio_of", "limit", "value"),
+    [
+        ({0: 0.0, 1: 0.0}, 1.0, 0.5),  # not corrected: the value of the policy that acted
+        ({0: math.log(1.8), 1: math.log(0.2)}, 1.0, 0.5 / 0.6),  # min(mu, pi), normalised
+        ({0: math.log(1.8), 1: math.log(0.2)}, 2.0, 0.9),  # without a limit that binds: pi's
+    ],
+)
+def test_the_limit_decides_whose_values_are_learned(log_ratio_of, limit, value):
+    """Action 0 pays 1 and ends the episode, action 1 pays 0; mu is (0.5, 0.5), pi (0.9, 0.1)."""
+    actions = [0, 1]  # as often as mu takes them
+    log_ratios = torch.tensor([[log_ratio_of[a] for a in actions]], dtype=torch.float64)
+    rewards = torch.tensor([[1.0 - a for a in actions]], dtype=torch.float64)
+    ended, critic = torch.ones(1, 2, dtype=torch.bool), torch.zeros((), dtype=torch.float64)
+    for _ in range(200):
+        values = critic.expand(1, 2)
+        found = v_trace(log_ratios, rewards, ended, values, values[0], gamma=0.9, limit=limit)
+        critic = found.values.mean()
+    assert critic.item() == pytest.approx(value)
+
+
 def test_a_message_holds_a_version_and_a_rollout():
     rollout = Rollout(
         torch.randn(T, E, 4),
