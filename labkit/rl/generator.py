@@ -199,7 +199,6 @@ class Generator:
                 "version": self.engine.version,
                 "completed": [asdict(each) for each in self.completed],
                 "unfinished": len(self.asked),
-                "waits": len(self.engine.waiting),
                 "probe": self.probe,
                 "probed": self.probed_version,
                 "served_norm": self.served_norm,
