@@ -74,7 +74,8 @@ def picture_html(timing: Timing) -> str:
     png = base64.b64encode(viz.schedule(timing).png()).decode()
     alt = escape(in_time(timing, most=200))
     return (
-        f'<img style="max-width: 100%; width: 900px" alt="{alt}" src="data:image/png;base64,{png}">'
+        f'<img class="labkit-picture" style="max-width: 100%; width: 900px" alt="{alt}" '
+        f'src="data:image/png;base64,{png}">'
     )
 
 

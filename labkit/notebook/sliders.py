@@ -119,8 +119,8 @@ def _html(rows: Rows) -> str:
     for row in rows:
         if isinstance(row, Picture):
             png, alt = base64.b64encode(row.png()).decode(), escape(row.caption, quote=True)
-            look = "display: block; max-width: 100%; width: 900px"
-            pictures += f'<img style="{look}" alt="{alt}" src="data:image/png;base64,{png}">'
+            look = 'class="labkit-picture" style="display: block; max-width: 100%; width: 900px"'
+            pictures += f'<img {look} alt="{alt}" src="data:image/png;base64,{png}">'
             continue
         name, value = row[:2]
         bar = ""

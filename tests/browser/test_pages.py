@@ -9,11 +9,13 @@ NOTEBOOK = "page.ipynb"
 CELLS = {
     "picture": "from labkit import viz; viz.mesh_map({'dp': 2, 'tp': 4})",
     "widget": "from labkit.notebook import calculator; calculator()",
+    "knobs": "from labkit import viz; from labkit.notebook import Knob, knobs\n"
+    "knobs(lambda tp: [viz.mesh_map({'dp': 2, 'tp': tp})], tp=Knob([2, 4], 2))",
     "own-image": "from PIL import Image; Image.new('RGB', (20, 20), 'white')",
     "text": "from IPython.display import Markdown\n"
     "Markdown('Ranks exchange gradients. ' * 36 + '\\n\\n[`exercise`](../exercises/scan.py)')",
 }
-PICTURES = ("picture", "widget")
+PICTURES = ("picture", "widget", "knobs")
 BACKGROUND = "getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor"
 
 
