@@ -38,6 +38,7 @@
     viz.loss_scale(powers, made, title)              # a loss scale, and the steps that it skipped
     viz.returns({"PPO": history}, title=...)         # returns against samples and against seconds
     viz.idle_by_rank({"PPO": history}, title=...)    # the share of the time in which a rank waited
+    viz.policy_lag({"IMPALA": history}, title=...)   # how many versions old samples were
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
@@ -55,7 +56,7 @@ from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.viz import chrome_trace
-    from labkit.viz.actors import idle_by_rank, returns
+    from labkit.viz.actors import idle_by_rank, policy_lag, returns
     from labkit.viz.causal_mask import causal_work
     from labkit.viz.expert_load import imbalance_curves, load_of_experts
     from labkit.viz.extents_picture import extents

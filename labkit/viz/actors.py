@@ -1,4 +1,4 @@
-r"""Pictures of reinforcement learning: returns, and how long each rank waited.
+r"""Pictures of reinforcement learning: returns, how long each rank waited, ages of samples.
 
 returns: the mean return of the last 100 episodes, twice, with the same lines and the same y.
 
@@ -12,6 +12,8 @@ idle_by_rank: a panel for each run, a bar for each rank: the share of the time i
     % | #  #  #             |                   a synchronous run: all wait for the slow rank 3
       | #  #  #  .          | .  .  .  .        an asynchronous one: none does
       +-0--1--2--3-- rank   +-0--1--2--3-- rank
+
+policy_lag: a panel for each run: how many uses of samples were how many versions old.
 """
 
 from __future__ import annotations
@@ -99,4 +101,34 @@ def idle_by_rank(histories: Mapping[str, History], *, title: str) -> Picture:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes_of[0].set_ylim(0, 110)
     axes_of[0].set_ylabel("% of the time idle", **_AXIS)
+    return picture
+
+
+def policy_lag(histories: Mapping[str, History], *, title: str) -> Picture:
+    """Draw how many versions old samples were when they were used, a panel for each history.
+
+    histories: by the panel's title, up to 4. The dashed line is the mean. Returns a Picture.
+    ValueError for none or too many, and for a history without `staleness`.
+    """
+    if not 1 <= len(histories) <= _MAX_PANELS:
+        raise ValueError(f"{len(histories)} panels: a picture that can be read has 1 to 4")
+    if empty := [name for name, history in histories.items() if not history.staleness]:
+        raise ValueError(
+            f"{empty[0]} has no staleness: in its rung samples are never old, so leave it out"
+        )
+    means = {
+        name: sum(history.staleness) / len(history.staleness) for name, history in histories.items()
+    }
+    caption = f"{title}, mean: {', '.join(f'{name} {mean:.1f}' for name, mean in means.items())}"
+    picture, axes_of = side_by_side(title, list(histories), caption, sharex=False)
+    for axes, (name, history) in zip(axes_of, histories.items(), strict=True):
+        ages = range(max(history.staleness) + 1)
+        shares = [100 * history.staleness.count(age) / len(history.staleness) for age in ages]
+        axes.bar(ages, shares, width=0.8, color=COLOURS[0])
+        label = f"mean {means[name]:.1f}"
+        axes.axvline(means[name], color=style.INK, linestyle="--", linewidth=1.2, label=label)
+        axes.set_xlabel("versions old", **_AXIS)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(frameon=False, fontsize=style.SMALL_POINTS)
+    axes_of[0].set_ylabel("% of updates or rollouts", **_AXIS)
     return picture

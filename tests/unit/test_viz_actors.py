@@ -1,5 +1,7 @@
 """Pictures of returns and of idle ranks."""
 
+from dataclasses import replace
+
 import pytest
 
 from labkit import viz
@@ -34,12 +36,24 @@ def test_idle_time_has_a_bar_for_each_rank():
     assert "a: 25%, 0%" in picture.caption
 
 
+def test_ages_are_shares_of_all_uses_with_their_mean():
+    old = replace(history([1.0]), staleness=[0, 0, 1, 3])
+    picture = viz.policy_lag({"a": old, "b": replace(old, staleness=[2])}, title="ages")
+    left, right = picture.axes
+    assert [bar.get_height() for bar in left.containers[0]] == [50, 25, 0, 25]
+    assert [bar.get_height() for bar in right.containers[0]] == [0, 0, 100]
+    assert left.lines[0].get_xdata()[0] == 1
+    assert "a 1.0, b 2.0" in picture.caption
+
+
 @pytest.mark.parametrize(
     ("draw", "words"),
     [
         (lambda: viz.returns({}, title="t"), "0 lines: .* 1 to 6"),
         (lambda: viz.returns({"a": history([1.0])}, title="t"), "a has 1 episodes, .* of 100"),
         (lambda: viz.idle_by_rank({}, title="t"), "0 panels: .* 1 to 4"),
+        (lambda: viz.policy_lag({}, title="t"), "0 panels: .* 1 to 4"),
+        (lambda: viz.policy_lag({"a": history([1.0])}, title="t"), "a has no staleness"),
     ],
 )
 def test_nothing_to_draw_is_refused(draw, words):
