@@ -70,6 +70,13 @@ class Trained:
     seconds: float = 0.0
     """From the first version's weights to the last update."""
 
+    @property
+    def idle_shares(self) -> list[float]:
+        """The share of the time in which each rank waited, 0 to 1. Empty without an update."""
+        seconds = sum(each.seconds for each in self.figures)
+        by_rank = zip(*(each.idle_s for each in self.figures), strict=True)
+        return [sum(idle_s) / seconds for idle_s in by_rank]
+
 
 def train(
     world: Group, settings: Settings, folder: str | Path | None = None, parts: Parts = _HEALTHY

@@ -19,7 +19,7 @@ policy_lag: a panel for each run: how many uses of samples were how many version
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
@@ -28,6 +28,9 @@ from labkit.rl.history import WINDOW, Episode, History
 from labkit.viz import style
 from labkit.viz.style import Picture
 from labkit.viz.training import COLOURS, side_by_side
+
+if TYPE_CHECKING:
+    from labkit.rl.language import Trained
 
 _AXIS: dict[str, Any] = {"fontsize": style.SMALL_POINTS, "color": style.FAINT_INK}
 _LINES = ("-", "--", "-.", ":")
@@ -79,10 +82,11 @@ def _summary(name: str, means: list[Episode]) -> str:
     return f"{name} up to {max(each.total for each in means):.0f}"
 
 
-def idle_by_rank(histories: Mapping[str, History], *, title: str) -> Picture:
-    """Draw the share of the time in which each rank waited for others, a panel for each history.
+def idle_by_rank(histories: Mapping[str, History | Trained], *, title: str) -> Picture:
+    """Draw the share of the time in which each rank waited for others, a panel for each training.
 
-    histories: by the panel's title, up to 4. Returns a Picture. ValueError for none or too many.
+    histories: by the panel's title, up to 4; of a language model, what its trainers return. Returns
+    a Picture. ValueError for none or too many.
     """
     if not 1 <= len(histories) <= _MAX_PANELS:
         raise ValueError(f"{len(histories)} panels: a picture that can be read has 1 to 4")
