@@ -3,7 +3,7 @@
     SUBJECT/
         subject.toml          its title, its place among the subjects, topics, exercises in order
         cards.md              questions with answers of a minute, and what proves their numbers
-        claims.toml           common claims, for the court (notebook 25)
+        claims.toml           common claims, for the court (notebook 27)
         drills.py             questions with fresh numbers each time
         evidence.py           real runs that give the numbers of cards and claims
         exercises/NAME.py     a grader: cases, the right answer, the budget, the usual mistakes

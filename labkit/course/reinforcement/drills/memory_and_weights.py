@@ -25,7 +25,7 @@ def _held(params: float, setup: tuple[str, bool, bool], **more: Any) -> calc.Res
     "rl-1",
     "Models that a run holds",
     difficulty=1,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="{setup}, all of {params} parameters. What is trained has 16 bytes a parameter (mixed "
     "precision and Adam), what is frozen 2. The generator shares the policy's weights. How much "
     "memory do weights and training states take on all ranks together, without activations and "
@@ -102,7 +102,7 @@ _CHANGES = (
     "rl-1",
     "Share of PPO's memory that GRPO saves",
     difficulty=2,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="{change}. Trained parameters have {trained} bytes each, frozen ones {frozen}. Which "
     "share of the memory for weights and training states do you save?",
     draws={"change": _CHANGES, "trained": (8, 12, 14, 16, 18), "frozen": (1, 2, 4)},
@@ -147,7 +147,7 @@ def grpo_saving(change: tuple[bool, bool, bool], trained: int, frozen: int) -> S
     "rl-3",
     "Bytes of a weight update",
     difficulty=1,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="A trainer sends new weights of {params} parameters in {itemsize} to "
     "{replicas} replicas of the model on other GPUs. Each replica splits the weights over {t} "
     "ranks by tensor parallelism. Each rank receives only what it serves. How many bytes does one "
@@ -202,7 +202,7 @@ def update_bytes(params: float, itemsize: int, replicas: int, t: int) -> Solutio
     "rl-3",
     "A broadcast of everything",
     difficulty=2,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="Weights of {params} parameters in bf16 go to {replicas} replicas of {t} ranks each. "
     "A broadcast brings all weights to every rank, and each rank drops what it does not serve. How "
     "many bytes that nobody needs do all ranks receive together?",
@@ -246,7 +246,7 @@ def bytes_not_needed(params: float, replicas: int, t: int) -> Solution:
     "rl-3",
     "An adapter sent instead of the model",
     difficulty=2,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="GRPO trains a LoRA of {rank} on all linear layers of {model}, in bf16. After each "
     "step the trainer sends the adapter to a generator on one GPU, over {link}. How long does the "
     "update take at that bandwidth?",

@@ -14,7 +14,7 @@ _TRAINING = amounts("20 s", "25 s", "35 s", "45 s", "50 s", "70 s", "90 s", "110
     "rl-1",
     "A step in turns or overlapped",
     difficulty=1,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="Generating a batch takes {generate}, scoring it and training on it {train}, sending "
     "the weights {update}, during which both sides wait. Trainer and generator have their own "
     "GPUs, and batches may be one version old. How much faster is that than the same two groups in "
@@ -69,7 +69,7 @@ def overlap_speedup(generate: float, train: float, update: float) -> Solution:
     "rl-2",
     "The least staleness that keeps both sides busy",
     difficulty=3,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="A generator makes a batch in {generate} with all slots busy, and the longest answer "
     "of a batch takes {longest}. Scoring and training take {train}. Slots that become free start "
     "prompts of later batches. By how many versions must a batch be allowed to be old, so that "
@@ -126,7 +126,7 @@ def least_staleness(generate: float, longest: float, train: float) -> Solution:
     "rl-2",
     "A step under bounded staleness",
     difficulty=2,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="A generator makes a batch in {generate} with all slots busy; the longest answer takes "
     "{longest}. Scoring and training take {train}. A batch may be at most {bound} old. "
     "How long is a step in the mean, if updates are free?",
@@ -180,7 +180,7 @@ def bounded_step(generate: float, longest: float, train: float, bound: int) -> S
     "rl-5",
     "Idle slots behind the longest answer",
     difficulty=1,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="A synchronous step starts all {answers} answers at once, one in each slot. They have "
     "{mean} tokens in the mean, the longest has {longest}. Every slot makes tokens at the same "
     "pace. Which share of the slots' time is idle until training can start?",
@@ -223,7 +223,7 @@ def idle_slots(answers: int, mean: int, longest: int) -> Solution:
     "rl-5",
     "Versions in one answer",
     difficulty=2,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="Weights are replaced while answers are generated, without stopping them. A step takes "
     "{step}, and an answer of {tokens} tokens gets a token every {pace}. It starts right after an "
     "update, and an update takes no time. By how many versions of the policy was it generated?",
@@ -272,7 +272,7 @@ def versions_of_an_answer(step: float, tokens: int, pace: float) -> Solution:
     "rl-4",
     "A small difference, over a whole answer",
     difficulty=2,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="Trainer and generator have the same weights. The trainer's log-probability of a token "
     "is larger by {nats} in the mean over an answer of {tokens} tokens. By which factor does the "
     "answer's probability differ between the two?",
@@ -315,7 +315,7 @@ def ratio_of_an_answer(nats: float, tokens: int) -> Solution:
     "rl-6",
     "Rollouts taken again after a kill",
     difficulty=1,
-    notebook="24c_rl_of_a_language_model",
+    notebook="26_rl_of_a_language_model",
     prompt="Each step trains on {prompts} prompts with {group} answers each. A checkpoint is "
     "written after every {interval} steps, with the cursor of the rollouts consumed. The job is "
     "killed right after step {killed}, and its log of rollouts is on disk. How many answers does "
