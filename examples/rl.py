@@ -14,6 +14,9 @@ Rung 6, reinforcement learning of the lab's GPT (labkit/rl/language.py):
   killed, with every rollout used once?
 - without --quick: trainings with staleness 0, 1 and 4 (benchmarks/rl_language.py)
 
+Case files: jobs with one of nine faults, and healthy ones (labkit/inject/rl_faults.py). Which fault
+do the rules of labkit/profile/rl_diagnosis.py name, from the figures by update?
+
 Exits with 1 where an exact fact is not so. Times are printed with their spread (median, least to
 most), and decide nothing.
 """
@@ -38,8 +41,11 @@ import torch
 import labkit
 from labkit import RankError
 from labkit.checkpoint import RolloutBank
+from labkit.inject import ROLLOUT_FAULTS, rollout_settings
+from labkit.inject.rl_faults import HEALTHY
 from labkit.launch import launch
 from labkit.model import GPT, GPTConfig
+from labkit.profile import name_fault
 from labkit.rl import (
     Generator,
     InvariantDecoder,
@@ -321,7 +327,38 @@ def rung_6(is_quick):
     return all(is_right)
 
 
-RUNGS = [rung_6]
+def jobs(world, settings, parts):
+    """Run jobs one after the other; their results."""
+    return [train(world, each, None, parts) for each in settings]
+
+
+def case_files(is_quick):
+    """Print which fault the rules name in jobs with one of nine faults, and with none.
+
+    Rules and faults are those of `labkit case --room rl`. The table is printed as it is, with its
+    misses, and decides nothing.
+    """
+    if is_quick:
+        return True
+    print("faults named by their figures (labkit/profile/rl_diagnosis.py): right, of jobs; misses")
+    for name, fault in [*ROLLOUT_FAULTS.items(), (None, HEALTHY)]:
+        count = 5 if name else 20
+        dials = [fault.difficulties[number % len(fault.difficulties)] for number in range(count)]
+        settings = [rollout_settings(name, each, 1000 + n) for n, each in enumerate(dials)]
+        misses = []
+        for difficulty, of, trained in zip(
+            dials, settings, run(jobs, 4, (settings, fault.parts)).values[0], strict=True
+        ):
+            named = name_fault(trained.figures, trained.stalled)
+            if (named and named.name) != name:
+                found = named.name if named else "none"
+                misses.append(f"{found} (difficulty {difficulty}, seed {of.seed})")
+        shown = ", ".join(misses) or "no miss"
+        print(f"  {name or 'healthy':14}{count - len(misses):3} of {count:2}   {shown}", flush=True)
+    return True
+
+
+RUNGS = [rung_6, case_files]
 
 
 def main():

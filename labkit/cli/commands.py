@@ -46,7 +46,7 @@ COMMANDS = {
             "Arrange the operations of a pipeline within a memory and a time budget."
         ),
         "practise.case": (
-            "Find out why a run is slow: its traces, hidden faults, your answer. Two tries."
+            "Find the fault of a run: its traces or figures, your answer. Two tries."
         ),
         "mock.mock": (
             "Be interviewed: questions, drills, an exercise, a clock. Ctrl-D ends it with the "

@@ -2,7 +2,7 @@
 
 cards     questions as an interviewer asks them, answered aloud, graded by the rubric
 drill     numeric questions with fresh numbers, judged one by one
-case      why is this run slow?
+case      why is this run slow, or learning so little?
 puzzle    a schedule within a memory and a time budget, from a file with rows
 """
 
@@ -198,18 +198,26 @@ def _show_drills(drills: list[Drill]) -> None:
 
 
 def case(
-    difficulty: Annotated[int, typer.Option(min=1, max=5, help="1 to 5.")] = 1,
+    difficulty: Annotated[int, typer.Option(help="1 to 5; 1 to 3 in room rl.")] = 1,
+    room: Annotated[
+        str,
+        typer.Option(help="slow: a slow run; rl: reinforcement learning that goes wrong."),
+    ] = "slow",
     seed: Annotated[int | None, typer.Option(help="Draw the same case again.")] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option(help="An answer, such as 'straggler, rank 2, 28%'; repeatable."),
+        typer.Option(help="An answer, such as 'straggler, rank 2, 28%' or 'sleep'; repeatable."),
     ] = None,
 ) -> None:
-    """Find out why a run is slow: its traces, hidden faults, your answer. Two tries."""
-    console().print(Text("Two trainings run on 4 ranks, with a fault and without ...", style="dim"))
-    from labkit.interview.case_files import CASES  # they start ranks
+    """Find the fault of a run: its traces or figures, your answer. Two tries."""
+    from labkit.interview.case_files import case_of_room  # they start ranks
 
-    asked = Round([CASES[f"case_{difficulty}"]], seed).ask()
+    try:
+        cases = case_of_room(room, difficulty)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    console().print(Text("Two trainings run on 4 ranks, with a fault and without ...", style="dim"))
+    asked = Round([cases], seed).ask()
     try:
         ask_drill(asked, "Case", answer or ())
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:

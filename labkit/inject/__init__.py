@@ -10,9 +10,11 @@ Slowness is made by waiting: on two cores, computing would slow the other ranks 
     uneven           faults in how work and messages are cut, and of links
     timed_training   layers that take a given time, and a training on them with each strategy
     catalogue        all faults, by name
+    rl_faults        faults of reinforcement learning: no time is lost, or the wrong policy learns
 """
 
 from labkit.inject.catalogue import CATALOGUE, Row
+from labkit.inject.rl_faults import ROLLOUT_FAULTS, rollout_run, rollout_settings
 from labkit.inject.slow import (
     BarrierPerLayer,
     Fault,
@@ -47,6 +49,7 @@ from labkit.inject.uneven import (
 __all__ = [
     "CATALOGUE",
     "NETWORK",
+    "ROLLOUT_FAULTS",
     "STEP_S",
     "STRATEGIES",
     "BarrierPerLayer",
@@ -69,6 +72,8 @@ __all__ = [
     "UnbalancedStage",
     "UnevenShards",
     "faults",
+    "rollout_run",
+    "rollout_settings",
     "timed_run",
     "timed_training",
 ]

@@ -42,7 +42,7 @@ TOLERANCE = 0.05
 """Largest allowed error of a predicted gain: 5 points."""
 _RUNS = 3
 """Limit of attempts: a case whose trace does not show the fault clearly is run again."""
-_BUSY = "This machine was busy: the trace shows the fault less clearly than it should."
+BUSY = "This machine was busy: the run shows the fault less clearly than it should."
 _JOBS = {
     "ddp": "data-parallel job (DDP)",
     "zero3": "fully sharded job (ZeRO-3)",
@@ -50,13 +50,13 @@ _JOBS = {
     "pp": "pipeline of 4 stages (1F1B)",
     "moe": "mixture of experts, an expert per rank",
 }
-_CALLERS = (
+CALLERS = (
     "The on-call engineer writes",
     "A researcher asks in the channel of the cluster",
     "The team that pays for the GPUs calls",
     "The dashboard of step times has raised an alarm",
 )
-_DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
+DAYS = "Monday Tuesday Wednesday Thursday Friday".split()
 
 
 SUSPECTS = {
@@ -162,7 +162,7 @@ def open_case(difficulty: int, seed: int) -> Case:
         case = case_of(drawn, slow, without, folder)
         if case.is_clear:
             return case
-    return replace(case, steps=(*case.steps, _BUSY))
+    return replace(case, steps=(*case.steps, BUSY))
 
 
 def draw(difficulty: int, seed: int) -> Drawn:
@@ -227,7 +227,7 @@ def _briefing(drawn: Drawn, comparison: Comparison) -> str:
     two = " There are two faults: name the one that costs more." if drawn.difficulty == 5 else ""
     job = _JOBS[drawn.strategy]
     return (
-        f"{rng.choice(_CALLERS)}: since {rng.choice(_DAYS)} a step of our {job} takes "
+        f"{rng.choice(CALLERS)}: since {rng.choice(DAYS)} a step of our {job} takes "
         f"{_ms(comparison.after_s)}{before}. What is the cause{where} and by how many percent does "
         f"a step get shorter without it?{two} The gain may be off by {100 * TOLERANCE:.0f} points. "
         f"Answer in one line, such as {_example(asks_rank)}. Causes: {', '.join(FAULTS)}."
@@ -250,7 +250,7 @@ def _steps(drawn: Drawn, finding: Finding, comparison: Comparison) -> list[str]:
 
 def _exhibit_text(report: Report, folder: Path) -> str:
     return (
-        f"\nMilliseconds of a step, on average\n{_table(report.rows())}\n"
+        f"\nMilliseconds of a step, on average\n{table(report.rows())}\n"
         f"{folder / 'page.html'} shows the timeline.\n"
         f"{folder / 'slow'} has the traces: ui.perfetto.dev opens them.\n"
         "`labkit profile` names the cause, of traces by rank: try without it first.\n\n"
@@ -260,11 +260,12 @@ def _exhibit_text(report: Report, folder: Path) -> str:
 def _proof_text(comparison: Comparison, folder: Path) -> str:
     return (
         f"\nMilliseconds of a step, without the fault (before) and with it (after)\n"
-        f"{_table(comparison.rows())}\n{folder / 'answer.html'} shows the same.\n\n"
+        f"{table(comparison.rows())}\n{folder / 'answer.html'} shows the same.\n\n"
     )
 
 
-def _table(rows: Sequence[dict[str, str]]) -> str:
+def table(rows: Sequence[dict[str, str]]) -> str:
+    """Return rows with the same names as aligned columns."""
     lines = [list(rows[0]), *([*row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(

@@ -4,6 +4,7 @@ drill()                             of all topics
 drill("pp")                         of a group of topics; "pp-2": of one
 drill("bubble_of_total", seed=3)    this one, with these numbers
 case(2)                             why is this run slow? A real one, with a hidden fault
+case(2, room="rl")                  what is wrong with this reinforcement learning?
 
 A drill is answered in a field, judged at once, and stored once:
 
@@ -23,7 +24,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit.interview.cards import load_topics
-from labkit.interview.case_files import CASES
+from labkit.interview.case_files import case_of_room
 from labkit.interview.drills import Outcome, Question, Ruling, UnknownDrill, drills_of
 from labkit.interview.drills.drill import Kind
 from labkit.interview.drills.question import Exhibit
@@ -104,13 +105,15 @@ def drill(what: str | None = None, seed: int | None = None) -> DrillRound | Show
         return Shown(f"{error}.")
 
 
-def case(difficulty: int = 1, seed: int | None = None) -> DrillRound:
-    """Ask why a run is slow. Two trainings run, with a hidden fault and without; find its cause.
+def case(difficulty: int = 1, seed: int | None = None, room: str = "slow") -> DrillRound:
+    """Ask for the fault of a run. Two trainings run, with a hidden fault and without it.
 
-    difficulty: 1 to 5, see `labkit.interview.case_files`; KeyError for others. seed: the same one
-    draws the same fault. An answer is a line: cause, rank and expected gain.
+    room: "slow", where an answer is a line: cause, rank and expected gain; or "rl", reinforcement
+    learning of a language model, where it is the name of a fault. difficulty: 1 to 5, or 1 to 3 in
+    room rl, see `labkit.interview.case_files`. seed: the same one draws the same fault. ValueError
+    for another room or difficulty.
     """
-    return DrillRound([CASES[f"case_{difficulty}"]], seed)
+    return DrillRound([case_of_room(room, difficulty)], seed)
 
 
 class DrillQuestion:
@@ -210,7 +213,7 @@ def prompt_html(asked: Asked, heading: str = "") -> str:
     return (
         f'<div class="faint">{escape(" · ".join(filter(None, words)))}</div>'
         f'<div class="prompt">{escape(asked.question.prompt)}</div>'
-        f"{_framed(asked.question.exhibit, 'The run: breakdown and timeline of every rank')}"
+        f"{_framed(asked.question.exhibit, 'The run: its figures, of every rank')}"
     )
 
 

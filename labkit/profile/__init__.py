@@ -20,6 +20,7 @@ Read in this order:
     comparison      two runs: which term of a step grew, and on which rank
     report          the whole report, as text and as one HTML page
     h200_traces     four traces of a GPU as examples
+    rl_diagnosis    the fault of a reinforcement learning job, from its figures
 """
 
 from labkit.profile import what_if
@@ -31,6 +32,7 @@ from labkit.profile.h200_traces import h200_trace
 from labkit.profile.kineto import read
 from labkit.profile.recorder import recording, trace_of_run
 from labkit.profile.report import Report, page, report
+from labkit.profile.rl_diagnosis import name_fault
 from labkit.profile.step_trace import Trace
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "diagnose",
     "figures",
     "h200_trace",
+    "name_fault",
     "page",
     "read",
     "recording",

@@ -132,9 +132,9 @@ class AnswerQueue:
     def snapshots(self) -> list[dict[str, Any]]:
         """Return what each engine reported last of itself, with idle seconds since the last call.
 
-        By engine: "idle_s", "served_norm", "probe", and "probed", the version of the probe.
+        By engine: "idle_s", "version", "served_norm", "probe", and "probed", the probe's version.
         """
-        keys = ("served_norm", "probe", "probed")
+        keys = ("version", "served_norm", "probe", "probed")
         with self._changed:
             for engine in self._waits_since:
                 self._count_idle(engine)

@@ -133,7 +133,11 @@ class Generator:
         self.install(self.sync.receive())
         self.engine.drop_cache()
         self.engine.version = version
-        self.probe, self.probed_version = self.probed(), version
+        self.measure()
+
+    def measure(self) -> None:
+        """Look at the weights that the engine computes with, after each change of them."""
+        self.probe, self.probed_version = self.probed(), self.engine.version
         self.served_norm = self.norm()
 
     def norm(self) -> float:
@@ -156,6 +160,7 @@ class Generator:
             for shard in self.sync.targets:
                 shard.tensor.zero_()
         self.engine.version = NO_WEIGHTS
+        self.measure()
 
     def add(self, group: int, member: int) -> None:
         """Add a request to the engine. QueueFull: it has no room for one."""

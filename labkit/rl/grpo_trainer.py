@@ -110,6 +110,8 @@ class Trainer:
         figures.lag = figures.version - float(versions.mean())
         figures.lag_most = figures.version - int(versions.min())
         figures.mixed = sum(len(set(each.versions)) > 1 for each in answers)
+        figures.answers = len(answers)
+        figures.longest = max(len(each.tokens) for each in answers)
         figures.groups = [each.group for each in answers[:: settings.group_size]]
 
     def probed(self) -> list[float]:

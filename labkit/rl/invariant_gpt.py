@@ -41,13 +41,18 @@ class RoutedMLP(nn.Module):
     def forward(self, x_XD: Tensor) -> Tensor:
         """Return the output of each token's expert, times its probability."""
         x_nD = x_XD.reshape(-1, x_XD.shape[-1])
-        p_n, expert_n = self.router(x_nD).softmax(-1).max(-1)
+        p_n, expert_n = self.choose(x_nD)
         y_nD = torch.zeros_like(x_nD)
         for number, expert in enumerate(self.experts):
             rows = (expert_n == number).nonzero()[:, 0]
             if len(rows):
                 y_nD = y_nD.index_copy(0, rows, expert(x_nD[rows]))
         return (p_n[:, None] * y_nD).view_as(x_XD)
+
+    def choose(self, x_nD: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probability and the number of each token's expert, (n) each."""
+        p_n, expert_n = self.router(x_nD).softmax(-1).max(-1)
+        return p_n, expert_n
 
 
 def _invariant_mlp(config: GPTConfig, group: Group | None) -> MLP:

@@ -194,9 +194,10 @@ class _Job:
             pending.wait()
         self.sent = self.sync.send()
         squares = sum(float(p.detach().double().square().sum()) for p in self.sync.shards)
-        self._now.sent_norm = self._sum(squares) ** 0.5
+        self._now.sent_norm, self._now.sent_version = self._sum(squares) ** 0.5, version
         self._now.sent_bytes += int(self._sum(self.sync.sent_bytes))
-        self.probes = {version: self.trainer.probed()}
+        last = {number: of for number, of in self.probes.items() if number >= version - 1}
+        self.probes = last | {version: self.trainer.probed()}
 
     def _update(self, answers: list[Completion], queue: AnswerQueue | None) -> None:
         """Make an update, and save it where a checkpoint is due, before its weights are sent."""
@@ -224,14 +225,17 @@ class _Job:
             now.idle_s += [each["idle_s"]] * self.settings.engine_ranks
         now.seconds = time.perf_counter() - self._began_s
         now.served_norm = [each["served_norm"] for each in engines]
+        now.served_version = [each["version"] for each in engines]
         ratios = [
             (torch.tensor(self.probes[each["probed"]]) - torch.tensor(each["probe"])).exp()
             for each in engines
             if each["probed"] in self.probes
         ]
         if ratios:
-            now.unchanged_ratio = float(torch.cat(ratios).mean())
-            now.unchanged_off = float((torch.cat(ratios) - 1).abs().max())
+            ratio_n = torch.cat(ratios)
+            off_n = (ratio_n - 1).abs()
+            now.unchanged_ratio = float(ratio_n.mean())
+            now.unchanged_off, now.unchanged_median = float(off_n.max()), float(off_n.median())
         self.figures.append(now)
         self._next_figures()
 

@@ -39,13 +39,15 @@
     viz.returns({"PPO": history}, title=...)         # returns against samples and against seconds
     viz.idle_by_rank({"PPO": history}, title=...)    # the share of the time in which a rank waited
     viz.policy_lag({"IMPALA": history}, title=...)   # how many versions old samples were
+    viz.rollout_figures(trained.figures, title=...)  # reinforcement learning of a language model
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
 Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
 lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py, in_flight_curve.py,
 schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py, extents_picture.py,
 expert_load.py, causal_mask.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
-performance.py, failures.py, serving.py, training.py, actors.py. Of ZeRO: zero.py.
+performance.py, failures.py, serving.py, training.py, actors.py,
+rl_figures.py. Of ZeRO: zero.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from labkit.viz.movement import moves
     from labkit.viz.performance import bandwidth_map, roofline, scaling_curves
     from labkit.viz.rings import ring_steps, tagged
+    from labkit.viz.rl_figures import rollout_figures
     from labkit.viz.schedule_grid import schedule
     from labkit.viz.serving import cache_map, latency_throughput, passes, slot_use
     from labkit.viz.shard_map import shards

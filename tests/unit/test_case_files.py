@@ -114,7 +114,7 @@ def test_a_case_that_is_not_clear_runs_again(monkeypatch, num_unclear, num_runs)
     loader = next(seed for seed in range(99) if draw(2, seed).faults[0].cause == "input")
     case = open_case(2, loader)
     assert runs == ["slow", "without"] * num_runs
-    assert case.is_clear == (slow_case._BUSY not in case.steps) == (num_runs < 3)
+    assert case.is_clear == (slow_case.BUSY not in case.steps) == (num_runs < 3)
 
 
 def labkit(monkeypatch, capsys, *arguments):

@@ -2,7 +2,7 @@
 
     question   4 minutes: said aloud, and a follow-up
     drill      2 minutes
-    case       8 minutes, in an interview of 60 or more: why is this run slow?
+    case       8 minutes, in an interview of 60 or more: which fault does this run have?
     exercise  15 minutes, in an interview of 30 or more; last, as it is in life
 
 There are two questions for each drill. No group of topics is repeated before every other group with
