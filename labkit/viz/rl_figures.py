@@ -4,9 +4,9 @@ r"""Figures of reinforcement learning by update, as small multiples: what one lo
     sample size     unchanged policy    version lag
     norms           idle time by rank   length of answers   dashed grey: another run beside it
 
-The ratio of an unchanged policy and its lag are 0 in a healthy synchronous run. Norms are sent
-(line) and served (dots, an engine each): a dot belongs on the line, at most as many updates late
-as the staleness allows.
+In a healthy job the ratio of an unchanged policy is exactly 1. Norms are sent (line) and served
+(dots, an engine each): a dot belongs on the line, at most as many updates late as the staleness
+allows. An engine that sleeps has no dot.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from labkit.rl.figures import Figures
+from labkit.rl.settings import NO_WEIGHTS
 from labkit.viz import style
 from labkit.viz.memory import clean
 from labkit.viz.style import Picture
@@ -89,6 +90,7 @@ def rollout_figures(
         if name == _IN_LOGARITHMS:
             axes.set_yscale("symlog", linthresh=_FLOOR)
             axes.set_yticks([0, 1e-6, 1e-4, 1e-2, 1])
+            axes.yaxis.set_minor_locator(NullLocator())
             axes.set_ylim(bottom=0)
         if len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend(framealpha=0.8, edgecolor="none", fontsize=style.SMALLEST_POINTS)
@@ -117,8 +119,14 @@ def _points(
 
 def _draw_served(axes: Axes, figures: Sequence[Figures]) -> None:
     updates = [each.version for each in figures]
-    by_engine = zip(*(each.served_norm for each in figures), strict=True)
-    for engine, norms in enumerate(by_engine):
+    awake = [
+        [
+            float("nan") if version == NO_WEIGHTS else norm
+            for norm, version in zip(each.served_norm, each.served_version, strict=True)
+        ]
+        for each in figures
+    ]
+    for engine, norms in enumerate(zip(*awake, strict=True)):
         look: dict[str, Any] = {"marker": _MARKERS[engine % len(_MARKERS)], "markersize": 5}
         look |= {"linestyle": "", "color": COLOURS[1 + engine % 4], "markerfacecolor": "none"}
         axes.plot(updates, norms, label=f"served by engine {engine}", **look)

@@ -221,6 +221,10 @@ def test_the_picture_has_a_panel_for_each_figure():
         viz.rollout_figures([], title="a job")
 
 
-def test_a_single_rank_that_was_never_idle_is_drawn(tmp_path):
-    one = replace(healthy()[0], idle_s=[0.0], seconds=0.0)
-    assert viz.rollout_figures([one], title="one").png()
+def test_an_engine_that_sleeps_has_no_dot_and_no_time_is_no_error():
+    one = replace(healthy()[0], idle_s=[0.0], seconds=0.0, served_version=[0, -1])
+    picture = viz.rollout_figures([one], title="one")
+    (norms,) = [axes for axes in picture.axes if axes.get_title(loc="left").startswith("norm")]
+    first, second = [line for line in norms.lines if str(line.get_label()).startswith("served")]
+    assert first.get_ydata()[0] > 0 and second.get_ydata()[0] != second.get_ydata()[0]  # NaN
+    assert picture.png()
