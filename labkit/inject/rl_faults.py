@@ -118,7 +118,7 @@ class StopsHalfWay(FaultyGenerator):
 
 
 class Recomputes(Trainer):
-    """Anchor the clip to the policy before the step, whoever sampled the tokens."""
+    """Anchor the clip to the policy before the step, not to the one that sampled the tokens."""
 
     settings: FaultySettings
     is_on = False

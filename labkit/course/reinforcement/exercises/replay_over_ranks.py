@@ -97,7 +97,7 @@ def budget(s: g.Observed) -> g.Budget:
     for own in s.args[0]:
         owned = [k for k, row in enumerate(found) if first <= row < first + len(own)]
         first += len(own)
-        # As on a ring: (n-1)/n of what a rank hands in, whoever it is for.
+        # As on a ring: (n-1)/n of what a rank contributes, for any receiver.
         share = (s.n - 1) / s.n
         handed = len(owned) * 8 * (WIDTH + 1) + num_draws // s.n * 8
         most.append(share * handed + (s.n - 1) * 32)
@@ -205,7 +205,7 @@ MISTAKES = [
     g.Mistake(
         "sends new priorities in another order than the rows came",
         "The rows arrive by owner, and the priorities go back the same way, with the two splits "
-        "exchanged. Whoever sorts the draws in between must undo it.",
+        "exchanged. If you sort the draws in between, undo it afterwards.",
         g.patches(BACK, f"{BACK}.flip(0)", BACK.replace("new", "new.flip(0)")),
         hint=3,
     ),
