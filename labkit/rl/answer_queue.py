@@ -31,7 +31,8 @@ from typing import Any
 
 from labkit.checkpoint import Rollout, RolloutBank
 from labkit.rl.completion import Completion
-from labkit.rl.settings import NO_WEIGHTS, Settings
+from labkit.rl.figures import NO_WEIGHTS
+from labkit.rl.settings import Settings
 
 Key = tuple[int, int]
 """Group and member of an answer."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from labkit.rl.settings import NO_WEIGHTS
+NO_WEIGHTS = -1
+"""The version of an engine that has no weights."""
 
 
 @dataclass

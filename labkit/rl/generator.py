@@ -32,8 +32,9 @@ from torch import Tensor
 
 from labkit.comm import Group
 from labkit.rl.completion import Completion, broadcast_plain, receive_plain, send_plain
+from labkit.rl.figures import NO_WEIGHTS
 from labkit.rl.invariant_gpt import InvariantDecoder, InvariantGPT, token_log_probs
-from labkit.rl.settings import NO_WEIGHTS, Settings
+from labkit.rl.settings import Settings
 from labkit.rl.weight_sync import WeightSync, install
 from labkit.serving.caches import NoCache, PagedCache
 from labkit.serving.decoder import Decoder

@@ -8,8 +8,6 @@ from labkit import arguments
 from labkit.gpt_config import GPTConfig
 from labkit.rl.copying import VOCAB, Copying
 
-NO_WEIGHTS = -1
-"""The version of an engine that has no weights."""
 SMALL = GPTConfig(vocab=VOCAB, context=16, num_layers=2, hidden=32, num_heads=4)
 
 

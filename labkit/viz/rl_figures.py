@@ -17,8 +17,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from labkit.rl.figures import Figures
-from labkit.rl.settings import NO_WEIGHTS
+from labkit.rl.figures import NO_WEIGHTS, Figures
 from labkit.viz import style
 from labkit.viz.memory import clean
 from labkit.viz.style import Picture

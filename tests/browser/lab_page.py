@@ -28,8 +28,8 @@ START = """name => { window.ended = null;
         well => window.ended = [well], error => window.ended = [String(error)]) }"""
 
 # A pressed key goes to the element that has the focus at that moment.
-AWAIT_KEY = """node => { node.gotKey = false;
-    node.addEventListener('keydown', () => { node.gotKey = true }, {once: true}) }"""
+AWAIT_KEY = """node => { window.gotKey = false;
+    node.addEventListener('keydown', () => { window.gotKey = true }, {once: true}) }"""
 CHANGE_THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
 
 
@@ -92,7 +92,7 @@ class LabPage:
                 place.evaluate(AWAIT_KEY)
                 place.focus()
                 self.page.keyboard.press(key)
-                reached = place.evaluate("node => node.gotKey")
+                reached = self.page.evaluate("window.gotKey")  # the key may have removed the place
 
     def theme(self, name):
         """Change JupyterLab's, and wait until the page has it."""

@@ -890,8 +890,14 @@ def test_gradients_of_shards_compute_and_travel_as_plain_tensors():
         ("other names loaded", "bias, weights: only in these parameters, or only in the module"),
         ("scaler of torch", "torch.amp.GradScaler looks for inf on each rank alone"),
         ("scaler, fused", "torch.amp.GradScaler looks for inf on each rank alone"),
-        ("clipping of torch", "clip_grad_norm_ computes .* Call model.clip_gradients"),
-        ("clipping by foreach", "clip_grad_norm_ computes .* Call model.clip_gradients"),
+        (
+            "clipping of torch",
+            "clip_grad_norm_ computes .* Call clip_gradients.max_norm. of the sharded",
+        ),
+        (
+            "clipping by foreach",
+            "clip_grad_norm_ computes .* Call clip_gradients.max_norm. of the sharded",
+        ),
         ("optimizer before", "parameters of this optimizer are those of a module .* sharded after"),
         ("the lab's before", "parameters of this optimizer are those of a module .* sharded after"),
         ("optimizer of the module within", "parameters of this optimizer are those of a module"),

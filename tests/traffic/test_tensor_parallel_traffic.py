@@ -92,7 +92,7 @@ def backward_of(world):
 def test_copied_heads_add_up_their_gradients_layer_by_layer_in_one_group(world_size):
     result = run(backward_of, world_size)
     assert result.values == [1] * world_size
-    operations = table.within(result.timeline[0], "backward")
+    operations = result.timeline[0].within("backward")
     copies = world_size // 2
     counts = tensor_parallel_collectives(2, kv_copies=copies)["backward"]
     assert {"all_reduce": len(operations)} == counts
@@ -129,7 +129,7 @@ def test_a_half_of_a_block_talks_once_forward_and_once_backward_and_never_in_bet
     result = run(one_half_of_a_block, 4, ("replicated",))
     for timeline in result.timeline:
         for phase in ("forward", "backward"):
-            (operation,) = table.within(timeline, phase)
+            (operation,) = timeline.within(phase)
             assert operation.kind == "all_reduce"
             assert operation.payload_bytes == 2 * 6 * 8 * 4
 

@@ -8,7 +8,7 @@ from labkit.checkpoint import RolloutBank
 from labkit.rl import Settings
 from labkit.rl.answer_queue import AnswerQueue
 from labkit.rl.completion import Completion
-from labkit.rl.settings import NO_WEIGHTS
+from labkit.rl.figures import NO_WEIGHTS
 
 SETTINGS = Settings(num_prompts=2, group_size=2, num_updates=5, in_flight=8, trainers=1)
 
