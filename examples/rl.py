@@ -3,6 +3,14 @@
     python examples/rl.py            all of it: about an hour, most of it trainings
     python examples/rl.py --quick    without trainings: under 50 s
 
+Rungs 1 to 5, on CartPole and small games:
+
+- parameters of PPO and of two agents (QMIX), trained on 2 to 4 ranks and in one process
+- V-trace beside the sum that the paper writes
+- draws from shards of a replay memory beside one memory's, and beside the priorities (chi-square)
+- without --quick: samples to a return of 475, one slow actor (benchmarks/rl.py); what exploring
+  costs two agents (benchmarks/rl_agents.py)
+
 Rung 6, reinforcement learning of the lab's GPT (labkit/rl/language.py):
 
 - log-probabilities of trainers and engines in jobs on several numbers of ranks: equal in every bit?
@@ -52,13 +60,17 @@ from labkit.rl import (
     InvariantGPT,
     Parts,
     Settings,
+    ShardedReplay,
     Trainer,
     WeightSync,
     group_advantages,
     grpo_loss,
+    ppo,
+    two_agents,
 )
 from labkit.rl.completion import Completion
 from labkit.rl.language import train
+from labkit.rl.v_trace import v_trace
 from labkit.rl.weight_sync import LABEL
 from labkit.serving import Decoder, PagedCache, ScheduledTokens
 from labkit.shards import named_shards
@@ -101,6 +113,90 @@ def spread(numbers, digits=2):
     """Return the median, and the least and the most."""
     median, least, most = statistics.median(numbers), min(numbers), max(numbers)
     return f"{median:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
+
+
+SERIAL = {"dtype": torch.float64, "seed": 3}
+TRAININGS = {  # numbers of environments and episodes that 2, 3 and 4 do not divide
+    "PPO": lambda world: ppo.train(
+        world, ppo.PPOConfig(num_environments=5, num_steps=12, num_samples=120, **SERIAL)
+    ),
+    "QMIX": lambda world: two_agents.train(
+        world,
+        two_agents.GAMES["two steps"],
+        two_agents.AgentsConfig(learner="qmix", num_updates=5, num_episodes=9, **SERIAL),
+    ),
+}
+
+
+def rungs_1_to_5(is_quick):
+    """Print the exact facts of the first rungs; whether all are so."""
+    is_right = [v_trace_is_the_papers_sum(), draws_go_by_priority()]
+    print("parameters after a training on n ranks beside one process: the largest difference")
+    for name, training in TRAININGS.items():
+        expected = run(training, 1).values[0].parameters
+        for n in (2,) if is_quick else (2, 3, 4):
+            found = run(training, n).values[-1].parameters
+            off = max(float((found[key] - value).abs().max()) for key, value in expected.items())
+            print(f"  {name:6}{n} ranks   {off:.1e}")
+            is_right.append(off < 1e-9)
+    if not is_quick:
+        for program in ("rl.py", "rl_agents.py"):
+            subprocess.run([sys.executable, BENCHMARKS / program], check=True)
+    return all(is_right)
+
+
+def v_trace_is_the_papers_sum():
+    """Print the largest difference from the sum over later steps, each with its own product."""
+    generator, (T, E), gamma = torch.Generator().manual_seed(0), (7, 3), 0.9
+    log_ratios, rewards, values = torch.randn(3, T, E, dtype=torch.float64, generator=generator)
+    ended = torch.rand(T, E, generator=generator) < 0.2
+    last = torch.zeros(E, dtype=torch.float64)
+    following = torch.cat([values[1:], last[None]])
+    discount = gamma * (~ended).double()
+    weight = log_ratios.exp().clamp(max=1)
+    delta = weight * (rewards + discount * following - values)
+    written = values.clone()
+    for s in range(T):
+        for t in range(s, T):
+            written[s] += (discount[s:t] * weight[s:t]).prod(0) * delta[t]
+    found = v_trace(log_ratios, rewards, ended, values, last, gamma=gamma).values
+    off = float((found - written).abs().max())
+    print(f"V-trace beside the paper's sum: largest difference {off:.1e}")
+    return off < 1e-12
+
+
+def drawn(world, priorities, cuts):
+    """Return how often all ranks together draw each row."""
+    rows = torch.arange(len(priorities)).tensor_split(cuts)[world.rank]
+    memory = ShardedReplay(world, len(rows) + 1, 1, seed=3, dtype=torch.float64)
+    memory.add(rows.double()[:, None], priorities[rows])
+    counts = torch.zeros(len(priorities), dtype=torch.float64)
+    for _ in range(30):
+        numbers = memory.sample(301, 0.5).rows_BW[:, 0].long()
+        counts += numbers.bincount(minlength=len(counts))
+    return world.all_reduce(counts)
+
+
+def draws_go_by_priority():
+    """Print chi-square's p; whether shards draw what one memory draws, by priority.
+
+    A sampler that is right fails with a probability of one in a million.
+    """
+    priorities = torch.randint(1, 64, (29,), generator=torch.Generator().manual_seed(1)).double()
+    priorities /= 8  # their sums are exact in any order
+    whole, shards = (run(drawn, n, (priorities, cuts)).values[0] for n, cuts in _SHARDS)
+    expected = whole.sum() * priorities / priorities.sum()
+    statistic = ((shards - expected) ** 2 / expected).sum()
+    p = float(torch.special.gammaincc(torch.tensor(14.0), (statistic / 2).float()))
+    are_equal = torch.equal(whole, shards)
+    print(
+        f"9,030 draws from 29 rows in shards of 5, 17, 1 and 6: p = {p:.2f}; "
+        f"{'the same' if are_equal else 'OTHER'} rows as from one memory"
+    )
+    return are_equal and p > 1e-6
+
+
+_SHARDS = [(1, ()), (4, (5, 22, 23))]
 
 
 def equal_bits(names):
@@ -358,7 +454,7 @@ def case_files(is_quick):
     return True
 
 
-RUNGS = [rung_6, case_files]
+RUNGS = [rungs_1_to_5, rung_6, case_files]
 
 
 def main():
