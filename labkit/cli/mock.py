@@ -69,7 +69,7 @@ def mock(
 
 def _question(item: Item, _: int) -> asking.Scored:
     card = load_bank()[item.name]
-    return asking.scored_question(card, practise.ask_card(card))
+    return asking.scored_questions(practise.ask_with_follow_up(card))
 
 
 def _drill(item: Item, seed: int) -> asking.Scored:

@@ -7,7 +7,7 @@ puzzle    a schedule within a memory and a time budget, from a file with rows
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -52,13 +52,23 @@ def cards(
     try:
         for place, card in enumerate(asked, 1):
             console().print(Text(f"Card {place} of {len(asked)}", style="dim"))
-            ratings.append(sittings.rating_of(len(ask_card(card)), len(card.rubric)))
+            for each, said in ask_with_follow_up(card):
+                ratings.append(sittings.rating_of(len(said), len(each.rubric)))
     except (EOFError, KeyboardInterrupt, typer.Abort) as end:
         console().print()
         status = 0 if isinstance(end, EOFError) else 130
     console().print(Text(sittings.summary(ratings), style="bold"))
     if status:
         raise typer.Exit(status)
+
+
+def ask_with_follow_up(card: Card) -> Iterator[tuple[Card, frozenset[int]]]:
+    """Ask a card, then the follow-up that its answer leads to; each with the points said."""
+    said = ask_card(card)
+    yield card, said
+    if (follow_up := sittings.follow_up(card, said)) is not None:
+        console().print(Text("A follow-up", style="dim"))
+        yield follow_up, ask_card(follow_up)
 
 
 def ask_card(card: Card) -> frozenset[int]:
@@ -89,16 +99,16 @@ def _said(card: Card) -> frozenset[int]:
     """Ask for the points that were said; `d` shows the deeper part, `m` the mistake, `f` more."""
     out = console()
     more = {
-        "d": card.deeper,
-        "m": card.mistake,
-        "f": "\n\n".join(each.markdown for each in card.follow_ups),
+        "deeper": card.deeper,
+        "mistake": card.mistake,
+        "follow-ups": "\n\n".join(each.markdown for each in card.follow_ups),
     }
+    texts = {name[0]: (name, text) for name, text in more.items() if text}
+    offered = f"; {', '.join(texts)}: {', '.join(name for name, _ in texts.values())}"
     while True:
-        typed = input(
-            "Which did you say? (1 3 4, all; Enter: none; d, m, f: deeper, mistake, follow-ups) "
-        )
-        if typed.strip().lower() in more:
-            out.print(Markdown(more[typed.strip().lower()]))
+        typed = input(f"Which did you say? (1 3 4, all; Enter: none{offered if texts else ''}) ")
+        if typed.strip().lower() in texts:
+            out.print(Markdown(texts[typed.strip().lower()][1]))
             continue
         try:
             return sittings.parse_points(typed, len(card.rubric))

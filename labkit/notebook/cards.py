@@ -13,6 +13,7 @@ A card is asked, shown, graded by the rubric, and remembered once:
     [x] a point of the rubric        the ticked ones propose a grade
     (again · 10 minutes) (hard · 1 day) (good · 2 days) (easy · 8 days)
     > Follow-ups > sources of the numbers
+    (A follow-up) (Next card)        the follow-up that the ticked points lead to
 """
 
 import os
@@ -47,9 +48,10 @@ class CardSitting:
         self._done: list[CardQuestion] = []
         self._place, self._tally, self._trouble = widgets.VBox(), note(), note()
         self._next = button("Next card", self.next)
+        self._further = button("A follow-up", self.follow_up)
         self._early = button("Ask one early", self.early)
         self._elsewhere = button("A new one from all topics", self.elsewhere)
-        self._buttons = (self._next, self._early, self._elsewhere)
+        self._buttons = (self._further, self._next, self._early, self._elsewhere)
         self._widget = page([self._place, self._trouble, row(self._buttons), self._tally])
         if first is None:
             self.next()
@@ -65,6 +67,13 @@ class CardSitting:
         say(self._trouble, captured.html)
         self._count()  # a grade may have been tried again, and be another one
         self._ask(found[0]) if found else self._offer_others()
+
+    def follow_up(self) -> None:
+        """Ask what the answer leads to."""
+        assert self.question is not None
+        found = sittings.follow_up(self.question.card, self.question.said)
+        if found is not None:
+            self._ask(found)
 
     def early(self) -> None:
         """Ask the card that is next due, before its time."""
@@ -90,9 +99,10 @@ class CardSitting:
         assert self.question is not None
         self._done.append(self.question)
         self._count()
-        self._show_only(self._next)
+        first = self._further if self.question.card.chain else self._next
+        self._show_only(first, self._next)
         if self.question.is_stored:  # otherwise the grade may be tried again, where the cursor is
-            self._next.focus()
+            first.focus()
 
     def _count(self) -> None:
         say(self._tally, f'<span class="faint">{escape(self.summary)}</span>' if self._done else "")
@@ -322,8 +332,9 @@ def answer_html(card: Card) -> str:
 def behind_html(card: Card) -> str:
     """Return follow-ups, the expressions that prove the numbers, and the sources."""
     follow_ups = "".join(f"<li>{follow_up_html(each)}</li>" for each in card.follow_ups)
+    listed = f"<ul>{follow_ups}</ul>" if follow_ups else ""
     return (
-        f"{_folded(f'Follow-ups ({len(card.follow_ups)})', f'<ul>{follow_ups}</ul>')}"
+        f"{_folded(f'Follow-ups ({len(card.follow_ups)})', listed)}"
         f"{_folded('Where the numbers come from', proofs_html(card.all_evidence, card.sources))}"
     )
 
@@ -353,7 +364,7 @@ def static_text(card: Card) -> str:
 
 
 def _folded(title: str, html: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{html}</details>"
+    return f"<details><summary>{escape(title)}</summary>{html}</details>" if html else ""
 
 
 def link(path: str, text: str | None = None) -> str:

@@ -20,7 +20,8 @@ from labkit.grade.catalog import get_exercise
 from labkit.grade.engine import check
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import find_workspace
-from labkit.interview.cards import load_bank
+from labkit.interview.cards import Card, load_bank
+from labkit.interview.cards import sitting as sittings
 from labkit.interview.mock import Item
 from labkit.interview.mock import interview as asking
 from labkit.interview.mock.interview import GivenExercise, Scored
@@ -52,18 +53,39 @@ def view_of(item: Item, seed: int, on_done: OnDone) -> ItemView:
 
 
 class _Question:
-    """A card; its score is the share of the rubric's points, whatever the grade."""
+    """A card, then a follow-up below it; its score is the share of the points, whatever the
+    grades."""
 
     def __init__(self, item: Item, on_done: OnDone) -> None:
-        card = load_bank()[item.name]
-        self._question = CardQuestion(
-            card, lambda: on_done(asking.scored_question(card, self._question.said))
-        )
-        self.widget, self.focus = self._question.widget, self._question.focus
+        self.widget, self._on_done = widgets.VBox(), on_done
+        self._asked: list[CardQuestion] = []
+        self._ask(load_bank()[item.name])
+
+    def focus(self) -> None:
+        """Move the cursor to the text field."""
+        self.question.focus()
 
     def skip(self) -> None:
-        """Give up the question: no point counts as said, whatever is ticked."""
-        self._question.give_up()
+        """Give it up: no point that was not graded counts as said, whatever is ticked."""
+        while any(each.rating is None for each in self._asked):
+            self.question.give_up()
+
+    @property
+    def question(self) -> CardQuestion:
+        """The question on show: the card, then its follow-up."""
+        return self._asked[-1]
+
+    def _ask(self, card: Card) -> None:
+        self._asked.append(CardQuestion(card, self._on_graded))
+        self.widget.children = [each.widget for each in self._asked]
+
+    def _on_graded(self) -> None:
+        follow_up = sittings.follow_up(self.question.card, self.question.said)
+        if follow_up is None:
+            self._on_done(asking.scored_questions((e.card, e.said) for e in self._asked))
+        else:
+            self._ask(follow_up)
+            self.focus()
 
 
 class _Drill:

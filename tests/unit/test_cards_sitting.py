@@ -9,6 +9,7 @@ from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.cards.sitting import (
     UnknownCards,
     cards_of,
+    follow_up,
     grade,
     next_cards,
     parse_points,
@@ -118,6 +119,25 @@ def test_what_is_due_comes_first_then_new_ones_and_what_is_known_is_left_alone()
     assert {card.id for card in new} == {c.id for c in cards} - {cards[n].id for n in (0, 1, 3)}
     assert [card.difficulty for card in new] == sorted(card.difficulty for card in new)
     assert next_cards(cards, 1) == found[:1]
+
+
+@pytest.mark.parametrize(("num_said", "place"), [(0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_the_more_was_said_the_later_a_follow_up_of_the_chain_comes(num_said, place):
+    card = BANK["rl-1"]
+    assert len(card.rubric) == 5 and len(card.follow_ups) == 3
+    found = follow_up(card, range(1, 1 + num_said))
+    assert (found.id, found.prompt) == (f"rl-1/{place}", card.follow_ups[place - 1].question)
+    assert (found.topic, found.place) == (card.topic, card.place)
+    assert follow_up(found, {1}) is None, "a follow-up has none"
+
+
+def test_a_follow_up_comes_back_when_it_is_due_and_never_before_its_card():
+    card = BANK["rl-1"]
+    assert next_cards([card], 9) == [card]
+    for each in (card, card.chain[1]):
+        practice.answer(subject(each), "good", at_s=clock.now_s() - 60 * DAY_S)
+    assert next_cards([card], 9) == [card, card.chain[1]]
+    assert cards_of("rl-1/2") == [card.chain[1]]
 
 
 def test_a_grade_is_remembered_with_the_points_that_were_missed():

@@ -251,6 +251,12 @@ def labkit(monkeypatch, capsys, *words, typed=()):
     return end.value.code, " ".join(out.split()), " ".join(err.split())
 
 
+def said_all(item):
+    """Lines that answer a question, and its follow-up where there is one."""
+    is_chain = item.kind == "question" and BANK[item.name].chain
+    return ["", "all"] * (2 if is_chain else 1)
+
+
 def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
     plan = plan_interview(30, "senior", 3)
     verdicts = itertools.chain([Outcome.WRONG], itertools.repeat(Outcome.PASSED))
@@ -265,7 +271,7 @@ def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("labkit.grade.engine.check", Verdict)
     typed = []
     for item in plan.items:
-        typed += {"question": ["", "all"], "drill": [""], "exercise": ["", ""]}[item.kind]
+        typed += {"question": said_all(item), "drill": [""], "exercise": ["", ""]}[item.kind]
     saved = [tmp_path / "report.md", tmp_path / "report.html"]
     words = [
         "mock",
@@ -286,7 +292,8 @@ def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
 
 
 def test_ctrl_d_ends_it_with_the_report_of_what_there_is(monkeypatch, capsys):
-    status, out, err = labkit(monkeypatch, capsys, "mock", "--seed", "3", typed=["", "none"])
+    typed = said_all(plan_interview(seed=3).items[0])
+    status, out, err = labkit(monkeypatch, capsys, "mock", "--seed", "3", typed=typed)
     assert (status, err) == (0, "") and "1 of 10 items" in out and "Not reached" in out
     assert "given up" in out, "the second one was shown"
     assert "6 questions, 3 drills, 1 exercise" in out, "the plan is shown first"

@@ -5,6 +5,7 @@ id = "co-8"
 ...
 follow_ups = ["..."]            questions alone; or at the end of the TOML, with answers,
 [[follow_ups]]                  a table for each
+kind = "apply"
 question = "..."
 answer = "..."
 +++                             the TOML ends: Markdown follows, up to the next card
@@ -16,7 +17,7 @@ answer = "..."
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ def load_topics() -> dict[str, Topic]:
     return {topic.id: topic for topic in topics}
 
 
+CHAIN = ("recall", "apply", "analyse", "design")
+"""Kinds of follow-ups, in the order in which they are asked: say what it is, as the card itself
+does; find a number; say what changes if something else does; design with it."""
 LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
 
 
@@ -89,6 +93,8 @@ class FollowUp:
     """A question that comes after the answer. Its own answer may be missing."""
 
     question: str
+    kind: str = ""
+    """One of CHAIN; "" is asked first."""
     answer: str = ""
     """40 to 80 words, in Markdown."""
     rubric: tuple[str, ...] = ()
@@ -107,7 +113,7 @@ class Card:
     """One question, with its answer at three depths."""
 
     id: str
-    """The id of its topic, "co-8", or with a letter added, "co-8b"."""
+    """The id of its topic, "co-8", or with a letter added, "co-8b"; of a follow-up, "co-8/2"."""
     difficulty: int
     """1 for everyone, 2 senior, 3 expert."""
     prompt: str
@@ -130,7 +136,8 @@ class Card:
     @property
     def topic(self) -> str:
         """The id of its topic: "co-8" for "co-8b"."""
-        return self.id.rstrip("bcdefghijklmnopqrstuvwxyz") or self.id
+        card = self.id.partition("/")[0]
+        return card.rstrip("bcdefghijklmnopqrstuvwxyz") or card
 
     @property
     def place(self) -> str:
@@ -141,6 +148,29 @@ class Card:
     def level(self) -> str:
         """Its level: everyone, senior or expert."""
         return LEVELS[self.difficulty]
+
+    @property
+    def chain(self) -> tuple["Card", ...]:
+        """Its follow-ups that have an answer, in the order of CHAIN, as cards: "co-8/1" and so on.
+
+        The number is the place in the file.
+        """
+        numbered = [(n, each) for n, each in enumerate(self.follow_ups, 1) if each.answer]
+        numbered.sort(key=lambda pair: ("", *CHAIN).index(pair[1].kind))
+        return tuple(
+            replace(
+                self,
+                id=f"{self.id}/{place}",
+                prompt=each.question,
+                minute=each.answer,
+                deeper="",
+                mistake="",
+                evidence=each.evidence,
+                rubric=each.rubric,
+                follow_ups=(),
+            )
+            for place, each in numbered
+        )
 
     @property
     def all_evidence(self) -> tuple[Evidence, ...]:
@@ -310,8 +340,11 @@ def _follow_up(item: Any, fail: Callable[..., CardError]) -> FollowUp:
     if "question" not in entry or (unknown := sorted(set(entry) - set(known))):
         what = f"unknown {', '.join(unknown)}" if "question" in entry else "there is no question"
         raise fail(f"a follow-up: {what}", f"it is a text, or a table of {', '.join(known)}")
+    if (kind := entry.get("kind", "")) not in ("", *CHAIN):
+        raise fail(f"a follow-up of kind {kind!r}", f"give one of {', '.join(CHAIN)}")
     return FollowUp(
         entry["question"],
+        kind,
         " ".join(entry.get("answer", "").split()),
         tuple(entry.get("rubric", ())),
         _evidence(entry.get("evidence", ()), fail),

@@ -3,6 +3,7 @@
 next_cards(cards_of("pp"), 5)         due cards, the longest overdue first; then new ones
 said = parse_points("1 3 4", 5)        the rubric's points that you heard yourself say
 grade(card, said)                     remembers the rating, and returns it
+follow_up(card, said)                 the question that comes next
 
     every point             easy
     two thirds or more      good
@@ -11,6 +12,8 @@ grade(card, said)                     remembers the rating, and returns it
 
 You grade yourself by the points that an interviewer listens for: an answer that left out half of
 them is "hard", even if it sounded right.
+
+A follow-up is a card of its own, "co-8/2". It is asked after the card, and again when it is due.
 """
 
 import difflib
@@ -38,8 +41,8 @@ class UnknownCards(UserError, ValueError):
 def cards_of(what: str | None = None) -> list[Card]:
     """Return cards by id (`co-8`), by a group's letters (`co`) or by subject (`pipeline`).
 
-    None: all, in the bank's order. Raises UnknownCards, with similar names, and TypeError for
-    anything but text.
+    `co-8/2` is the second follow-up of a card. None: all cards, in the bank's order.
+    Raises UnknownCards, with similar names, and TypeError for anything but text.
     """
     every = list(load_bank().values())
     if what is None:
@@ -49,7 +52,7 @@ def cards_of(what: str | None = None) -> list[Card]:
     wanted = what.strip().lower()
     found = [
         card
-        for card in every
+        for card in (_with_follow_ups(every) if "/" in wanted else every)
         if wanted in (card.id, card.topic, card.topic.partition("-")[0], subjects[card.topic])
     ]
     if found:
@@ -63,28 +66,44 @@ def next_cards(cards: Sequence[Card], count: int, now_s: float | None = None) ->
     """Return at most `count` cards: due ones, the longest overdue first; then new ones.
 
     New ones come in the bank's order, easier ones first. Known cards that are not due are left out.
+    Follow-ups are among the due ones, and not among the new ones: their card comes first.
     """
     states = practice.all_states()
     overdue = {state.subject: place for place, state in enumerate(practice.due(now_s, PREFIX))}
-    due = [card for card in cards if subject(card) in overdue]
+    due = [each for each in _with_follow_ups(cards) if subject(each) in overdue]
     due.sort(key=lambda card: overdue[subject(card)])
     new = [card for card in cards if subject(card) not in states]
     new.sort(key=lambda card: card.difficulty)
     return [*due, *new][:count]
 
 
+def _with_follow_ups(cards: Iterable[Card]) -> list[Card]:
+    return [each for card in cards for each in (card, *card.chain)]
+
+
+def follow_up(card: Card, said: Collection[int]) -> Card | None:
+    """Return the follow-up to ask after an answer; None if the card has none with an answer.
+
+    The more points were said, the later it stands in the chain: after few points it asks for a
+    number, after all of them for a design.
+    """
+    chain = card.chain
+    place = len(said) * len(chain) // len(card.rubric)
+    return chain[min(place, len(chain) - 1)] if chain else None
+
+
 def next_due_s(cards: Iterable[Card]) -> float | None:
     """Return when the next of the cards is due, in seconds since 1970; None if none was ever
     asked."""
     states = practice.all_states()
-    known = [states[subject(card)].due_s for card in cards if subject(card) in states]
-    return min(known, default=None)
+    known = [subject(each) for each in _with_follow_ups(cards)]
+    return min((states[each].due_s for each in known if each in states), default=None)
 
 
 def next_due_card(cards: Iterable[Card]) -> Card | None:
     """Return the card with the earliest due time, also a future one; None if none was asked."""
     states = practice.all_states()
-    known = [card for card in cards if subject(card) in states]
+    known = [card for card in _with_follow_ups(cards) if subject(card) in states]
     return min(known, key=lambda card: states[subject(card)].due_s, default=None)
 
 

@@ -4,7 +4,8 @@ The clock decides what is still asked, and never cuts an answer off.
 
 A terminal and a notebook announce and score items in the same way:
 
-question   the share of the rubric's points that were said; missed: the others
+question   the share of the points that were said, of its rubric and of its follow-up's; missed:
+           the others
 drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
 case       the same
 exercise   1 after a pass, 0 when it is given up
@@ -16,7 +17,7 @@ before does not count as an answer.
 import ast
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from labkit import progress
@@ -25,6 +26,7 @@ from labkit.grade.submission import NothingToGrade, Submission
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.cards import Card
+from labkit.interview.cards.sitting import points_missed
 from labkit.interview.drills.session import Asked, Round
 from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
 from labkit.interview.mock.report import GIVEN_UP, Report, Taken
@@ -141,10 +143,13 @@ def asked_drill(item: Item, seed: int) -> Asked:
     return Round([kind_of(item)], seed).ask()
 
 
-def scored_question(card: Card, said: Collection[int]) -> Scored:
-    """Score a question. said: the numbers of the rubric's points, from 1."""
-    missed = [point for place, point in enumerate(card.rubric, 1) if place not in said]
-    return 1 - len(missed) / len(card.rubric), missed
+def scored_questions(answered: Iterable[tuple[Card, Collection[int]]]) -> Scored:
+    """Score a question and its follow-up, each with the numbers of the points said, from 1."""
+    missed, num_points = [], 0
+    for card, said in answered:
+        missed += points_missed(card, said)
+        num_points += len(card.rubric)
+    return 1 - len(missed) / num_points, missed
 
 
 def scored_drill(asked: Asked) -> Scored:
