@@ -76,6 +76,7 @@ from labkit.calc.traffic.step import (
     pipeline_traffic_bytes,
     step_traffic_bytes,
     step_traffic_volume,
+    unequal_zero1_traffic_bytes,
 )
 from labkit.calc.traffic.tensor import tensor_parallel_traffic_bytes, two_layers_traffic_bytes
 from labkit.calc.units import bytes_text, count_text, seconds_text
@@ -155,6 +156,7 @@ __all__ = [
     "training_days",
     "training_flops",
     "two_layers_traffic_bytes",
+    "unequal_zero1_traffic_bytes",
     "units",
     "weight_update_bytes",
 ]

@@ -1,7 +1,7 @@
 """A model's needs, from a preset or its config.json: labkit plan, memory and cache.
 
 plan      the layouts of a training on a cluster, the fastest first, and why others lost; with
-          --layout the speed of one, by part
+          --layout the speed of one, by part; with --also two kinds of GPU in one job
 memory    one layout: the bytes of its fullest GPU, by part, and what to change if they are too many
 cache     the key-value cache of requests, by kind of layer, and how many fit beside the weights
 
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit import calc
+from labkit.calc.hardware import Cluster
 from labkit.calc.memory.loss import LOSSES
 from labkit.calc.models import ModelConfig, model
 from labkit.calc.plan.estimation import Verdict
@@ -74,6 +75,12 @@ def plan(
     layout: Annotated[
         str | None, typer.Option(help=f"Time this one layout alone, {_LAYOUTS}")
     ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="GPUs of another kind in the same job, such as a100:32. May be repeated."
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
     explain: Annotated[
         bool, typer.Option(help="Explain the first layout, number by number.")
@@ -82,17 +89,24 @@ def plan(
     """Rank the layouts of a training on a cluster, and say why the others lost; or time one."""
     try:
         chosen = None if layout is None else calc.Layout.parse(layout)
-        if chosen is not None and gpus not in (None, chosen.world_size):
-            raise ValueError(f"gpus={gpus}: the layout has {chosen.world_size}; leave --gpus out")
+        others = [_more_gpus(each) for each in also or ()]
+        if chosen is not None:
+            left = chosen.world_size - sum(each.num_gpus for each in others)
+            if gpus not in (None, left):
+                beside = " beside --also" * bool(others)
+                raise ValueError(f"gpus={gpus}: the layout has {left}{beside}; leave --gpus out")
+            gpus = left
         job = calc.plan.Job(
             _model(model),
             recipe,
-            calc.cluster(cluster, gpus if chosen is None else chosen.world_size),
+            calc.cluster(cluster, gpus),
             global_batch,
             _tokens("sequence", sequence),
             _tokens("tokens", tokens),
             precision=precision,
         )
+        if others:
+            return _show_fleet(job, calc.plan.mixed_fleet(job, others, chosen))
         if chosen is not None:
             return _show_timed(job, chosen, explain)
         found = calc.plan.plan(job, top)
@@ -188,6 +202,14 @@ def _model(name: str) -> ModelConfig | str:
     return name
 
 
+def _more_gpus(text: str) -> Cluster:
+    """Return the cluster of `a100:32`. ValueError says the form."""
+    name, _, count = text.partition(":")
+    if not count.isdecimal():
+        raise ValueError(f"--also {text}: give a cluster and a number of GPUs, such as a100:32")
+    return calc.cluster(name, int(count))
+
+
 def _tokens(name: str, text: str | None) -> int | None:
     """Return a count of tokens: K is 1024, as in the names of context lengths, and T 1e12."""
     if text is None:
@@ -260,6 +282,21 @@ def _show_timed(job: calc.plan.Job, layout: calc.Layout, explain: bool) -> None:
     if explain:
         out.print(Text(found.explain()), soft_wrap=True)
     _show_verdict(judged)
+
+
+def _show_fleet(job: calc.plan.Job, steps: list[calc.plan.FleetStep]) -> None:
+    """Print the step of a mixed fleet, and of each kind of GPU alone."""
+    names = " and ".join(steps[0].microbatches)
+    of = f"{job.global_batch:,} sequences of {job.length:,} tokens in a step"
+    out, rows = console(), [each.row() for each in steps]
+    out.print(Text(f"{names} in one job, {of}", style="bold"))
+    table = Table(box=box.SIMPLE)
+    for heading in rows[0]:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
+    out.print(table)
+    out.print(Text("microbatches: of each replica. A kind that is busy for 40% waits for 60%."))
 
 
 def _arithmetic(part: Result) -> str:

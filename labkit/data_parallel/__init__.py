@@ -17,6 +17,7 @@ Beside them:
     compression.py           error feedback, one bit, top-k, PowerSGD
     background.py            on the group's communication thread
     symmetric_buckets.py     in shared memory
+    unequal_shares.py      shares of the batch in proportion to measured speed
     local_sgd.py           steps without an all-reduce
     parameter_server.py    one rank has the parameters
 """

@@ -213,13 +213,16 @@ def train(
     return Trained(summed_losses(parts, world), copy_parameters(module))
 
 
-def train_step(model: Replica, optimizer: Optimizer, batch: Batch) -> float:
+def train_step(
+    model: Replica, optimizer: Optimizer, batch: Batch, share: Batch | None = None
+) -> float:
     """Make a step on this rank's share of a global batch; return its part of the global loss.
 
+    share: this rank's rows of it; None: as many as the other ranks, or one more.
     The parts of all ranks add up to the loss. The timeline names the phases.
     """
     group = model.group
-    share = batch.share(group.rank, group.size)
+    share = batch.share(group.rank, group.size) if share is None else share
     part = share.num_targets / max(1, batch.num_targets)
     share = share.to(group.device)
     optimizer.zero_grad()

@@ -17,6 +17,7 @@ nothing.
 
 Exact, by dynamic programming over the number of layers and of stages:
     best(n, k) = the least over i of max(best(i, k - 1), costs[i] + ... + costs[n - 1])
+If ranks differ in speed, the sum is divided by the speed of the stage's rank.
 """
 
 from __future__ import annotations
@@ -261,40 +262,50 @@ def layer_costs(config: GPTConfig) -> list[float]:
     return [0.0, *[block] * config.num_layers, 2.0 * D * config.vocab]
 
 
-def balanced_stages(costs: Sequence[float], num_stages: int) -> list[range]:
+def balanced_stages(
+    costs: Sequence[float], num_stages: int, speeds: Sequence[float] | None = None
+) -> list[range]:
     """Return the layers of each stage so that the slowest stage is as fast as possible.
 
-    costs: of each layer, with embedding and head, in any unit. Among equally fast cuts it returns
-    the one with the least sum of squares. Time: 2 num_stages * layers**2.
+    costs: of each layer, with embedding and head, in any unit. speeds: of each stage's rank, in any
+    unit; None: all are equal. Among equally fast cuts it returns the one with the least sum of
+    squares. Time: 2 num_stages * layers**2.
     balanced_stages([1, 4, 4, 4, 4, 9], 3) == [range(0, 3), range(3, 5), range(5, 6)]
-    ValueError, TypeError for more stages than layers, and for a num_stages that is not whole.
+    balanced_stages([1, 1, 1, 1], 2, speeds=[3, 1]) == [range(0, 3), range(3, 4)]
+    ValueError, TypeError for more stages than layers, for a num_stages that is not whole, and for
+    speeds that are not above 0, one for each stage.
     """
     costs = plain(costs)
     _require_stages(num_stages, len(costs))
-    slowest, _ = _best_cut(costs, num_stages, max)
+    speeds = [1.0] * num_stages if speeds is None else plain(speeds)
+    if len(speeds) != num_stages:
+        raise ValueError(f"speeds={speeds} for {num_stages} stages; give one for each stage")
+    for stage, speed in enumerate(speeds):
+        arguments.number(f"speeds[{stage}]", speed, "each stage needs one above 0", above=0)
+    slowest, _ = _best_cut(costs, speeds, max)
 
     def sum_of_squares(before: float, cost: float) -> float:
         return before + cost * cost if cost <= slowest else inf
 
-    _, stages = _best_cut(costs, num_stages, sum_of_squares)
+    _, stages = _best_cut(costs, speeds, sum_of_squares)
     return stages
 
 
 def _best_cut(
-    costs: Sequence[float], num_stages: int, add: Callable[[float, float], float]
+    costs: Sequence[float], speeds: Sequence[float], add: Callable[[float, float], float]
 ) -> tuple[float, list[range]]:
-    """Return the least total of the stages' costs, combined by `add`, and the cut that has it."""
+    """Return the least total of the stages' times, combined by `add`, and the cut that has it."""
     num_layers = len(costs)
     cost_before = [0.0, *accumulate(float(cost) for cost in costs)]
     # best[n]: the least total of the first n layers on k stages. starts[k - 1][n]: the first layer
     # of the last of these stages.
     best = [0.0] + [inf] * num_layers
     starts: list[list[int]] = []
-    for k in range(1, num_stages + 1):
+    for k, speed in enumerate(speeds, 1):
         before, best, start = best, [inf] * (num_layers + 1), [k - 1] * (num_layers + 1)
         for n in range(k, num_layers + 1):
             for i in range(k - 1, n):
-                total = add(before[i], cost_before[n] - cost_before[i])
+                total = add(before[i], (cost_before[n] - cost_before[i]) / speed)
                 if total < best[n]:
                     best[n], start[n] = total, i
         starts.append(start)

@@ -20,6 +20,7 @@ Beside these, for a second reading:
     local_optimizer.py   Zero1Optimizer as a torch optimizer; the local optimizer in it
     state_dict.py         optimizer states, sharded or whole
     states_on_disk.py     optimizer states on the CPU or on disk
+    unequal_shards.py     ZeRO-1 with shards in proportion to free memory
 
 collectives/backend.py has the collectives: the library's, a ring's, or those in shared memory.
 """

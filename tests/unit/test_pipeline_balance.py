@@ -10,10 +10,17 @@ import torch
 from labkit.pipeline import balanced_stages, even_stages, stage_costs
 
 
-def best_by_trying(costs, num_stages) -> float:
+def best_by_trying(costs, num_stages, speeds=None) -> float:
     """The slowest stage of the best of all cuts."""
     cuts = combinations(range(1, len(costs)), num_stages - 1)
-    return min(max(sum(costs[a:b]) for a, b in pairwise((0, *cut, len(costs)))) for cut in cuts)
+    speeds = speeds or [1] * num_stages
+    return min(
+        max(
+            sum(costs[a:b]) / speed
+            for (a, b), speed in zip(pairwise((0, *cut, len(costs))), speeds, strict=True)
+        )
+        for cut in cuts
+    )
 
 
 def test_no_cut_has_a_faster_slowest_stage():
@@ -25,6 +32,19 @@ def test_no_cut_has_a_faster_slowest_stage():
         assert max(stage_costs(costs, stages)) == best_by_trying(costs, num_stages)
         assert [layer for stage in stages for layer in stage] == list(range(len(costs)))
         assert all(stages)
+
+
+def test_a_fast_rank_gets_more_layers():
+    draw = random.Random(0)
+    for _ in range(200):
+        costs = [draw.choice([0, 1, 2, 0.5, 7]) for _ in range(draw.randint(1, 9))]
+        num_stages = draw.randint(1, len(costs))
+        speeds = [draw.choice([1, 0.5, 4]) for _ in range(num_stages)]
+        stages = balanced_stages(costs, num_stages, speeds)
+        times = [sum(costs[i] for i in each) / v for each, v in zip(stages, speeds, strict=True)]
+        assert max(times) == best_by_trying(costs, num_stages, speeds)
+        assert all(stages)
+    assert balanced_stages([1] * 32, 2, [3, 1]) == [range(24), range(24, 32)]
 
 
 def test_an_expensive_head_gets_a_stage_of_its_own():
@@ -55,6 +75,12 @@ def test_an_even_cut_differs_by_one_layer_at_most():
 def test_an_impossible_number_of_stages_is_named(costs, num_stages, reason):
     with pytest.raises((TypeError, ValueError), match=reason):
         balanced_stages(costs, num_stages)
+
+
+@pytest.mark.parametrize("speeds", [[1], [1, 0], [1, -2]])
+def test_each_stage_needs_a_speed(speeds):
+    with pytest.raises(ValueError, match="speeds"):
+        balanced_stages([1, 2, 3], 2, speeds)
 
 
 @pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, list])

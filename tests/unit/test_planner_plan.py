@@ -341,3 +341,14 @@ def test_the_command_ends_with_1_where_nothing_fits_and_with_2_for_a_wrong_call(
     assert status == 1 and "Nothing fits" in out and "too many" in out
     status, _, err = labkit("plan", "--model", "llama9")
     assert status == 2 and "none of gpt2" in err
+
+
+def test_the_command_takes_more_gpus_of_another_kind(labkit):
+    words = "plan --model llama3-8b --sequence 4k --global-batch 64 --also a100:8".split()
+    status, out, _ = labkit(*words, "--layout", "dp=16 tp=1 zero=1")
+    assert status == 0
+    assert "h100 and a100-80g in one job" in out
+    assert all(way in out for way in ("equal shares", "shares by speed", "h100 alone"))
+    status, _, err = labkit(*words[:-1], "a100")
+    assert status == 2
+    assert "such as a100:32" in " ".join(err.replace("\u2502", " ").split())

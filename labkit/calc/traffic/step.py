@@ -37,6 +37,9 @@ not divide pp's bytes, because its ranks hold the same x_BTD. The bytes are exac
 at any dp and pp, and for a tp that divides the bytes of every sum; else each sum is rounded by a
 byte.
 
+ZeRO-1 with shards of unequal size takes two all-to-alls: rank r sends D - s_r gradients to the
+owners of the other shards, and its own s_r parameters to n - 1 ranks.
+
 Papers: Rajbhandari et al., arXiv:1910.02054, section 7, for one microbatch; Narayanan et al.,
 arXiv:2104.04473, sections 2.2 and 3.
 """
@@ -125,6 +128,27 @@ def _rounds(k: int) -> dict[str, dict[str, int]]:
 
 
 _PIPELINE_SOURCE = "Narayanan et al., arXiv:2104.04473, sections 2.2 and 3"
+
+
+def unequal_zero1_traffic_bytes(shards: Sequence[int], rank: int, itemsize: int = 4) -> Result:
+    """Return the bytes that one rank sends in a step of ZeRO-1 with shards of unequal size.
+
+    shards: numbers of each rank. itemsize: bytes of a gradient, and of a parameter.
+    ValueError for a rank that has no shard.
+    """
+    whole, n = sum(shards), len(shards)
+    arguments.whole("rank", rank, f"a rank of {n}", least=0, most=n - 1)
+    own, size = shards[rank], arguments.counted("itemsize", itemsize)
+    return total_bytes(
+        "sent by one rank of ZeRO-1 with unequal shards",
+        {
+            "gradients": ((whole - own) * size, f"({whole:,} - {own:,}) * {size} B"),
+            "parameters": ((n - 1) * own * size, f"{n - 1} * {own:,} * {size} B"),
+        },
+        formula="(D - s) + (n - 1) s numbers",
+        convention="two all-to-alls; over all ranks 2 (n - 1) D, as with equal shards",
+        source="Rajbhandari et al., arXiv:1910.02054, section 5.1, for equal shards",
+    )
 
 
 def pipeline_traffic_bytes(
