@@ -19,8 +19,7 @@ its part of the targets. A rank without rows takes part with zeros.
 
 Layout: as DDP; the batch is cut into ranges of rows of unequal size.
 Wire: as DDP, and an all-gather of 8 bytes per rank at each balancing.
-Papers: Chen et al., "Semi-dynamic load balancing" (LB-BSP), SoCC 2020, arXiv:1903.01674, for
-shares by measured speed; Um et al., "Metis", USENIX ATC 2024, for planning over unequal GPUs.
+Paper: Chen et al., "Semi-Dynamic Load Balancing" (LB-BSP), SoCC 2020, arXiv:1806.02508.
 """
 
 import time
