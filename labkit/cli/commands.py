@@ -42,6 +42,9 @@ COMMANDS = {
         "practise.drill": (
             "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
+        "quiz.quiz": (
+            "Answer ten multiple-choice questions in five minutes; each wrong choice is explained."
+        ),
         "practise.puzzle": (
             "Arrange the operations of a pipeline within a memory and a time budget."
         ),

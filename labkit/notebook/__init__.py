@@ -12,8 +12,9 @@
     moving/              pictures of a run that move
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
-    cards.py drills.py puzzle.py court.py       practice; mock.py, mock_items.py: an interview;
-                         progress.py: the learner's standing; page_strip.py: on one page
+    cards.py drills.py quizzes.py puzzle.py court.py    practice
+    mock.py, mock_items.py     an interview
+    progress.py          the learner's standing; page_strip.py: on one page
 
 No other room imports IPython or ipywidgets. Everything here also works in a kernel without a
 browser, where it shows its plain-text form.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from labkit.notebook.predictions import predict, reveal
     from labkit.notebook.progress import Dashboard, dashboard
     from labkit.notebook.puzzle import schedule_puzzle
+    from labkit.notebook.quizzes import Quiz, quiz
     from labkit.notebook.ring import RingCost, calculator
     from labkit.notebook.shown import Row, expect_error, table
     from labkit.notebook.sliders import Knob, knobs
