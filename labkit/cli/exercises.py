@@ -68,9 +68,12 @@ def hint(
     number: Annotated[
         int | None, typer.Argument(min=1, max=3, help="1 to 3. Default: the next hint.")
     ] = None,
+    context: Annotated[
+        bool, typer.Option("--context", help="For a tutor: what was tried, and no new hint.")
+    ] = False,
 ) -> None:
     """Show the next hint: the concept, the invariant, the first line that goes wrong."""
-    show_note(hints.hint(name, number), console())
+    show_note(hints.context(name) if context else hints.hint(name, number), console())
 
 
 def solution(

@@ -4,6 +4,7 @@
     solutions/    what `labkit solution` and `labkit reset` read
     notebooks/    jupyter lab my-lab/notebooks/00_start_here.ipynb
     labkit, docs  links to the package's own files, for reading; from a clone also examples, tests
+    AGENTS.md     how a coding assistant helps without giving the answer away
     earlier/      pages that the last update has replaced, as the learner left them
     .course.json  the digest of each file as the course had it
 
@@ -158,6 +159,7 @@ def _course(source: Workspace) -> Iterator[tuple[str, bytes]]:
     for name in load_catalog():
         yield f"solutions/{name}.py", source.solution(name).read_bytes()
         yield f"exercises/{name}.py", stub_of(name, source).encode()
+    yield "AGENTS.md", (source.root / "AGENTS.md").read_bytes()
     for path in sorted((source.root / "notebooks").rglob("*")):
         if path.suffix in (".ipynb", ".md", ".svg") and not path.parent.name.startswith("."):
             content = path.read_bytes()

@@ -1,8 +1,11 @@
 """hint, solution and reset: help for a learner between two checks. Each call is recorded.
 
+context is for a tutor, such as a coding assistant.
+
 Also the learner's position in the course: the standing of each exercise, and the next one to do.
 """
 
+import ast
 import html
 import itertools
 from dataclasses import dataclass
@@ -51,6 +54,47 @@ def hint(name: str, number: int | None = None) -> Note:
         text += f'\n\nThat was the last hint. solution("{name}") shows the solution.'
     title = f"{name}, hint {number} of {NUM_HINTS}: {HINT_TITLES[number - 1]}"
     return Note(title, text)
+
+
+def context(name: str, *, workspace: Workspace | None = None) -> Note:
+    """Return what a tutor needs to know: the task, what was tried, the hints seen, what is next.
+
+    It gives no new hint, and records nothing. AGENTS.md says how a tutor uses it.
+    """
+    workspace = workspace or find_workspace()
+    exercise = get_exercise(name)
+    events = _events_since_reset(name)
+    seen = sorted({e.detail.get("number", 0) for e in events if e.kind == "hint"})
+    checks = [event.detail for event in events if event.kind == "check"]
+    tried = [each for each in checks if each.get("outcome") != Outcome.NOT_ATTEMPTED.value]
+    if has_passed(name):
+        following = "It is passed: ask the follow-up questions below."
+    elif not tried:
+        following = "Nothing was checked yet: ask what happens on two ranks, then for a first try."
+    elif len(seen) < NUM_HINTS:
+        following = (
+            "Ask what they tried and what they make of the verdict. If they are stuck, "
+            f"`labkit hint {name}` gives hint {max(seen, default=0) + 1} of {NUM_HINTS}."
+        )
+    else:
+        following = (
+            "All hints were given: look at one line after the other with them. They may ask for "
+            f"`labkit solution {name}`; do not run it for them."
+        )
+    last = tried[-1] if tried else {}
+    verdict = ", ".join(filter(None, [last.get("outcome", ""), last.get("diagnosis") or ""]))
+    hints_given = [f"{HINT_TITLES[n - 1]}: {exercise.hints[n - 1]}" for n in seen if n]
+    parts = {
+        "Rules": "You are a tutor: AGENTS.md. Never write the function, and never open solutions/.",
+        "Next": following,
+        "Their file": workspace.shown(workspace.exercise(name)),
+        "Checks": f"{len(tried)} of an answer; the last: {verdict}" if tried else "none",
+        "Hints given": "\n".join(hints_given) or "none",
+        "Follow-up questions": "\n".join(exercise.follow_ups),
+        "The task": ast.get_docstring(ast.parse(stub_of(name, workspace))) or "",
+    }
+    text = "\n\n".join(f"## {title}\n{text}" for title, text in parts.items())
+    return Note(f"{name}: {exercise.title}", text)
 
 
 def solution(name: str, *, confirm: bool = False, workspace: Workspace | None = None) -> Note:

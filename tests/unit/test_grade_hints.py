@@ -7,7 +7,7 @@ import pytest
 
 from labkit import progress
 from labkit.grade.catalog import get_exercise
-from labkit.grade.hints import hint, reset, solution, standings
+from labkit.grade.hints import context, hint, reset, solution, standings
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace
 
@@ -51,6 +51,21 @@ def test_hints_restart_after_a_reset(workspace):
     hint(NAME, 3)
     reset(NAME, workspace=workspace)
     assert "hint 1 of 3" in hint(NAME).title
+
+
+def test_a_tutor_is_told_what_was_tried_and_gets_no_new_hint_and_no_solution(workspace):
+    exercise = get_exercise(NAME)
+    before = context(NAME, workspace=workspace).text
+    assert "Nothing was checked yet" in before and exercise.hints[0] not in before
+    assert progress.events(NAME) == []
+    hint(NAME)
+    progress.record("check", NAME, outcome="wrong", diagnosis="sends the whole tensor")
+    after = context(NAME, workspace=workspace).text
+    assert exercise.hints[0] in after and exercise.hints[1] not in after
+    assert "sends the whole tensor" in after and "hint 2 of 3" in after
+    assert exercise.follow_ups[0] in after and "Budget, on n ranks" in after
+    code = workspace.solution_text(NAME).partition("BEGIN SOLUTION")[2].splitlines()
+    assert not [line for line in code if len(line.strip()) > 12 and line.strip() in after]
 
 
 def test_the_solution_waits_for_a_pass(workspace):
