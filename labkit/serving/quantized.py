@@ -61,7 +61,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -135,6 +135,7 @@ class QuantizedLinear(nn.Module):
         codes_OgI, scale_Og1 = to_codes(_by_group(weight_OI, group), bits)
         codes_OI = codes_OgI.flatten(1)
         self.bits = bits
+        self.out_features, self.in_features = codes_OI.shape
         self.register_buffer("codes", pack(codes_OI) if bits == 4 else codes_OI)
         self.register_buffer("scale", scale_Og1.squeeze(-1))
 
@@ -145,8 +146,19 @@ class QuantizedLinear(nn.Module):
         return from_codes(codes_OgI, self.scale[..., None], dtype).flatten(1)
 
     def forward(self, x_XI: Tensor) -> Tensor:
-        """y_XO."""
-        return F.linear(x_XI, self.weight(x_XI.dtype))
+        """y_XO. Backward dequantizes again, so that autograd keeps no weight in full numbers."""
+        return _Dequantized.apply(x_XI, self)
+
+
+class _Dequantized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_XI: Tensor, layer: QuantizedLinear) -> Tensor:
+        ctx.layer = layer
+        return F.linear(x_XI, layer.weight(x_XI.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, gradient_XO: Tensor) -> tuple[Tensor, None]:
+        return gradient_XO @ ctx.layer.weight(gradient_XO.dtype), None
 
 
 def quantize(model: GPT, bits: int, group: int | None = None) -> GPT:
