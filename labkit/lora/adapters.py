@@ -8,7 +8,7 @@
 `blocks.0.attention.query` then holds `base.weight`, `adapters.poems.a` and `adapters.poems.b`.
 
 Merged, an adapter costs nothing in forward. The sum is rounded to the dtype of W, and so is the
-difference that `unmerge` forms: in 16 bits W does not come back exactly.
+difference that `unmerge` forms: in 16 bits the result is not exactly W.
 """
 
 from __future__ import annotations
