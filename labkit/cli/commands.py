@@ -42,6 +42,9 @@ COMMANDS = {
         "practise.drill": (
             "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
+        "draw.draw": (
+            "Fill a grid as on a whiteboard: who sends what when, who holds what. Or check a file."
+        ),
         "quiz.quiz": (
             "Answer ten multiple-choice questions in five minutes; each wrong choice is explained."
         ),

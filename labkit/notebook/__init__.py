@@ -12,7 +12,7 @@
     moving/              pictures of a run that move
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
-    cards.py drills.py quizzes.py puzzle.py court.py    practice
+    cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
     mock.py, mock_items.py     an interview
     progress.py          the learner's standing; page_strip.py: on one page
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.notebook import moving
     from labkit.notebook.cards import CardSitting, card
     from labkit.notebook.court import Vote, docket, judge, vote
+    from labkit.notebook.drawings import DrawIt, draw
     from labkit.notebook.drills import DrillRound, case, drill
     from labkit.notebook.memory import MemoryCalculator, memory_calculator
     from labkit.notebook.mesh import MeshExplorer, mesh_explorer

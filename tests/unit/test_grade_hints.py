@@ -53,7 +53,7 @@ def test_hints_restart_after_a_reset(workspace):
     assert "hint 1 of 3" in hint(NAME).title
 
 
-def test_a_tutor_is_told_what_was_tried_and_gets_no_new_hint_and_no_solution(workspace):
+def test_a_tutor_gets_what_was_tried_and_neither_a_new_hint_nor_the_solution(workspace):
     exercise = get_exercise(NAME)
     before = context(NAME, workspace=workspace).text
     assert "Nothing was checked yet" in before and exercise.hints[0] not in before
