@@ -67,7 +67,9 @@ def require_tokens(tokens_BT: Tensor, vocab: int, longest: int | None) -> None:
             f"pass tokens[:, :{longest}] or raise the context"
         )
     # On a GPU this would wait for the device at every step; there, torch's own assert reports it.
-    if tokens_BT.is_cpu and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
+    # In a traced graph it would be a graph break: the branch depends on values.
+    is_looked_at = tokens_BT.is_cpu and not torch.compiler.is_compiling()
+    if is_looked_at and ((tokens_BT < 0) | (tokens_BT >= vocab)).any():
         wrong = int(tokens_BT.max()) if tokens_BT.max() >= vocab else int(tokens_BT.min())
         raise ValueError(
             f"token {wrong} is outside 0..{vocab - 1}; encode text as bytes, or raise the vocab"

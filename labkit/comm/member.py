@@ -225,6 +225,20 @@ class Member(NamedSpans):
         is_own = isinstance(self._process_group, dist.ProcessGroup)
         return dist.get_backend(self._process_group) if is_own else "gloo"
 
+    @property
+    def torch_name(self) -> str:
+        """The name by which a traced graph finds this group's process group.
+
+        RuntimeError on throttled links, which only the operations of a Group go over.
+        """
+        if self._throttle is not None:
+            raise RuntimeError(
+                f"{self!r} has throttled links, and collectives in a compiled graph do not go over "
+                "them; call run() without topology"
+            )
+        assert self._torch_group is not None  # a closed group has no name to give
+        return str(self._torch_group.group_name)
+
     def _post(
         self,
         kind: str,

@@ -1,6 +1,7 @@
 """The private names of torch, Python and others in labkit: a new version fails here first."""
 
 import ast
+import importlib
 import inspect
 import multiprocessing.process
 import re
@@ -13,6 +14,7 @@ import pytest
 import torch
 from cloudpickle import cloudpickle
 from IPython.core.compilerop import CachingCompiler
+from torch.distributed import _functional_collectives as functional
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.overrides import _get_current_function_mode_stack
@@ -105,6 +107,17 @@ NAMES = {
     "_get_current_function_mode_stack": (
         "computes again in the same modes",
         lambda: _get_current_function_mode_stack(),
+    ),
+    "_functional_collectives": ("what collectives return", lambda: functional.all_reduce),
+    "_c10d_functional": (
+        "collectives that a compiler traces",
+        lambda: torch.ops._c10d_functional.reduce_scatter_tensor.default,
+    ),
+    "_ops": ("the operations of a graph", lambda: torch.ops.aten.view.default.is_view),
+    "_functorch": ("cuts a joint graph", lambda: find_spec("torch._functorch.partitioners").loader),
+    "_boxed_call": (
+        "a compiled function frees its inputs",
+        lambda: importlib.import_module("functorch.compile").make_boxed_func(len)._boxed_call,
     ),
     "_dynamo": ("imported before ranks are forked", lambda: find_spec("torch._dynamo").loader),
     "_forkserver": ("keeps a program's own modules", lambda: forkserver._forkserver),

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 ROOMS = """
     lazy arguments interrupts comm doctor copies launch hosts collectives mesh gpt_config model data
     optimizer shards large_batch global_norm train memory data_parallel zero precision recompute
-    tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving rl lora calc
-    profile inject viz measure progress grade interview course notebook cli
+    tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving rl lora
+    compiled calc profile inject viz measure progress grade interview course notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"
 # Formulas that judge the strategies must not come from them.
@@ -47,6 +47,7 @@ EXCEPTIONS = {
 OUTSIDE = {
     "torch": None,
     "torch.distributed": {"comm", "hosts"},
+    "torch.distributed._functional_collectives": {"compiled"},
     "torch.distributed.checkpoint": {"checkpoint"},
     "torch.distributed.device_mesh": {"course"},  # a run of torch's own FSDP2 is evidence
     "torch.distributed.fsdp": {"course"},
