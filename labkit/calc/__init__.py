@@ -64,6 +64,7 @@ from labkit.calc.reliability import (
     mean_time_between_interruptions,
 )
 from labkit.calc.result import Result, amount
+from labkit.calc.traffic.boosting import boosting_level_bytes, histogram_bytes
 from labkit.calc.traffic.collective import collective
 from labkit.calc.traffic.context import (
     context_score_elements,
@@ -97,6 +98,7 @@ __all__ = [
     "algbw",
     "amount",
     "balanced_expert_traffic_bytes",
+    "boosting_level_bytes",
     "bubble_fraction",
     "busbw",
     "bytes_text",
@@ -122,6 +124,7 @@ __all__ = [
     "footprint",
     "footprints",
     "head_input_bytes",
+    "histogram_bytes",
     "host_state_bytes",
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ROOMS = """
     lazy arguments interrupts comm doctor copies launch hosts collectives mesh gpt_config model data
     optimizer shards large_batch global_norm train memory data_parallel zero precision recompute
-    tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving rl lora
+    tensor_parallel context_parallel pipeline moe combined checkpoint elastic serving rl lora trees
     compiled calc profile inject viz measure progress grade interview course notebook cli
 """.split()
 OF_THE_PACKAGE = "launch"

@@ -6,4 +6,5 @@ trees.py        trees, double trees, gather and scatter
 collective.py   `collective("all_reduce", "ring", ...)`: one of them by name
 step.py         an optimizer step of data parallelism, a pipeline, 3D training
 tensor.py       tensor parallelism; context.py: context parallelism
+boosting.py     a level of gradient-boosted trees
 """
