@@ -221,3 +221,13 @@ def test_sparse_rows_that_do_not_belong_together_are_refused():
             SparseRows(starts, features, values, num_features)
     with pytest.raises(ValueError, match="starts: ascending"):
         SparseRows(torch.tensor([0, 2]), torch.tensor([0]), values, 1)
+
+
+def test_a_row_has_the_same_gradient_wherever_its_shard_ends():
+    """torch.sigmoid computes the last numbers of a tensor by another program than the rest."""
+    margins = torch.randn(1001, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.zeros(1001, dtype=torch.float64)
+    whole = gradients(margins, labels, "logistic")
+    for end in range(1, 1001, 7):
+        of_shard = gradients(margins[end // 2 : end], labels[end // 2 : end], "logistic")
+        assert torch.equal(of_shard, whole[end // 2 : end])
