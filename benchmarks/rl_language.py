@@ -16,8 +16,8 @@ Written down before tuning:
     minutes        on 2 cores, from the first version's weights to the last update
 
 The share and the number of updates were changed after trials: with 70% and 60 updates, seed 1 ended
-at 0.76 with staleness 0 and with 4. With 60% and 80 updates, seeds 1 and 2 ended at 0.71 to 0.96,
-still rising. 150 updates were chosen on seed 7.
+at 0.76 with staleness 0 and with 4. With 60% and 80 updates, seeds 1 and 2 ended at 0.71 to 0.96.
+150 updates were chosen on seed 7.
 
 Then one slow engine: its passes take 20 ms more, as if its tool or verifier were slow.
 

@@ -104,9 +104,9 @@ def test_shares_by_speed_follow_the_serial_run_whatever_they_are(ranks, serial):
 def balanced(world, row_s, **settings):
     model = DDP(nn.Linear(3, 2), world)
     balancer = SpeedBalancer(model, rows=16, **settings)
-    begun = balancer.shares
+    at_first = balancer.shares
     balancer.balance(row_s[world.rank])
-    return begun, balancer.shares
+    return at_first, balancer.shares
 
 
 def test_shares_change_by_the_measured_seconds_of_a_row_if_that_saves_enough():

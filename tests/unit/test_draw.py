@@ -95,7 +95,7 @@ def after_collectives(world):
     return {
         "all_reduce": world.all_reduce(pieces.clone()),
         "reduce_scatter": collectives.ring_reduce_scatter(pieces, world),
-        "all_gather": collectives.ring_all_gather(each, world).flatten(),
+        "all_gather": collectives.ring_all_gather(each, n, group=world),
         "all_to_all": collectives.pairwise_all_to_all(pieces, world),
         "broadcast": root,
     }
