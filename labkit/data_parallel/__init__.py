@@ -20,6 +20,8 @@ Beside them:
     unequal_shares.py      shares of the batch in proportion to measured speed
     local_sgd.py           steps without an all-reduce
     parameter_server.py    one rank has the parameters
+
+examples/one_file/ddp.py is DDP in plain torch.distributed, without labkit.
 """
 
 from labkit.data_parallel.background import BackgroundAllReduce

@@ -14,6 +14,8 @@ then:
                    their experts, and back
     gpt_moe.py     MoEGPT -> ExpertParallelGPT; gather the whole parameters; the load of each expert
     train_moe.py   train serially, and over dp x ep; which gradients are summed over which axes
+
+examples/one_file/expert_parallel.py is a layer in plain torch.distributed, without labkit.
 """
 
 from labkit.moe.gpt_moe import (

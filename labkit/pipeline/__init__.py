@@ -23,6 +23,8 @@ Then schedules are data:
     schedule = plan(one_f_one_b, num_ranks=4, num_microbatches=8)
     simulate(schedule).bubble()         # 0.2727..., 3/11
     in_flight(schedule)                 # [4, 3, 2, 1]
+
+examples/one_file/one_f_one_b.py is 1F1B in plain torch.distributed, without labkit.
 """
 
 from typing import TYPE_CHECKING

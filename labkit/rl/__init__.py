@@ -28,6 +28,8 @@ Rung 6, reinforcement learning of a language model, begins with grpo.py:
     answer_queue.py     bounded staleness, the order of answers, stalls
     grpo_trainer.py     a trainer's rank
     language.py         the loop: synchronous, one step off, asynchronous, partial rollouts
+
+examples/one_file/grpo.py is GRPO in plain torch.distributed, without labkit.
 """
 
 from typing import TYPE_CHECKING

@@ -16,6 +16,7 @@ Read in this order:
                            three weights
 
 collectives/backend.py has the implementations of the collectives.
+examples/one_file/tensor_parallel.py is a GPT in plain torch.distributed, without labkit.
 """
 
 from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend

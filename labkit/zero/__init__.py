@@ -23,6 +23,7 @@ Beside these, for a second reading:
     unequal_shards.py     ZeRO-1 with shards in proportion to free memory
 
 collectives/backend.py has the collectives: the library's, a ring's, or those in shared memory.
+examples/one_file/zero3.py is ZeRO-3 in plain torch.distributed, without labkit.
 """
 
 from labkit.collectives.backend import LIBRARY, RING, SHARED_MEMORY, CollectiveBackend
