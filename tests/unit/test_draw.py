@@ -89,15 +89,13 @@ def after_collectives(world):
     """By collective: the result on this rank, each number with its origin in its digits."""
     rank, n = world.rank, world.size
     pieces = torch.tensor([10.0**rank * (piece + 1) for piece in range(n)])
-    root = pieces.clone()
-    world.broadcast(root, 0)
     each = pieces[:1].clone()
     return {
         "all_reduce": world.all_reduce(pieces.clone()),
         "reduce_scatter": collectives.ring_reduce_scatter(pieces, world),
         "all_gather": collectives.ring_all_gather(each, n, group=world),
         "all_to_all": collectives.pairwise_all_to_all(pieces, world),
-        "broadcast": root,
+        "broadcast": world.broadcast(pieces, 0),
     }
 
 

@@ -35,7 +35,7 @@ class Fault(Exception):
 
 
 class Ruling(NamedTuple):
-    """What came of a drawing."""
+    """The ruling on a drawing."""
 
     is_right: bool
     text: str

@@ -92,7 +92,7 @@ def _after(name: str) -> Drawing:
     )
     return _drawing(
         f"after-{name.replace('_', '-')}",
-        f"What each rank holds after {name}",
+        f"Each rank's result of {name}",
         "co-6",
         f"{begins} Fill in the result of {name} on each rank, from the first slot on; abcd2 is the "
         "sum of all pieces 2.",
@@ -117,7 +117,7 @@ def _zero(stage: int) -> Drawing:
     sharded = [kind for kind in kinds if is_sharded[kind]]
     return _drawing(
         f"zero-{stage}",
-        f"What each rank keeps under ZeRO-{stage}",
+        f"Each rank's quarters under ZeRO-{stage}",
         "ze-1",
         "Parameters, reduced gradients and optimizer states are cut into quarters, quarter r for "
         "rank r. Write x where a rank keeps a quarter just before the optimizer's step.",

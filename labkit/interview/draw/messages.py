@@ -28,7 +28,7 @@ _CELL = re.compile(r"(\d+):(\*|\d+(?:,\d+)*)")
 
 @dataclass(frozen=True)
 class Rules:
-    """What a drawing of messages must keep to."""
+    """Rules of a drawing of messages."""
 
     num_ranks: int
     num_chunks: int
@@ -37,7 +37,7 @@ class Rules:
     invariant: Callable[[int, Held], int | None]
     """(step, from 1; what ranks hold after it): a rank that lags behind, or None."""
     reason: str
-    """What the invariant says, for a rank that lags behind."""
+    """The invariant in words, for a rank that lags behind."""
     has_one_peer: bool = True
     """A rank sends to one rank in a step, and receives from one."""
     is_ring: bool = False
