@@ -45,6 +45,9 @@ COMMANDS = {
         "draw.draw": (
             "Fill a grid as on a whiteboard: who sends what when, who holds what. Or check a file."
         ),
+        "take_home.take_home": (
+            "Beat five plans for 70B on 64 GPUs: your layout, schedule and placement, by step time."
+        ),
         "quiz.quiz": (
             "Answer ten multiple-choice questions in five minutes; each wrong choice is explained."
         ),
@@ -105,9 +108,13 @@ first paragraph of the function's docstring.
 """
 
 
+_SHORTER = {"import_progress": "import", "list_exercises": "list"}
+"""Commands whose function needs a longer name: the short one is Python's."""
+
+
 def name_of(place: str) -> str:
-    """A command: the first word of the name of its function, `import` of import_progress."""
-    return place.split(".")[1].partition("_")[0]
+    """A command: the name of its function with hyphens; `import` of import_progress, `list`."""
+    return _SHORTER.get(function := place.split(".")[1], function.replace("_", "-"))
 
 
 _PLACES = {name_of(place): place for entries in COMMANDS.values() for place in entries}

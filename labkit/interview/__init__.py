@@ -8,6 +8,7 @@ Their questions are in labkit/course, a folder per subject.
     real_run.py     how such a run is written; recorded_times.py where it reads a clock
     drills/         questions with fresh numbers: drill.py makes one, question.py judges an answer
     draw/           grids to fill: who sends what when, who holds what
+    take_home.py    one job, one simulated cluster, and its step time as the score
     quiz.py         multiple choice from drills, claims and cards
     case_files.py   a job with a hidden fault: slow_case.py makes it slow, rl_case.py learn little
     court.py        claims, judged by calc and real runs
