@@ -21,7 +21,7 @@ from rich.text import Text
 from labkit.arguments import printable
 from labkit.cli.terminal import console
 from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, solve, standing
-from labkit.interview.cards import Card, load_topics
+from labkit.interview.cards import KINDS, LEVELS, ROLES, Card, load_topics
 from labkit.interview.cards import sitting as sittings
 from labkit.interview.drills import DRILLS, Drill, Outcome, Ruling, drills_of
 from labkit.interview.drills.session import REPEATED_ANSWER, Asked, Round
@@ -36,10 +36,26 @@ def cards(
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many cards at most.")] = 5,
+    role: Annotated[str | None, typer.Option(help=f"Asked in a role: {', '.join(ROLES)}.")] = None,
+    kind: Annotated[str | None, typer.Option(help=f"Of a kind: {', '.join(KINDS)}.")] = None,
+    level: Annotated[
+        str | None, typer.Option(help=f"For a level: {', '.join(LEVELS.values())}.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Show the cards and end.")] = False,
 ) -> None:
     """Answer question cards aloud: what is due first, then new ones. Ctrl-D ends."""
-    chosen = sittings.cards_of(what)
+    for name, given, known in (
+        ("role", role, ROLES),
+        ("kind", kind, KINDS),
+        ("level", level, tuple(LEVELS.values())),
+    ):
+        if given is not None and given not in known:
+            raise typer.BadParameter(f"--{name} {given}: give one of {', '.join(known)}")
+    chosen = [
+        card
+        for card in sittings.cards_of(what)
+        if role in (None, *card.roles) and kind in (None, card.kind) and level in (None, card.level)
+    ]
     if show_list:
         _show_cards(chosen)
         return
@@ -118,13 +134,13 @@ def _said(card: Card) -> frozenset[int]:
 
 def _show_cards(chosen: list[Card]) -> None:
     table, topics, states = Table(box=box.SIMPLE), load_topics(), practice.all_states()
-    for heading in ("card", "for", "about", "last"):
+    for heading in ("card", "for", "kind", "about", "last"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "about")
     for card in chosen:
         state = states.get(sittings.subject(card))
         last = "" if state is None else f"{clock.day_of(state.last_s)}"
         about = topics[card.topic].title
-        table.add_row(card.id, card.level, Text(about), last)
+        table.add_row(card.id, card.level, card.kind, Text(about), last)
     console().print(table)
     console().print(Text(f"{len(chosen)} cards"))
 

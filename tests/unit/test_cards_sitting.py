@@ -181,6 +181,19 @@ def test_a_sitting_may_end_at_any_time_and_keeps_what_was_graded(labkit, last, s
     assert len(_answers()) == 1
 
 
+def test_cards_are_chosen_by_role_kind_and_level(labkit):
+    chosen = [
+        card
+        for card in BANK.values()
+        if "infrastructure" in card.roles and card.kind == "debugging" and card.difficulty == 3
+    ]
+    words = ("--role", "infrastructure", "--kind", "debugging", "--level", "expert", "--list")
+    status, out, _ = labkit("cards", *words)
+    assert status == 0 and f"{len(chosen)} cards" in out
+    status, _, err = labkit("cards", "--role", "boss")
+    assert status == 2 and "ml, infrastructure, research" in " ".join(err.split())
+
+
 def test_the_list_has_every_card_and_when_it_was_last_asked(labkit):
     grade(BANK["co-8"], {1})
     status, out, _ = labkit("cards", "co", "--list")

@@ -7,6 +7,10 @@ evidence.py.
 """
 
 from labkit.interview.cards.card import (
+    CHAIN,
+    KINDS,
+    LEVELS,
+    ROLES,
     SECTIONS,
     Card,
     CardError,
@@ -21,6 +25,10 @@ from labkit.interview.cards.card import (
 )
 
 __all__ = [
+    "CHAIN",
+    "KINDS",
+    "LEVELS",
+    "ROLES",
     "Card",
     "CardError",
     "Evidence",

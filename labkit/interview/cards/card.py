@@ -68,6 +68,10 @@ def load_topics() -> dict[str, Topic]:
 CHAIN = ("recall", "apply", "analyse", "design")
 """Kinds of follow-ups, in the order in which they are asked: say what it is, as the card itself
 does; find a number; say what changes if something else does; design with it."""
+KINDS = ("concept", "number", "debugging", "design", "coding")
+"""Kinds of questions, as companies ask them."""
+ROLES = ("ml", "infrastructure", "research")
+"""Roles that are asked: ML engineer, infrastructure engineer, researcher."""
 LEVELS = {1: "everyone", 2: "senior", 3: "expert"}
 
 
@@ -126,6 +130,10 @@ class Card:
     """Points that an interviewer listens for."""
     follow_ups: tuple[FollowUp, ...]
     sources: tuple[str, ...]
+    kind: str = KINDS[0]
+    """One of KINDS."""
+    roles: tuple[str, ...] = ROLES
+    """Some of ROLES."""
     given: tuple[str, ...] = ()
     """Numbers of the text that are assumptions; the text says so."""
     exercise: str = ""
@@ -207,7 +215,7 @@ class CardError(ValueError):
 
 _FENCE = "+++"
 _REQUIRED = ("id", "difficulty", "prompt", "evidence", "rubric", "follow_ups", "sources")
-_KNOWN = (*_REQUIRED, "given", "exercise")
+_KNOWN = (*_REQUIRED, "kind", "roles", "given", "exercise")
 _HEADING = re.compile(rf"^\*\*({'|'.join(map(re.escape, SECTIONS))})\*\*\s*", re.M)
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
@@ -299,6 +307,10 @@ def _card(name: str, block: _Block) -> Card:
     entries: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
     }
+    if (kind := data.get("kind", KINDS[0])) not in KINDS:
+        raise fail(f"kind = {kind!r}", f"give one of {', '.join(KINDS)}")
+    if unknown := [role for role in data.get("roles", ()) if role not in ROLES]:
+        raise fail(f"roles: unknown {', '.join(unknown)}", f"give some of {', '.join(ROLES)}")
     entries["evidence"] = _evidence(data["evidence"], fail)
     entries["follow_ups"] = tuple(_follow_up(each, fail) for each in data["follow_ups"])
     minute, deeper, mistake = _sections(block, fail)
