@@ -110,8 +110,32 @@ def _show_topics(topics: list[cards.Topic], chosen: list[cards.Card]) -> None:
     text = ", ".join(f"{sums[kind]} {kind}" for kind in _KINDS)
     covered = f"{len(topics) - len(missing)} of {len(topics)} topics"
     out.print(f"{covered}: {len(chosen)} cards, {text}")
+    out.print(_counted("cards", ((card.kind for card in chosen), (c.level for c in chosen))))
+    asked = [each for card in chosen for each in card.follow_ups]
+    answered = sum(bool(each.answer) for each in asked)
+    out.print(_counted("follow-ups", ((each.kind or "no kind" for each in asked),)))
+    chains = sum(_is_chain([card for card in chosen if card.topic == each.id]) for each in topics)
+    out.print(
+        f"{answered} of {len(asked)} follow-ups have an answer; {chains} topics have a chain of "
+        "four: recall, apply, analyse, design"
+    )
     if missing:
         out.print(Text(f"missing: {', '.join(missing)}", style="red"))
+
+
+def _counted(what: str, groups: Iterable[Iterable[str]]) -> str:
+    """Write `cards: 40 concept, 9 coding; 20 everyone, 29 senior`."""
+    counts = (
+        ", ".join(f"{count} {name}" for name, count in Counter(names).most_common())
+        for names in groups
+    )
+    return f"{what}: {'; '.join(counts)}"
+
+
+def _is_chain(own: Iterable[cards.Card]) -> bool:
+    """Return whether follow-ups of each kind, with answers, come after the card of a topic."""
+    kinds = {each.kind for card in own for each in card.follow_ups if each.answer}
+    return kinds >= {*cards.CHAIN} - {"recall"}
 
 
 def _kind(item: cards.Evidence) -> str:
