@@ -60,8 +60,10 @@ class AdapterJobs:
 
         batches: by job, the same on every rank, with sequences of one length. Each rank computes
         its share of each batch. A job without a batch keeps its parameters and its moments.
-        ValueError for an unknown job.
+        ValueError for an unknown job, and without any batch.
         """
+        if not batches:
+            raise ValueError("no job has a batch; give at least one, as {name: batch}")
         if unknown := batches.keys() - self.optimizers.keys():
             raise ValueError(
                 f"{', '.join(sorted(unknown))}: not a job; there are {', '.join(self.optimizers)}"

@@ -102,6 +102,7 @@ def test_unmerging_in_16_bits_does_not_give_back_the_weight():
             ValueError,
             "x: not a job",
         ),
+        (lambda m: AdapterJobs(m, ADAMW).step({}), ValueError, "no job has a batch"),
         (lambda m: prepare(m, "QLoRA"), ValueError, "QLoRA"),
     ],
 )

@@ -1,43 +1,13 @@
-"""Traffic of neighbours of pretraining: adapters under data parallelism, merged histograms."""
+"""Traffic of gradient-boosted trees over row shards: merged histograms."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit import Group
 from labkit.collectives import ring_all_reduce
-from labkit.data_parallel import NaiveDDP
 from labkit.interview.real_run import real_run, run
 
-_FEATURES, _LORA_RANK, _BINS = 256, 4, 64
-
-
-class _Adapted(nn.Module):
-    """W x + B A x, of which W is frozen where `frozen`."""
-
-    def __init__(self, frozen: bool) -> None:
-        super().__init__()
-        self.whole = nn.Linear(_FEATURES, _FEATURES, bias=False).requires_grad_(not frozen)
-        self.down = nn.Linear(_FEATURES, _LORA_RANK, bias=False)
-        self.up = nn.Linear(_LORA_RANK, _FEATURES, bias=False)
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        return self.whole(x_BD) + self.up(self.down(x_BD))
-
-
-@real_run
-def adapter_sent_bytes(world_size: int, frozen: bool) -> int:
-    """Bytes of gradients that rank 0 sends in a step of NaiveDDP, by rings.
-
-    One 256 x 256 matrix with an adapter of rank 4 beside it, float32; frozen: the matrix is.
-    """
-    return run(_adapted_step, world_size, (frozen,)).traffic[0].by_operation["send"].sent_bytes
-
-
-def _adapted_step(world: Group, frozen: bool) -> None:
-    torch.manual_seed(0)
-    model = NaiveDDP(_Adapted(frozen), world, all_reduce=ring_all_reduce)
-    model(torch.ones(2, _FEATURES)).square().mean().backward()
-    model.reduce_gradients()
+_BINS = 64
 
 
 @real_run
