@@ -12,10 +12,9 @@
 
     result = labkit.run(train, 4, (settings, folder)).values[0]
 
-The files, in order: grpo.py (the loss), batch_invariant.py (the model), weight_sync.py,
-generator.py, answer_queue.py, grpo_trainer.py, and this loop. With a folder, the job saves a
-checkpoint after each `checkpoint_every` updates, and goes on from it when it is called again: the
-bank's cursor is saved with the parameters, so no rollout is used twice and none is lost.
+With a folder, the job saves a checkpoint after each `checkpoint_every` updates, and goes on from it
+when it is called again. The bank's cursor is saved with the parameters: no rollout is used twice,
+and none is lost. labkit/rl/__init__.py lists the files of a job in reading order.
 
 Memory of the models: policy with optimizer and reference on the trainers, a copy on each engine.
 Papers: Sheng et al., HybridFlow (verl), arXiv:2409.19256; Noukhovitch et al., arXiv:2410.18252 (one
@@ -99,10 +98,9 @@ def train(
     if number >= 0:
         parts.generator(settings, number, group, control, weights).serve()
         return None
-    leaders = range(trainers, world.size, engine_ranks)
     with tempfile.TemporaryDirectory() as temporary:
         job = _Job(settings, Path(folder or temporary), parts.trainer(settings, group), weights)
-        return job.run(control, leaders)
+        return job.run(control, range(trainers, world.size, engine_ranks))
 
 
 class _Cursor:
@@ -163,7 +161,7 @@ class _Job:
         began_s = time.perf_counter()
         while (event := self._next_event(queue))["kind"] != "stop":
             if event["kind"] == "publish":
-                self._publish(event["version"])
+                self._publish()
             else:
                 self._update([Completion(**each) for each in event["answers"]], queue)
                 self._finish_figures(event["engines"])
@@ -182,22 +180,23 @@ class _Job:
         if queue is not None:
             kind, answers = queue.next_event()
             event = {"kind": kind, "answers": [vars(each) for each in answers]}
-            event |= {"version": queue.version, "stalled": queue.stalled}
-            event |= {"engines": queue.snapshots() if kind == "train" else []}
+            event["stalled"] = queue.stalled
+            event["engines"] = queue.snapshots() if kind == "train" else []
         result: dict[str, Any] = broadcast_plain(event, self.group)
         self._idle_s += time.perf_counter() - began_s
         return result
 
-    def _publish(self, version: int) -> None:
-        """Start to send the weights of this version. Engines receive them in their next turns."""
+    def _publish(self) -> None:
+        """Start to send this version's weights. Engines receive them in their next turns."""
         for pending in self.sent:  # the queue asks when all have been received
             pending.wait()
         self.sent = self.sync.send()
         squares = sum(float(p.detach().double().square().sum()) for p in self.sync.shards)
-        self._now.sent_norm, self._now.sent_version = self._sum(squares) ** 0.5, version
-        self._now.sent_bytes += int(self._sum(self.sync.sent_bytes))
-        last = {number: of for number, of in self.probes.items() if number >= version - 1}
-        self.probes = last | {version: self.trainer.probed()}
+        own = torch.tensor([squares, self.sync.sent_bytes], dtype=torch.float64)
+        squares, sent_bytes = self.group.all_reduce(own).tolist()
+        self._now.sent_norm, self._now.sent_version = squares**0.5, self.version
+        self._now.sent_bytes += int(sent_bytes)
+        self.probes[self.version] = self.trainer.probed()
 
     def _update(self, answers: list[Completion], queue: AnswerQueue | None) -> None:
         """Make an update, and save it where a checkpoint is due, before its weights are sent."""
@@ -218,11 +217,10 @@ class _Job:
 
     def _finish_figures(self, engines: list[dict[str, Any]]) -> None:
         """Add what engines reported, and the seconds of all ranks. Wire: an all-gather."""
-        now = self._now
+        now, engine_ranks = self._now, self.settings.engine_ranks
         mine = torch.tensor([self._idle_s], dtype=torch.float64)
         now.idle_s = self.group.all_gather(mine).tolist()
-        for each in engines:
-            now.idle_s += [each["idle_s"]] * self.settings.engine_ranks
+        now.idle_s += [each["idle_s"] for each in engines for _ in range(engine_ranks)]
         now.seconds = time.perf_counter() - self._began_s
         now.served_norm = [each["served_norm"] for each in engines]
         now.served_version = [each["version"] for each in engines]
@@ -238,9 +236,6 @@ class _Job:
             now.unchanged_off, now.unchanged_median = float(off_n.max()), float(off_n.median())
         self.figures.append(now)
         self._next_figures()
-
-    def _sum(self, number: float) -> float:
-        return float(self.group.all_reduce(torch.tensor(number, dtype=torch.float64)))
 
 
 def _serve(queue: AnswerQueue, engine: int, control: Group, rank: int) -> None:

@@ -30,7 +30,7 @@ from labkit.rl import (
 )
 from labkit.rl.completion import Completion
 from labkit.rl.figures import Figures
-from labkit.rl.language import train
+from labkit.rl.language import Trained, train
 from labkit.serving import PagedCache, QueueFull, ScheduledTokens
 from labkit.shards import named_shards
 from labkit.tensor_parallel import parallelize
@@ -317,6 +317,13 @@ def test_synchronous_answers_are_on_policy_in_every_bit():
         assert each.effective_sample_size == 1 and each.kl_generated == 0
         assert each.served_norm == [pytest.approx(each.sent_norm, rel=1e-6)]
         assert len(each.idle_s) == 4
+    seconds = sum(each.seconds for each in trained.figures)
+    assert trained.idle_shares == [
+        pytest.approx(sum(each.idle_s[rank] for each in trained.figures) / seconds)
+        for rank in range(4)
+    ]
+    assert trained.idle_shares[2] == trained.idle_shares[3]  # one engine
+    assert Trained([], {}).idle_shares == []
 
 
 def test_staleness_is_bounded_and_running_answers_go_on_with_new_weights():
