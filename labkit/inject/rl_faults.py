@@ -9,7 +9,7 @@ sleep        weights are lost in a sleep, and not sent again                    
 half update  an error ends updates half way, and the engines go on               StopsHalfWay
 recomputed   the clip is anchored to log-probabilities that the trainer computes Recomputes
 precision    the engines compute in bfloat16, the trainers in float32            ComputesInBfloat16
-sampling     log-probabilities are recorded after temperature, trained without   RecordsTemperature
+sampling     log-probabilities are recorded after temperature or top-p           RecordsProcessed
 router       the engines' routers choose other experts near ties                 RoutesOtherwise
 long tail    one answer of each batch does not stop                              DoesNotStop
 overload     more requests than the engines have room for; some are never served DropsRequests
@@ -50,10 +50,13 @@ from labkit.rl.invariant_gpt import RoutedMLP
 from labkit.rl.language import Parts, Trained, train
 from labkit.rl.settings import Settings
 from labkit.rl.weight_sync import install
-from labkit.serving.requests import Request
+from labkit.serving.requests import Request, Sampling, distribution
 from labkit.serving.serving_engine import QueueFull
 
-_TEMPERATURE = {1: 0.4, 2: 0.5, 3: 0.6}
+_TEMPERATURE, _TOP_P = {1: 0.4, 2: 0.5, 3: 0.6}, {1: 0.6, 2: 0.7, 3: 0.8}
+"""By difficulty. A case has one of the two."""
+_LEAST_PROBABILITY = 1e-6
+"""Recorded for tokens that top-p removes: tables and pictures have no infinity."""
 _FLIPPED = 0.25
 """Share of the tokens of a pass."""
 _DIGITS, _MOST_TOKENS = 2, 20
@@ -68,6 +71,7 @@ class FaultySettings(Settings):
     start: int = 1
     """The first version with the fault, at least 1."""
     temperature: float = 1.0
+    top_p: float = 1.0
 
 
 class FaultyGenerator(Generator):
@@ -152,21 +156,31 @@ class ComputesInBfloat16(FaultyGenerator):
         return (inputs[0].bfloat16() @ linear.weight.bfloat16().t()).float()
 
 
-class RecordsTemperature(FaultyGenerator):
-    """Sample at a temperature, and record the log-probabilities of that distribution."""
+class RecordsProcessed(FaultyGenerator):
+    """Sample with temperature and top-p, and record log-probabilities of that distribution.
+
+    Temperature changes them in both directions. Top-p leaves out unlikely tokens, so those that
+    are left become more likely: the trainer's ratio is below 1 for each token that was sampled.
+    """
 
     def request(self, group: int, member: int) -> Request:
         """Like Generator."""
         made = super().request(group, member)
-        return replace(made, sampling=replace(made.sampling, temperature=self._temperature))
+        if not self.is_on:
+            return made
+        sampling = replace(self._sampling, seed=made.sampling.seed)
+        return replace(made, sampling=sampling)
 
     def log_prob(self, logits_V: Tensor, token: int) -> float:
         """Like Generator."""
-        return super().log_prob(logits_V / self._temperature, token)
+        if not self.is_on:
+            return super().log_prob(logits_V, token)
+        p_V = distribution(logits_V, self._sampling)
+        return float(p_V[token].clamp(min=_LEAST_PROBABILITY).log())
 
     @property
-    def _temperature(self) -> float:
-        return self.settings.temperature if self.is_on else 1.0
+    def _sampling(self) -> Sampling:
+        return Sampling(self.settings.temperature, top_p=self.settings.top_p)
 
 
 class RoutesOtherwise(FaultyGenerator):
@@ -235,7 +249,7 @@ ROLLOUT_FAULTS = {
     "recomputed": RolloutFault(Parts(trainer=Recomputes), difficulties=(2, 3)),
     # In a mixture of experts it would be both this fault and the router's.
     "precision": _engine(ComputesInBfloat16, num_experts=(0,)),
-    "sampling": _engine(RecordsTemperature),
+    "sampling": _engine(RecordsProcessed),
     "router": _engine(RoutesOtherwise, num_experts=(3,)),
     "long tail": _engine(DoesNotStop),
     "overload": _engine(DropsRequests),
@@ -250,6 +264,12 @@ def rollout_settings(name: str | None, difficulty: int, seed: int) -> FaultySett
     """Return the settings of such a job. KeyError: an unknown name or difficulty."""
     draw = random.Random(f"rollouts {name} {difficulty} {seed}")
     fault = HEALTHY if name is None else ROLLOUT_FAULTS[name]
+    num_experts, start = draw.choice(fault.num_experts), draw.choice(_STARTS[difficulty])
+    processing = {}
+    if name == "sampling":
+        processing = draw.choice(
+            [{"temperature": _TEMPERATURE[difficulty]}, {"top_p": _TOP_P[difficulty]}]
+        )
     return FaultySettings(
         config=GPTConfig(
             vocab=VOCAB, context=_DIGITS + 1 + _MOST_TOKENS, num_layers=1, hidden=32, num_heads=4
@@ -267,9 +287,9 @@ def rollout_settings(name: str | None, difficulty: int, seed: int) -> FaultySett
         in_flight=8,
         learning_rate=2e-3,
         warm_start=120,
-        num_experts=draw.choice(fault.num_experts),
-        start=draw.choice(_STARTS[difficulty]),
-        temperature=_TEMPERATURE[difficulty] if name == "sampling" else 1.0,
+        num_experts=num_experts,
+        start=start,
+        **processing,
     )
 
 

@@ -144,9 +144,11 @@ def _briefing(settings: FaultySettings) -> str:
 
 def _steps(fault: str, settings: FaultySettings, named: Named | None) -> list[str]:
     cause = CAUSES[fault]
+    which = f" Temperature {settings.temperature}, top-p {settings.top_p}."
     shown = cause.sign if named is None or named.name != fault else named.evidence
     return [
-        f"Injected from version {settings.start} on: {cause.what}.",
+        f"Injected from version {settings.start} on: {cause.what}."
+        + (which if fault == "sampling" else ""),
         f"In the figures: {shown}",
         f"A check that finds it in a minute: {cause.check}.",
         f"A public report like it: {cause.report}. {cause.url}",

@@ -97,10 +97,11 @@ CAUSES = {
     ),
     "sampling": Cause(
         "log-probabilities are recorded after temperature or top-p, and trained without",
-        "With equal weights ratios would be far off 1, and their mean, too.",
+        "With equal weights ratios would be far off 1, and their mean, too. After top-p the ratio "
+        "of a sampled token is below 1, and that of a token which top-p removes is huge.",
         "Sample one batch at temperature 1 and top-p 1: if the ratios of an unchanged policy are 1 "
         "then, only the processing differs. Ask which of the two the engine returns",
-        "TRL: wrong log-probabilities of vLLM at a temperature other than 1",
+        "TRL: wrong log-probabilities of vLLM at a temperature other than 1 (issue 6789: at top-p)",
         "https://github.com/huggingface/trl/issues/4159",
     ),
     "router": Cause(

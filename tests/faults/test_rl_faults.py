@@ -11,11 +11,15 @@ from labkit.inject.rl_faults import HEALTHY
 from labkit.profile import name_fault
 from labkit.rl.language import train
 
-JOBS = {None: HEALTHY, **ROLLOUT_FAULTS}
+TOP_P = "sampling, top-p"
+JOBS = {None: HEALTHY, **ROLLOUT_FAULTS, TOP_P: ROLLOUT_FAULTS["sampling"]}
 
 
 def settings_of(name):
     """A job with less to compute than a case: a trainer and an engine."""
+    if name in ("sampling", TOP_P):
+        top_p, temperature = (0.6, 1.0) if name == TOP_P else (1.0, 0.4)
+        return replace(settings_of(None), top_p=top_p, temperature=temperature)
     return replace(
         rollout_settings(name, 1, seed=3),
         trainers=1,
@@ -46,11 +50,21 @@ def of_jobs():
 def test_each_fault_is_named_by_its_figures(name):
     figures, stalled = of_jobs()[name]
     named = name_fault(figures, stalled)
-    assert (named and named.name) == name
+    assert (named and named.name) == (name and name.partition(",")[0])
     if name:
         assert named.update in (2, 3), named
     if name != "overload":
         assert [each.version for each in figures] == list(range(5))
+
+
+def test_top_p_leaves_only_ratios_below_one():
+    figures, _ = of_jobs()[TOP_P]
+    assert all(0.3 < each.ratio < 0.999 for each in figures[2:])
+
+
+def test_both_kinds_of_processing_are_drawn():
+    drawn = [rollout_settings("sampling", 2, seed) for seed in range(20)]
+    assert {(each.temperature, each.top_p) for each in drawn} == {(0.5, 1.0), (1.0, 0.7)}
 
 
 def test_no_fault_shows_before_it_begins():
