@@ -265,7 +265,7 @@ def rollout_settings(name: str | None, difficulty: int, seed: int) -> FaultySett
     draw = random.Random(f"rollouts {name} {difficulty} {seed}")
     fault = HEALTHY if name is None else ROLLOUT_FAULTS[name]
     num_experts, start = draw.choice(fault.num_experts), draw.choice(_STARTS[difficulty])
-    processing = {}
+    processing: dict[str, Any] = {}
     if name == "sampling":
         processing = draw.choice(
             [{"temperature": _TEMPERATURE[difficulty]}, {"top_p": _TOP_P[difficulty]}]
