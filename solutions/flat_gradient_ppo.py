@@ -13,7 +13,8 @@ Contract
                   (N, A), which have a gradient. Equal parameters on all ranks, in float64. Each
                   gets a gradient. `grad` is None before
     observations  (N, O) this rank's samples. N differs by rank, and may be 0 on some of them: then
-                  policy(observations) is (0, A), and backward from a sum of it gives zeros
+                  policy(observations) is (0, A), and backward from a sum of it gives zeros.
+                  `gather` works on it, torch.distributions.Categorical does not
     actions       (N,) whole numbers: the actions taken
     log_probs     (N,) their log-probabilities by the policy that acted
     advantages    (N,) not normalised

@@ -104,6 +104,7 @@ def flat_bytes(s: g.Observed) -> int:
 
 
 STATISTICS = "count, total, squares = group.all_reduce(torch.stack(sums))"
+NORMAL = "advantages = (advantages - mean) / (deviation + 1e-8)"
 BACKWARD = "(-gain.sum() / count).backward()"
 GAIN = "torch.minimum(ratio * advantages, clipped * advantages)"
 FLAT = "    group.all_reduce(flat, out=flat)\n"
@@ -129,6 +130,19 @@ MISTAKES = [
                 "(sums[2] / own",
             ),
         ],
+    ),
+    g.Mistake(
+        "normalises otherwise",
+        "Subtract the mean of all samples, and divide by the root of their mean squared difference "
+        "from it. The deviation of a sample divides by one less. Advantages that are not "
+        "normalised make the step as long as the rewards are large.",
+        [
+            g.patch("(squares / count - mean**2)", "((squares - count * mean**2) / (count - 1))"),
+            g.patch(f"    {NORMAL}\n", ""),
+            g.patch(NORMAL, "advantages = advantages - mean"),
+            g.patch(NORMAL, "advantages = advantages / (deviation + 1e-8)"),
+        ],
+        hint=3,
     ),
     g.Mistake(
         "averages the ranks' means",

@@ -92,6 +92,7 @@ def right(
 
 OLD = "old_VBT.gather(0, versions_BT[None])[0]"
 GROUP = "group = prompts_B == prompt"
+RATIO = "(log_probs_BT - old_BT).where(mask_BT, 0.0).exp()"
 MEAN = "losses_BT.sum() / mask_BT.sum()"
 MASKED = ").where(mask_BT, 0.0)\n"
 MISTAKES = [
@@ -170,6 +171,45 @@ MISTAKES = [
             g.patch(MEAN, "(losses_BT.sum(1) / mask_BT.sum(1).clamp(min=1)).mean()"),
             g.patch(MEAN, "(losses_BT.sum(1) / mask_BT.sum(1))[mask_BT.any(1)].mean()"),
         ],
+    ),
+    g.Mistake(
+        "divides by another number than that of all tokens",
+        "One count divides everything: the tokens of answers in the batch. With the number of "
+        "answers, or with none, the step grows with their length.",
+        [
+            g.patch(MEAN, "losses_BT.sum(1).mean()"),
+            g.patch(MEAN, "losses_BT.sum() / mask_BT.any(1).sum()"),
+            g.patch(MEAN, "losses_BT.sum()"),
+        ],
+    ),
+    g.Mistake(
+        "takes one ratio for a whole answer",
+        "Each token has its own ratio and its own clip. The ratio of a sequence, or its root by "
+        "the number of tokens, belongs to another algorithm (GSPO).",
+        [
+            g.patch(
+                RATIO,
+                "((log_probs_BT - old_BT) * mask_BT).sum(1, keepdim=True)"
+                ".exp().expand(*mask_BT.shape)",
+            ),
+            g.patch(
+                RATIO,
+                "(((log_probs_BT - old_BT) * mask_BT).sum(1, keepdim=True)"
+                " / mask_BT.sum(1, keepdim=True).clamp(min=1)).exp().expand(*mask_BT.shape)",
+            ),
+        ],
+        hint=2,
+    ),
+    g.Mistake(
+        "multiplies by the log-probability",
+        "PPO's loss has the ratio itself. Its gradient is the ratio times that of the "
+        "log-probability. A constant ratio times the log-probability is another loss (CISPO), "
+        "which drops no gradient where the clip holds.",
+        [
+            g.patch("-torch.minimum(gain_BT, clipped_BT)", "-(clipped_BT.detach() * log_probs_BT)"),
+            g.patch("-torch.minimum(gain_BT, clipped_BT)", "-(gain_BT.detach() * log_probs_BT)"),
+        ],
+        hint=3,
     ),
     g.Mistake(
         "clips without the minimum",

@@ -81,6 +81,7 @@ def right(
 RATIO = "ratio = (log_pi - log_mu).exp()"
 RHO, C = "ratio.clamp(max=rho_limit)", "ratio.clamp(max=c_limit)"
 ABOVE = "above = delta[t] + discount[t] * c[t] * above"
+DELTA = "rho * (rewards + discount * next_values - values)"
 ADVANTAGE = "rho * (rewards + discount * next_v - values)"
 MISTAKES = [
     g.Mistake(
@@ -123,9 +124,15 @@ MISTAKES = [
     g.Mistake(
         "looks past the end of an episode",
         "After an end the next observation belongs to another episode. gamma counts as 0 there: in "
-        "the error, in the product that carries later errors back, and in the advantage.",
+        "the error, in the product that carries later errors back, and in the advantage. ended[t] "
+        "is that of step t, not of a step beside it.",
         [
             g.patch("gamma * (~ended)", "gamma * torch.ones_like(values)"),
+            *g.patches(
+                "gamma * (~ended)",
+                "gamma * torch.cat([~ended[1:], torch.tensor([True])])",
+                "gamma * torch.cat([torch.tensor([True]), ~ended[:-1]])",
+            ),
             g.patch("delta[t] + discount[t] *", "delta[t] + gamma *"),
             g.patch("rewards + discount * next_values", "rewards + gamma * next_values"),
             g.patch("rewards + discount * next_v -", "rewards + gamma * next_v -"),
@@ -137,6 +144,16 @@ MISTAKES = [
         "The advantage compares with v_s+1, the corrected target of the next step: then it looks "
         "as far ahead as v does. With V_s+1 it would look one step ahead.",
         g.patch(ADVANTAGE, "rho * (rewards + discount * next_values - values)"),
+        hint=2,
+    ),
+    g.Mistake(
+        "the error of a step is not weighed by rho",
+        "d_t has its rho: an error of a step that pi would hardly take counts little. c alone "
+        "weighs how far errors reach back, not the errors.",
+        [
+            g.patch(DELTA, DELTA.removeprefix("rho * ")),
+            g.patch(DELTA, DELTA.replace("rho", "c")),
+        ],
         hint=2,
     ),
     g.Mistake(

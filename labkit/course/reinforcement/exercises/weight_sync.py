@@ -123,7 +123,8 @@ def row_bytes(s: g.Observed, dtype: torch.dtype | None = None) -> list[int]:
 
 def is_over(s: g.Observed) -> bool:
     """Return whether a rank sends more than its rows and an agreement."""
-    return any(s.payload_bytes(rank) > needed(s, rank) + AGREEMENT for rank in range(s.n))
+    most = budget(s).payload_bytes
+    return isinstance(most, list) and any(s.payload_bytes(r) > most[r] for r in range(s.n))
 
 
 OTHER_WAY = """
@@ -137,11 +138,8 @@ def weight_sync(held, has, wants, served, version, failed, group):
         columns = held[name].shape[1]
         whole = torch.zeros(max(stop for _, stop in has[name]), columns, dtype=DTYPE)
         pending = []
-        for other in range(group.size):
-            start, stop = has[name][other]
-            if other == group.rank:
-                whole[start:stop] = held[name].to(DTYPE)
         start, stop = has[name][group.rank]
+        whole[start:stop] = held[name].to(DTYPE)
         for other in range(group.size):
             first, last = ROWS_OF_OTHER
             if other != group.rank and first < last:
@@ -195,7 +193,7 @@ MISTAKES = [
         "A failed step sends no rows. Agree first: one number costs nothing beside the weights.",
         g.patch(
             *(AGREE, "pass\n"),
-            *(NEW, AGREE.replace("\n        ", "\n        ") + "    " + NEW),
+            *(NEW, f"{AGREE}    {NEW}"),
         ),
         over_budget=lambda s: any(s.args[5]) and any(row_bytes(s)),
         hint=2,
