@@ -125,11 +125,12 @@ def case_of(
 
 def _briefing(settings: FaultySettings) -> str:
     rng = random.Random(settings.seed)
-    names = "; ".join(f"{name} ({cause.what})" for name, cause in CAUSES.items())
+    names = "\n".join(f"  {name}: {cause.what}" for name, cause in CAUSES.items())
+    versions = "version" if settings.staleness == 1 else "versions"
     behind = (
         "Each answer is used for the version that generated it"
         if settings.staleness == 0
-        else f"Answers may be up to {settings.staleness} versions behind"
+        else f"Answers may be up to {settings.staleness} {versions} behind"
     )
     partial = ", and updates interrupt them" if settings.is_partial else ""
     model = "mixture of experts" if settings.num_experts else "dense model"
@@ -138,7 +139,7 @@ def _briefing(settings: FaultySettings) -> str:
         f"{model}. Ranks 0 and 1 train. Ranks 2 and 3 are engines, which generate. {behind}"
         f"{partial}. Engines give back their memory after every second version, and get their "
         f"weights again. The figures of its {settings.num_updates} updates are below. Which fault "
-        f"is it? Answer with its name: {names}."
+        f"is it? Answer with its name.\n{names}"
     )
 
 

@@ -212,7 +212,7 @@ def prompt_html(asked: Asked, heading: str = "") -> str:
     words = [heading, drill.title, f"{drill.topic}, {title}", f"for {drill.level}"]
     return (
         f'<div class="faint">{escape(" · ".join(filter(None, words)))}</div>'
-        f'<div class="prompt">{escape(asked.question.prompt)}</div>'
+        f'<div class="prompt" style="white-space: pre-line">{escape(asked.question.prompt)}</div>'
         f"{_framed(asked.question.exhibit, 'The run: its figures, of every rank')}"
     )
 

@@ -192,9 +192,9 @@ def _unchanged(figures: Sequence[Figures]) -> Named | None:
     middle = median(each.unchanged_median for each in wrong)
     mean = max(abs(each.unchanged_ratio - 1) for each in wrong)
     evidence = (
-        f"From update {wrong[0].version} on ratios of fixed answers are off 1 with equal weights: "
-        f"by {middle:.1g} for the median token, {most:.1g} for the largest, and the mean by up to "
-        f"{mean:.1g}. Served norms are right."
+        f"From update {wrong[0].version} on ratios of fixed answers differ from 1, with equal "
+        f"weights: by {middle:.1g} for the median token, {most:.1g} for the largest, and the mean "
+        f"by up to {mean:.1g}. Served norms are right."
     )
     if middle == 0:  # other numbers would change all tokens; another choice changes its own
         return Named("router", wrong[0].version, evidence)

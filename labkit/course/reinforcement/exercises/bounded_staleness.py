@@ -61,6 +61,8 @@ def played(code: Any, script: Script) -> list[Any]:
             number = running.pop(event % len(running))
             code.finish(number)
             said.append(f"{number} ends")
+        else:
+            said.append("none runs")
     return said
 
 
@@ -153,6 +155,16 @@ MISTAKES = [
         hint=2,
     ),
     g.Mistake(
+        "forgets that an update makes room",
+        "Each update has used a batch, and the next version may start as many. With a room that "
+        "stays as it is, the generator stops after the first bound + 1 batches.",
+        [
+            g.patch(ROOM, "(self.bound + 1) * self.batch"),
+            g.patch(ROOM, "(self.bound + 1) * self.batch", COUNT, "self.num_started >= room"),
+        ],
+        hint=2,
+    ),
+    g.Mistake(
         "uses answers that are too old",
         "The gate alone does not bound staleness: an answer may take longer than all others. Drop "
         "what is older than the bound before a batch is chosen.",
@@ -174,6 +186,14 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
+        "ends an answer that was dropped",
+        "A running answer may be dropped before it ends. `finish` is then called all the same, and "
+        "changes nothing.",
+        g.patch("        if number in self.running:\n    ", ""),
+        crashed=lambda s: "KeyError" in s.error,
+        hint=3,
+    ),
+    g.Mistake(
         "takes other answers than those that ended first",
         "The order of the ends decides. The newest first lets the others grow old, and the order "
         "of starts makes the trainer wait for a long answer.",
@@ -184,10 +204,11 @@ MISTAKES = [
         hint=3,
     ),
     g.Mistake(
-        "makes an update without a batch",
+        "makes an update of another size",
         "An update has exactly `batch` answers. With fewer the trainer waits: None, the version "
-        "stays, and the answers go on waiting.",
+        "stays, and the answers go on waiting. With more, those beyond a batch wait for the next.",
         [
+            g.patch("list(self.waiting)[: self.batch]", "list(self.waiting)"),
             g.patch("len(self.waiting) < self.batch", "not self.waiting"),
             g.patch(
                 "            return None\n        used",

@@ -111,6 +111,7 @@ def sends_more(s: g.Observed) -> bool:
 
 
 OWNER = "torch.searchsorted(total_n.cumsum(0), place_B, right=True)"
+LEARNER = "learner_B = torch.arange(len(u_B)) * group.size // len(u_B)"
 PLACE = "place = place_B[is_mine_B] - total_n[: group.rank].sum()"
 LARGEST = "largest = (num * smallest / total) ** -beta"
 BY_SIZE = "(num * priorities_N[row] / total)"
@@ -191,6 +192,18 @@ MISTAKES = [
             "/ total) ** -beta / largest", "/ total) ** beta / (num * smallest / total) ** beta"
         ),
         hint=1,
+    ),
+    g.Mistake(
+        "gives draws to other learners",
+        "Rank r learns from draws r B/n to (r+1) B/n - 1: neighbours in u_B, not every n-th. Which "
+        "rank owns a row does not matter.",
+        g.patch(
+            LEARNER,
+            "learner_B = torch.arange(len(u_B)) % group.size\n"
+            "    order = learner_B.argsort(stable=True)\n"
+            "    place_B, owner_B, learner_B = place_B[order], owner_B[order], learner_B[order]",
+        ),
+        hint=3,
     ),
     g.Mistake(
         "keeps new priorities where they were computed",
