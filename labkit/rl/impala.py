@@ -26,6 +26,7 @@ Paper: Espeholt et al., "IMPALA", arXiv:1802.01561.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class ImpalaConfig(RLConfig):
     rollouts_per_update: int = 2
     queue_size: int = 4  # rollouts that may wait for the learner
     publish_every: int = 1  # updates between two versions that actors can get
+    update_s: float = 0.0  # seconds more in each update, as of a larger model
     corrects: bool = True  # False: rollouts count as if the newest policy had acted
 
     def __post_init__(self) -> None:
@@ -176,6 +178,7 @@ class Learner:
         actor_critic_loss(log_probs_TE, entropy_TE, values_TE, *targets, config).backward()
         nn.utils.clip_grad_norm_(policy.parameters(), config.max_norm)
         self.optimizer.step()
+        time.sleep(config.update_s)
         self.version += 1
         self.recorder.num_updates = self.version
         if self.version % config.publish_every == 0:
