@@ -72,6 +72,7 @@ from labkit.calc.traffic.context import (
     context_traffic_bytes,
 )
 from labkit.calc.traffic.cost import chunk_numels
+from labkit.calc.traffic.fsdp import bucket_sizes, fsdp_traffic_bytes, gather_bytes
 from labkit.calc.traffic.step import (
     combined_traffic_bytes,
     pipeline_traffic_bytes,
@@ -100,6 +101,7 @@ __all__ = [
     "balanced_expert_traffic_bytes",
     "boosting_level_bytes",
     "bubble_fraction",
+    "bucket_sizes",
     "busbw",
     "bytes_text",
     "cache_bytes",
@@ -123,6 +125,8 @@ __all__ = [
     "flops_per_token",
     "footprint",
     "footprints",
+    "fsdp_traffic_bytes",
+    "gather_bytes",
     "head_input_bytes",
     "histogram_bytes",
     "host_state_bytes",

@@ -10,7 +10,9 @@ backward needs are saved, or computed again. Gathering a parameter again is comp
 `reshard_after_forward` marks all parameter nodes as activation checkpointing does.
 
 Each rank compiles by itself. If ranks come to different orders of collectives, they hang or mix
-their data. So ranks compare the orders once, before the first step (one all-gather).
+their data. So ranks compare the orders once, before the first step (one all-gather). A rank that
+compiles again, for inputs of another shape, compares with its own first graph: the others do not
+compile with it.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class CompiledStep:
         """Entered while a graph is executed: a Meter, a CountCollectives. Entered around the whole
         call, a dispatch mode would keep torch.compile from using its graphs."""
         self._group, self._bucket_bytes, self._ahead = group, bucket_bytes, ahead
-        self._reshard = reshard_after_forward
+        self._reshard, self._fullgraph = reshard_after_forward, fullgraph
         backend = aot_autograd(
             fw_compiler=self._of("forward"),
             bw_compiler=self._of("backward"),
@@ -79,23 +81,30 @@ class CompiledStep:
             number = sum(each.startswith(kind) for each in self.traced) + 1
             name = kind if number == 1 else f"{kind} {number}"
             self.traced[name], self.changed[name] = copied(module.graph), module.graph
-            if self._bucket_bytes is not None:
-                bucketed(module.graph, self._bucket_bytes)
-            if self._ahead != 0:
-                overlapped(module.graph, self._ahead)
+            self.change(module)
             module.recompile()
-            return self._executed(module, name)
+            first = self.changed[kind] if self._fullgraph and number > 1 else None
+            return self._executed(module, name, first)
 
         return compiler
 
-    def _executed(self, module: GraphModule, name: str) -> Callable[[list[Any]], Any]:
-        compared = False
+    def change(self, module: GraphModule) -> None:
+        """Apply the passes to one graph, in place. Another class may have others."""
+        if self._bucket_bytes is not None:
+            bucketed(module.graph, self._bucket_bytes)
+        if self._ahead != 0:
+            overlapped(module.graph, self._ahead)
+
+    def _executed(
+        self, module: GraphModule, name: str, first: Graph | None
+    ) -> Callable[[list[Any]], Any]:
+        is_compared = first is not None and order_of(first) == order_of(module.graph)
 
         def run(values: list[Any]) -> Any:
-            nonlocal compared
-            if not compared:  # while it is compiled, tensors have no values to compare
+            nonlocal is_compared
+            if not is_compared:  # while it is compiled, tensors have no values to compare
                 require_equal_orders(module.graph, self._group, name)
-                compared = True
+                is_compared = True
             with self.watch:
                 return Interpreter(module).boxed_run(values)
 
@@ -124,7 +133,7 @@ def compiled_step(
 
 def require_equal_orders(graph: Graph, group: Group, name: str) -> None:
     """Raise RuntimeError unless all ranks have the same collectives in the same order."""
-    order = [(each.kind, str(each.dtype), each.own_numel) for each in collectives(graph)]
+    order = order_of(graph)
     mine = torch.tensor([len(order), zlib.crc32(repr(order).encode())], device=group.device)
     with group.label(f"order of collectives, {name}"):
         of_ranks = group.all_gather(mine).view(-1, 2)
@@ -135,6 +144,11 @@ def require_equal_orders(graph: Graph, group: Group, name: str) -> None:
             f"({', '.join(counts)}). The ranks would hang or mix data. Give all ranks the same "
             "module, dtypes and options, and let no condition in forward depend on the rank"
         )
+
+
+def order_of(graph: Graph) -> list[tuple[str, str, int, object]]:
+    """Return what ranks must agree on: kinds, dtypes, sizes and groups, in their order."""
+    return [(c.kind, str(c.dtype), c.own_numel, c.group) for c in collectives(graph)]
 
 
 def copied(graph: Graph) -> Graph:

@@ -24,6 +24,7 @@ _KINDS = {
     "allgather_": "all_gather",
     "allgather_into_tensor_coalesced_": "all_gather",
     "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
     "allreduce_": "all_reduce",

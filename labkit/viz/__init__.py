@@ -47,7 +47,7 @@ lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py, in_
 schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py, extents_picture.py,
 expert_load.py, causal_mask.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
 performance.py, failures.py, serving.py, training.py, actors.py,
-rl_figures.py. Of ZeRO: zero.py.
+rl_figures.py. Of ZeRO: zero.py, compiled_figures.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from labkit.viz import chrome_trace
     from labkit.viz.actors import idle_by_rank, policy_lag, returns
     from labkit.viz.causal_mask import causal_work
+    from labkit.viz.compiled_figures import graph_orders
     from labkit.viz.expert_load import imbalance_curves, load_of_experts
     from labkit.viz.extents_picture import extents
     from labkit.viz.failures import goodput, power_cuts, recovery

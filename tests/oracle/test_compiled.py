@@ -195,6 +195,25 @@ def test_a_message_of_8_bits_has_a_byte_for_each_number_and_a_scale():
         assert not from_wire(to_wire(torch.zeros(3), codes)[None], codes, torch.float32).any()
 
 
+def grows(world):
+    """Rank 0 gets a batch of another size in the second step, and compiles again alone."""
+    module = simple_fsdp(torch.nn.Linear(4, 3, bias=False, dtype=torch.float64), world)
+    step = compiled_step(module, world)
+    shard = module.parametrizations.weight.original
+    found = []
+    for size in (2, 3 if world.rank == 0 else 2):
+        module.zero_grad()
+        step(torch.ones(size, 4, dtype=torch.float64)).sum().backward()
+        found.append(shard.grad[0].item())
+    return found, len(step.changed)
+
+
+def test_a_rank_may_compile_again_alone():
+    (first, graphs), (second, others) = run(grows, 2, timeout=120).values
+    assert first == second == [2.0, 2.5]  # the mean of the ranks' batches
+    assert (graphs, others) == (4, 2)
+
+
 def differs(world):
     layers = [torch.nn.Linear(4, 4, bias=False) for _ in range(2)]
     module = simple_fsdp(torch.nn.ModuleList(layers), world)
