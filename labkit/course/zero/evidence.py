@@ -20,6 +20,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit import Group, Run
+from labkit.compiled import (
+    CountCollectives,
+    collectives,
+    compiled_step,
+    simple_fsdp,
+)
 from labkit.data_parallel import DDP
 from labkit.interview.real_run import real_run, run
 from labkit.memory import Meter
@@ -70,7 +76,7 @@ _RUNGS = {
 }
 
 
-def _value_of(model: nn.Module) -> torch.Tensor:
+def _value_of(model: Callable[..., torch.Tensor]) -> torch.Tensor:
     tokens = torch.arange(16).reshape(1, 16)
     return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
@@ -293,3 +299,167 @@ class _Collectives(TorchDispatchMode):
             sizes = [each.numel() for each in args if isinstance(each, torch.Tensor)]
             self.calls[kind, max(sizes) // min(sizes)] += 1
         return func(*args, **(kwargs or {}))
+
+
+_TRACED = GPTConfig(context=16, num_layers=3, hidden=32, num_heads=2)
+_PASSES: dict[str, dict[str, Any]] = {
+    "traced": {"bucket_bytes": None, "ahead": 0},
+    "bucketed": {"bucket_bytes": 50_000, "ahead": 0},
+    "one ahead": {"bucket_bytes": 50_000, "ahead": 1},
+    "all at once": {"bucket_bytes": 50_000, "ahead": None},
+    "kept": {"bucket_bytes": 50_000, "ahead": 1, "reshard_after_forward": False},
+}
+
+
+@real_run
+def traced_collectives(passes: str, graph: str) -> int:
+    """Return the collectives of a GPT's graph with three blocks, on 2 ranks.
+
+    passes: "traced", "bucketed" (50 kB, a block), "one ahead", "all at once" or "kept"
+    (reshard_after_forward=False). graph: "forward" or "backward".
+    """
+    return _all_traced()[passes][graph]
+
+
+@real_run
+def traced_peak(passes: str) -> float:
+    """Return the peak memory of a traced step, as a multiple of the parameters' bytes."""
+    return _all_traced()[passes]["peak"] / (4 * GPT(_TRACED).num_parameters)
+
+
+@real_run
+def _all_traced() -> dict[str, dict[str, int]]:
+    return run(_traced, 2).values[0]
+
+
+def _traced(world: Group) -> dict[str, dict[str, int]]:
+    found = {}
+    for name, options in _PASSES.items():
+        model = simple_fsdp(GPT(_TRACED), world)
+        step = compiled_step(model, world, **options)
+        peaks = []
+        for _ in range(6):  # gloo's threads may hold a message for a moment longer
+            model.zero_grad()
+            step.watch = meter = Meter(model)
+            _value_of(step).backward()
+            peaks.append(meter.usage.peak_bytes)
+        counts = {graph: len(collectives(each)) for graph, each in step.changed.items()}
+        found[name] = {**counts, "peak": min(peaks[1:])}
+    return found
+
+
+@real_run
+def wire_bytes(wire: str) -> float:
+    """Return the bytes of a gather of 256 x 256 weights on 2 ranks, per parameter.
+
+    wire: "bfloat16", "float8", "int8", or "cast after": gathered in bfloat16, then cast to float8.
+    """
+    return _all_wires()[wire][0]
+
+
+@real_run
+def wire_error(wire: str) -> float:
+    """Return the root mean square error of the gathered weights, relative to the weights."""
+    return _all_wires()[wire][1]
+
+
+@real_run
+def _all_wires() -> dict[str, tuple[float, float]]:
+    return run(_wires, 2).values[0]
+
+
+def _wires(world: Group) -> dict[str, tuple[float, float]]:
+    found = {}
+    for wire in ("bfloat16", "float8", "int8", "cast after"):
+        torch.manual_seed(0)
+        module = nn.Linear(256, 256, bias=False)
+        with torch.no_grad():
+            before = module.weight.normal_(std=0.02).clone()
+        is_coded = wire in ("float8", "int8")
+        simple_fsdp(module, world, torch.bfloat16, wire=wire if is_coded else "whole")
+        with CountCollectives() as counted, torch.no_grad():
+            read = module.weight.float()
+        if wire == "cast after":
+            scale = read.abs().max() / torch.finfo(torch.float8_e4m3fn).max
+            read = (read / scale).to(torch.float8_e4m3fn).float() * scale
+        error = (read - before).norm() / before.norm()
+        found[wire] = counted.nbytes["all_gather"] / before.numel(), float(error)
+    return found
+
+
+@real_run
+def accumulated_difference(dtype: str) -> float:
+    """Return how far apart the levels' weights are after 4 steps of 4 microbatches, on 4 ranks.
+
+    dtype: "float64", "float32" or "bfloat16", of parameters and gradients. The largest difference
+    between two of ddp, zero1, zero2 and zero3, relative to the largest weight.
+    """
+    return run(_levels, _N, args=(dtype,)).values[0]
+
+
+def _levels(world: Group, dtype: str) -> float:
+    weights = []
+    for strategy in ("ddp", "zero1", "zero2", "zero3"):
+        module = GPT(_CONFIG, dtype=getattr(torch, dtype))
+        model, optimizer = _RUNGS[strategy](world, module, SGD, learning_rate=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            for microbatch in range(4):
+                no_sync = getattr(model, "no_sync", nullcontext)
+                with nullcontext() if microbatch == 3 else no_sync():
+                    draw = torch.Generator().manual_seed(10 * microbatch + world.rank)
+                    tokens = torch.randint(256, (1, 16), generator=draw)
+                    logits = model(tokens).flatten(0, 1)
+                    (nn.functional.cross_entropy(logits, tokens.flatten()) / 4).backward()
+            optimizer.step()
+        is_sharded = strategy == "zero3"
+        whole = model.full_parameters() if is_sharded else dict(module.named_parameters())
+        in_order = [whole[name].detach().double().flatten() for name in sorted(whole)]
+        weights.append(torch.cat(in_order))
+    stacked = torch.stack(weights)
+    return float((stacked.amax(0) - stacked.amin(0)).max() / stacked.abs().max())
+
+
+@real_run
+def graphs_of_forward(how: str) -> int:
+    """Return into how many graphs torch.compile cuts a forward pass with one block.
+
+    how: "simple_fsdp", "a check of values" (a hook of the block that looks at its input), or
+    "fully_shard".
+    """
+    return _all_cut()[how]
+
+
+@real_run
+def _all_cut() -> dict[str, int]:
+    return run(_cut, 2).values[0]
+
+
+def _cut(world: Group) -> dict[str, int]:
+    import torch._dynamo  # takes seconds
+
+    def check(_: nn.Module, inputs: Any) -> None:
+        if not inputs[0].isfinite().all():
+            raise ValueError("activations that are not finite")
+
+    found = {}
+    for how in ("simple_fsdp", "a check of values", "fully_shard"):
+        torch._dynamo.reset()
+        model: Any = GPT(_CONFIG)
+        if how == "fully_shard":
+            mesh = init_device_mesh("cpu", (world.size,))
+            for unit in (*model.blocks, model):
+                fully_shard(unit, mesh=mesh)
+        else:
+            model = simple_fsdp(model, world)
+        if how == "a check of values":
+            model.blocks[0].register_forward_pre_hook(check)
+        graphs: list[object] = []
+
+        def keep(module: Any, _: object, graphs: list[object] = graphs) -> Any:
+            graphs.append(module)
+            return module
+
+        torch.compile(model, backend=keep)(torch.zeros(1, 16, dtype=torch.int64))
+        found[how] = len(graphs)
+    return found
