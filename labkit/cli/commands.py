@@ -42,6 +42,9 @@ COMMANDS = {
         "practise.drill": (
             "Answer numeric questions. An empty line gives one up; Ctrl-D or Ctrl-C ends the round."
         ),
+        "design.design": (
+            "Design a training in 45 minutes: clarify, plan, predict, and meet facts that change."
+        ),
         "draw.draw": (
             "Fill a grid as on a whiteboard: who sends what when, who holds what. Or check a file."
         ),

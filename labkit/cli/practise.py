@@ -197,8 +197,9 @@ def ask_drill(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
         if asked.is_repeated(typed):
             out.print(Text(f"{REPEATED_ANSWER} An empty line shows it.", style="dim"))
             continue
-        _show_ruling(asked.answer(typed))
-        if not asked.is_over:
+        ruling = asked.answer(typed)
+        _show_ruling(ruling)
+        if not asked.is_over and ruling.outcome is not Outcome.UNREADABLE:  # it counts as no try
             out.print(Text("One more try.", style="dim"))
     rating = asked.finish()
     out.print(Text(f"Answer: {asked.question.answer_text}", style="bold"))

@@ -7,6 +7,7 @@ Their questions are in labkit/course, a folder per subject.
     runs.py         the real runs of all subjects: runs.collectives.ring_sent_bytes(4, 16_000)
     real_run.py     how such a run is written; recorded_times.py where it reads a clock
     drills/         questions with fresh numbers: drill.py makes one, question.py judges an answer
+    design/         design rounds: a briefing, a plan that the planner checks, changes
     draw/           grids to fill: who sends what when, who holds what
     take_home.py    one job, one simulated cluster, and its step time as the score
     quiz.py         multiple choice from drills, claims and cards

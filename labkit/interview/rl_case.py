@@ -198,19 +198,24 @@ def _rows(figures: Sequence[Figures]) -> tuple[list[dict[str, str]], list[dict[s
     return policy, system
 
 
+def _tables(figures: Sequence[Figures]) -> str:
+    """Return both tables, each below what its columns mean."""
+    if not figures:
+        return ""
+    policy, system = _rows(figures)
+    return (
+        "\nThe policy. ESS: effective sample size. ratio: mean of the loss's, before the update; "
+        "off 1 by: the\nlargest |ratio - 1|. unchanged: mean ratio of fixed tokens, where trainer "
+        "and engine have equal versions;\nmedian and most off: of its |ratio - 1|. lag: versions "
+        f"behind, on average\n{table(policy)}\n"
+        "\nThe system. Norms of the weights sent (-: none since the update before), and served by "
+        f"each engine,\nwith the version that it says it has\n{table(system)}\n"
+    )
+
+
 def _exhibit_text(trained: Trained, folder: Path) -> str:
-    ended = _ended(trained)
-    tables = ""
-    if trained.figures:
-        policy, system = _rows(trained.figures)
-        tables = (
-            "\nThe policy. ESS: effective sample size. ratio: of the loss, before the update. "
-            "unchanged: the ratio\nof fixed tokens, where trainer and engine have equal versions; "
-            f"median and most: of |ratio - 1|\n{table(policy)}\n"
-            "\nThe system. Norms of the weights sent, and served by each engine, with the version "
-            f"that it says it has\n{table(system)}\n"
-        )
-    return f"{tables}{ended}\n{folder / 'page.html'} draws it; figures.json has all numbers.\n\n"
+    where = f"{folder / 'page.html'} draws it; figures.json has all numbers."
+    return f"{_tables(trained.figures)}{_ended(trained)}\n{where}\n\n"
 
 
 def _ended(trained: Trained) -> str:
@@ -239,8 +244,7 @@ def _page(title: str, trained: Trained, without: Trained | None, named: Named | 
         alt = escape(picture.caption, quote=True)
         source = f'alt="{alt}" src="data:image/png;base64,{data}"'
         image = f'<img style="width: 100%; max-width: 900px" {source}>'
-        tables = "".join(f"<pre>{escape(table(rows))}</pre>" for rows in _rows(trained.figures))
-        body = f"{image}{body}{tables}"
+        body = f"{image}{body}<pre>{escape(_tables(trained.figures))}</pre>"
     note = "<p>Dashed grey: the same job without the fault.</p>" if without else ""
     look = "font-family: sans-serif; background: white; color: #222"
     return f"""<!DOCTYPE html>

@@ -115,12 +115,16 @@ class Report:
     @property
     def html(self) -> str:
         """The report as a complete HTML page."""
-        body = html_of(self.markdown)
-        title = escape(f"Mock interview: {self.plan.level}")
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
-        )
+        return page_of(f"Mock interview: {self.plan.level}", self.markdown)
+
+
+def page_of(title: str, markdown: str, more: str = "") -> str:
+    """Return a complete HTML page. more: HTML at its end."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<body>{html_of(markdown)}{more}</body></html>\n"
+    )
 
 
 def _mean(taken: list[Taken] | tuple[Taken, ...]) -> float:

@@ -1,0 +1,132 @@
+"""labkit design: a design round in a terminal, and its report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markdown import Markdown
+from rich.text import Text
+
+from labkit.cli.terminal import console
+from labkit.interview.cards.sitting import parse_points
+from labkit.interview.design import (
+    NUMBERS,
+    DesignRound,
+    briefings,
+    draw_briefing,
+    get_briefing,
+)
+from labkit.interview.design.report import html_of, markdown_of
+
+
+def design(
+    name: Annotated[
+        str | None, typer.Argument(help="A briefing, as --list shows; default: a new one.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Draw the same briefing again.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A model or the path of its config.json, in a new briefing.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the briefings and end.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Save the report as FILE.html.")] = None,
+) -> None:
+    """Design a training in 45 minutes: clarify, plan, predict, and meet facts that change."""
+    if show_list:
+        for each in briefings().values():
+            console().print(Text(f"{each.name:20}{each.story}"))
+        return
+    try:
+        briefing = get_briefing(name) if name else draw_briefing(seed, model)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    round_ = DesignRound(briefing)
+    status = 0
+    try:
+        run_round(round_)
+    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
+        console().print()
+        status = 0 if isinstance(end, EOFError) else 130
+    round_.finish()
+    console().print(Markdown(markdown_of(round_)))
+    if save is not None:
+        try:
+            save.write_text(html_of(round_), encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"{save} cannot be written: {error.strerror}") from None
+        console().print(Text(f"The report is in {save}"), soft_wrap=True)
+    if status:
+        raise typer.Exit(status)
+
+
+def run_round(round_: DesignRound) -> None:
+    """Ask everything of a round, in order. EOFError at its end by Ctrl-D."""
+    out, briefing = console(), round_.briefing
+    out.print(Text(briefing.story, style="bold"))
+    _clarify(round_)
+    first, *others = briefing.parts
+    _tell(round_, first.name)
+    _layout(round_)
+    for part in others:
+        _tell(round_, part.name)
+    _number(round_, "interval")
+    for place, change in enumerate(briefing.changes):
+        out.print(Text(f"\n{change.says}", style="bold"))
+        out.print(Text(round_.meet(place, input("Seconds of a step: ")).text))
+
+
+def _clarify(round_: DesignRound) -> None:
+    out = console()
+    out.print(Text("\nWhat do you ask back? Each question costs minutes.", style="bold"))
+    for place, each in enumerate(round_.briefing.questions, 1):
+        out.print(Text(f"  {place}. {each.question} ({each.minutes:g} min)"))
+    count = len(round_.briefing.questions)
+    while typed := input("A number, or Enter to go on: ").strip():
+        try:
+            chosen = parse_points(typed, count)
+        except ValueError as error:
+            out.print(Text(str(error), style="red"))
+            continue
+        for place in sorted(chosen):
+            out.print(Text(round_.clarify(place - 1)))
+        out.print(Text(f"{max(round_.left_s, 0) / 60:.0f} minutes left", style="dim"))
+
+
+def _layout(round_: DesignRound) -> None:
+    out = console()
+    out.print(Text("\nWhich layout? For example dp=8 tp=8 pp=4 zero=1 recompute=selective"))
+    while typed := input("A layout, or Enter to keep the last one: ").strip():
+        out.print(Text(round_.propose(typed).text))
+    for name in ("step", "days"):
+        _number(round_, name)
+    out.print(Text(round_.speed))
+    while typed := input("A better layout, or Enter to go on: ").strip():
+        out.print(Text(round_.propose(typed).text))
+
+
+def _number(round_: DesignRound, name: str) -> None:
+    asks, unit = NUMBERS[name]
+    while typed := input(f"{asks} ({unit}): ").strip():
+        ruling = round_.predict(name, typed)
+        console().print(Text(ruling.text))
+        if name in round_.numbers or round_.chosen is None:
+            return
+
+
+def _tell(round_: DesignRound, name: str) -> None:
+    out, part = console(), round_.part(name)
+    out.print(Text(f"\n{part.asks}", style="bold"))
+    lines: list[str] = []
+    while typed := input("> " if lines else "Write it; an empty line ends it. > "):
+        lines.append(typed)
+    out.print(Text("An interviewer listens for:"))
+    for place, point in enumerate(part.points, 1):
+        out.print(Text(f"  {place}. {point}"))
+    while True:
+        try:
+            said = parse_points(
+                input("Which did you say? (1 3, all; Enter: none) "), len(part.points)
+            )
+            break
+        except ValueError as error:
+            out.print(Text(str(error), style="red"))
+    out.print(Text(f"A model answer: {round_.tell(name, chr(10).join(lines), said).text}"))
