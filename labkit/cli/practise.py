@@ -36,10 +36,12 @@ def cards(
         ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many cards at most.")] = 5,
-    role: Annotated[str | None, typer.Option(help=f"Asked in a role: {', '.join(ROLES)}.")] = None,
-    kind: Annotated[str | None, typer.Option(help=f"Of a kind: {', '.join(KINDS)}.")] = None,
+    role: Annotated[
+        str | None, typer.Option(help=f"Role that is asked: {', '.join(ROLES)}.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help=f"Kind of question: {', '.join(KINDS)}.")] = None,
     level: Annotated[
-        str | None, typer.Option(help=f"For a level: {', '.join(LEVELS.values())}.")
+        str | None, typer.Option(help=f"Level of the card: {', '.join(LEVELS.values())}.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Show the cards and end.")] = False,
 ) -> None:

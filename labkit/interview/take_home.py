@@ -64,13 +64,13 @@ class Score:
     """A scored answer."""
 
     seconds: float
-    """Of a step."""
+    """Seconds of a step."""
     bubble: float
     """Idle share of the slowest replica's pipeline, 0 to 1."""
     exchange_s: float
     """Seconds of exchanges over dp that nothing hides."""
     memory_bytes: float
-    """Of the fullest GPU."""
+    """Bytes of the fullest GPU."""
 
     def __str__(self) -> str:
         over = self.seconds / bound_s()

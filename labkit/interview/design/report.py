@@ -39,7 +39,7 @@ def markdown_of(round_: DesignRound) -> str:
         answer, ruling = round_.numbers.get(name, ("not given", None))
         lines.append(f"- {asks}: {answer}. {ruling.text if ruling else ''}")
     for part in briefing.parts:
-        text, said = round_.told.get(part.name, ("", frozenset[int]()))
+        text, said = round_.written.get(part.name, ("", frozenset[int]()))
         lines += ["", f"## {part.name.capitalize()}", "", part.asks, ""]
         lines += [f"> {line}" for line in text.splitlines()]
         lines += [""] + [

@@ -44,7 +44,7 @@ _NOT_COUNTED = (_UNREAD, _FIRST)
 
 
 class Ruling(NamedTuple):
-    """What the planner says of a proposal or a number."""
+    """The ruling on a proposal or a number."""
 
     score: float
     text: str
@@ -60,7 +60,7 @@ class DesignRound:
     """Places of the questions that were asked back."""
     proposals: list[tuple[str, Ruling]] = field(default_factory=list)
     numbers: dict[str, tuple[str, Ruling]] = field(default_factory=dict)
-    told: dict[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
+    written: dict[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
     """By part: the text, and the numbers of the points that were said, from 1."""
     met: dict[int, tuple[str, Ruling]] = field(default_factory=dict)
 
@@ -145,8 +145,8 @@ class DesignRound:
     def tell(self, name: str, text: str, said: Collection[int]) -> Ruling:
         """Tell a part of the plan in words, and tick the points that were said, from 1."""
         part = self.part(name)
-        self.told[name] = (text, frozenset(said) & frozenset(range(1, len(part.points) + 1)))
-        share = len(self.told[name][1]) / len(part.points)
+        self.written[name] = (text, frozenset(said) & frozenset(range(1, len(part.points) + 1)))
+        share = len(self.written[name][1]) / len(part.points)
         return Ruling(share, " ".join(part.answer.split()))
 
     def part(self, name: str) -> Part:
@@ -186,7 +186,7 @@ class DesignRound:
         found |= {name: self.numbers[name][1].score if name in self.numbers else 0.0
                   for name in NUMBERS}  # fmt: skip
         for part in self.briefing.parts:
-            said = self.told.get(part.name, ("", frozenset()))[1]
+            said = self.written.get(part.name, ("", frozenset()))[1]
             found[part.name] = len(said) / len(part.points)
         for place in range(len(self.briefing.changes)):
             met = self.met.get(place)
