@@ -44,6 +44,15 @@ class Tree(NamedTuple):
             node_N = torch.where(self.left[node_N] > 0, child_N, node_N)
         return node_N
 
+    def level_sizes(self) -> list[int]:
+        """Return the number of nodes on each level, from the root's 1."""
+        sizes, level = [], torch.tensor([0])
+        while len(level):
+            sizes.append(len(level))
+            left = self.left[level][self.left[level] > 0]
+            level = torch.cat([left, left + 1])
+        return sizes
+
 
 @dataclass
 class Booster:

@@ -165,16 +165,19 @@ def test_a_rounding_error_is_even_over_a_step():
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_adapters_and_histograms_send_what_calc_says(world_size):
+def test_adapters_and_trees_send_what_calc_says(world_size):
     def ring(num_bytes):
         return calc.collective("all_reduce", "ring", world_size, num_bytes).sent_bytes
 
     adapter, matrix = 2 * 256 * 4, 256 * 256
     assert runs.neighbours.adapter_sent_bytes(world_size, True) == ring(4 * adapter)
     assert runs.neighbours.adapter_sent_bytes(world_size, False) == ring(4 * (adapter + matrix))
-    for num_rows in (1_000, 5_000):
-        histograms = runs.neighbours.histogram_sent_bytes(world_size, num_rows, 8)
-        assert histograms == ring(8 * 64 * 2 * 4)
+    for merge, candidates in (("all_reduce", 0), ("reduce_scatter", (world_size - 1) * 48)):
+        sent = {runs.neighbours.tree_sent_bytes(world_size, rows, merge) for rows in (1_000, 5_000)}
+        times = 1 if merge == "all_reduce" else 1 / 2
+        assert sent == {times * ring(8 * 64 * 2 * 8) + candidates}
+    assert runs.neighbours.first_unequal_tree(world_size, True) == 10
+    assert runs.neighbours.first_unequal_tree(world_size, False) < 10
 
 
 def test_a_weight_update_sends_each_rank_the_part_that_it_serves():

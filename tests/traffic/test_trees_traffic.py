@@ -21,25 +21,14 @@ def trained(world, config, num_rows):
     )
 
 
-def nodes_by_level(tree, max_depth):
-    """Nodes that look for a split, of each level."""
-    counts, level = [], torch.tensor([0])
-    while len(level) and len(counts) < max_depth:
-        counts.append(len(level))
-        left = tree.left[level][tree.left[level] > 0]
-        level = torch.cat([left, left + 1])
-    return counts
-
-
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("merge", ["all_reduce", "reduce_scatter"])
 def test_levels_send_what_calc_says(world_size, merge):
     sent_by_rows = []
     for num_rows in (300, 1200):
         result = run(trained, world_size, (replace(CONFIG, merge=merge, gamma=0.0), num_rows))
-        levels = [
-            num for tree in result.values[0].trees for num in nodes_by_level(tree, CONFIG.max_depth)
-        ]
+        trees = result.values[0].trees
+        levels = [num for tree in trees for num in tree.level_sizes()[: CONFIG.max_depth]]
         assert len(levels) == 2 * CONFIG.max_depth
         for rank, traffic in enumerate(result.traffic):
             expected = [

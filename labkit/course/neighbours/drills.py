@@ -1,4 +1,4 @@
-"""Drills on fine-tuning: states and traffic of LoRA."""
+"""Drills: states and traffic of LoRA; bytes of boosted trees."""
 
 from labkit import calc
 from labkit.interview.drills.drill import amounts, billions, drill
@@ -89,5 +89,102 @@ def lora_traffic(n: int, params: float, adapters: float) -> Solution:
                 "A rank sends 2(n - 1)/n of the gradients.",
             ),
             Trap("float32 gradients", float(sent) * 2, "A bf16 number has 2 bytes."),
+        ],
+    )
+
+
+@drill(
+    "ec-4",
+    "Traffic of a level of a tree",
+    difficulty=2,
+    notebook="26b_boosted_trees",
+    prompt="Boosted trees on {n} machines that share the rows: {features} features with {bins} "
+    "bins, and two sums of 8 bytes in each bin. {nodes} nodes of a level look for a split; one of "
+    "two siblings is summed, the other comes by subtraction. The sums are merged by a ring "
+    "all-reduce. How much does each machine send for the level?",
+    draws={
+        "n": (4, 8, 16, 32),
+        "features": (100, 200, 400, 1000),
+        "bins": (64, 128, 256),
+        "nodes": (8, 16, 32),
+    },
+    unit="MB",
+    digits=3,
+    between=("500 KB", "500 MB"),
+)
+def boosted_level(n: int, features: int, bins: int, nodes: int) -> Solution:
+    """2(n-1)/n of two sums for each feature, bin and summed node."""
+    sent = calc.boosting_level_bytes("all_reduce", n, features, bins, nodes)
+    summed = calc.histogram_bytes(features, bins, nodes // 2)
+    return Solution(
+        sent,
+        [
+            f"Summed: {nodes} / 2 = {nodes // 2} nodes.",
+            f"Their sums: 2 x {features:,} x {bins} x {nodes // 2} x 8 B = {summed}.",
+            f"A ring all-reduce sends 2 x {n - 1}/{n} of that: {sent}. Rows do not appear.",
+        ],
+        [
+            Trap(
+                "both siblings",
+                calc.boosting_level_bytes(
+                    "all_reduce", n, features, bins, nodes, subtraction=False
+                ),
+                "One sibling is the parent less the other. It is neither summed nor sent.",
+            ),
+            Trap(
+                "one phase, or one sum",
+                float(sent) / 2,
+                "An all-reduce sends the sums almost twice, and a bin has two: of g and of h.",
+            ),
+            Trap("the sums once", summed, "A ring all-reduce sends 2(n - 1)/n of the sums."),
+        ],
+    )
+
+
+@drill(
+    "ec-4",
+    "Voting for features",
+    difficulty=3,
+    notebook="26b_boosted_trees",
+    prompt="{n} machines share the rows of a table with {features} features and {bins} bins. For "
+    "each node every machine votes for its {k} best features. The 2 x {k} features with the most "
+    "votes are merged by a reduce-scatter of two 8-byte sums per bin. How much does each machine "
+    "send of sums for {nodes} nodes? (No sibling is subtracted: its features may be others.)",
+    draws={
+        "n": (4, 8, 16, 32),
+        "features": (1000, 2000, 5000, 10_000),
+        "bins": (64, 128, 256),
+        "k": (8, 16, 32, 64),
+        "nodes": (4, 8, 16),
+    },
+    unit="MB",
+    digits=3,
+    between=("100 KB", "100 MB"),
+)
+def voted_features(n: int, features: int, bins: int, k: int, nodes: int) -> Solution:
+    """(n-1)/n of two sums for each of 2k features, bin and node."""
+    voting = calc.boosting_level_bytes("voting", n, features, bins, nodes, top_k=k)
+    sent = voting["sums"]
+    everything = calc.boosting_level_bytes(
+        "reduce_scatter", n, features, bins, nodes, subtraction=False
+    )["sums"]
+    return Solution(
+        sent,
+        [
+            f"Features that are summed: 2 x {k} = {2 * k}, of {features:,}.",
+            f"Their sums: 2 x {2 * k} x {bins} x {nodes} x 8 B = "
+            f"{calc.histogram_bytes(2 * k, bins, nodes)}.",
+            f"A reduce-scatter sends {n - 1}/{n} of that: {sent}. Votes add {voting['votes']}.",
+        ],
+        [
+            Trap("all features", everything, "Only the features with the most votes are summed."),
+            Trap(
+                "k features", float(sent) / 2, "Twice as many features are summed as one votes for."
+            ),
+            Trap(
+                "an all-reduce",
+                2 * float(sent),
+                "After a reduce-scatter each machine has the sums of its share of the features.",
+            ),
         ],
     )

@@ -1,58 +1,40 @@
-"""Traffic of gradient-boosted trees over row shards: merged histograms."""
+"""Traffic of boosted trees over row shards, and how many of them equal those of one process."""
 
 import torch
-from torch import Tensor
 
 from labkit import Group
-from labkit.collectives import ring_all_reduce
 from labkit.interview.real_run import real_run, run
+from labkit.trees import Booster, BoostingConfig, train
 
 _BINS = 64
 
 
 @real_run
-def histogram_sent_bytes(world_size: int, num_rows: int, num_features: int) -> int:
-    """Bytes that rank 0 sends to merge gradient histograms of `num_rows` rows over all ranks.
+def tree_sent_bytes(world_size: int, num_rows: int, merge: str) -> int:
+    """Bytes that rank 0 sends to find the first split of a tree, over all ranks' `num_rows` rows.
 
-    Of each feature 64 bins, in each the sum of gradients and of second derivatives, float32.
+    8 features with 64 bins, two sums of 8 bytes in each; merge: "all_reduce" or "reduce_scatter".
     """
-    result = run(_merged_by_each, world_size, (num_rows, num_features))
-    return result.traffic[0].by_operation["send"].sent_bytes
+    config = BoostingConfig(num_trees=1, max_depth=1, num_bins=_BINS, merge=merge)
+    traffic = run(_boosted, world_size, (config, num_rows)).traffic[0].by_operation
+    return sum(each.sent_bytes for kind, each in traffic.items() if kind in ("send", "all_gather"))
 
 
 @real_run
-def merged_histogram_difference(world_size: int, num_rows: int, num_features: int) -> float:
-    """Return the largest difference between the merged histogram and that of all rows in one
-    process.
+def first_unequal_tree(world_size: int, exact: bool) -> int:
+    """Count the trees, of ten, before the first that differs from one process, in any bit.
 
-    Gradients are whole numbers here, so that their order of addition does not matter.
+    exact: sums of whole numbers; else of float64. All ranks have the same bin edges.
     """
-    merged = run(_merged_by_each, world_size, (num_rows, num_features)).values[0]
-    rows, gradients = _rows(num_rows, num_features)
-    return (merged - _histogram(rows, gradients)).abs().max().item()
+    config = BoostingConfig(num_trees=10, num_bins=_BINS, exact=exact)
+    alone, ranks = (run(_boosted, n, (config, 2_000)).values[0] for n in (1, world_size))
+    return ranks.equal_trees(alone)
 
 
-def _merged_by_each(world: Group, num_rows: int, num_features: int) -> Tensor:
-    rows, gradients = (
-        each.tensor_split(world.size)[world.rank] for each in _rows(num_rows, num_features)
-    )
-    histogram = _histogram(rows, gradients)
-    flat = histogram.flatten()
-    return ring_all_reduce(flat, world).view_as(histogram)
-
-
-def _rows(num_rows: int, num_features: int) -> tuple[Tensor, Tensor]:
-    """Return the bin of each feature of each row, and its gradient and second derivative."""
+def _boosted(world: Group, config: BoostingConfig, num_rows: int) -> Booster:
     generator = torch.Generator().manual_seed(0)
-    bins_NF = torch.randint(_BINS, (num_rows, num_features), generator=generator)
-    gradients_N2 = torch.randint(-8, 9, (num_rows, 2), generator=generator).float()
-    return bins_NF, gradients_N2
-
-
-def _histogram(bins_NF: Tensor, gradients_N2: Tensor) -> Tensor:
-    """By feature and bin, the sums over the rows that fall into it."""
-    num_features = bins_NF.shape[1]
-    sums = torch.zeros(num_features, _BINS, 2)
-    for feature in range(num_features):
-        sums[feature].index_add_(0, bins_NF[:, feature], gradients_N2)
-    return sums
+    rows_NF = torch.randint(_BINS, (num_rows, 8), generator=generator).float()
+    labels_N = rows_NF[:, 0] * rows_NF[:, 1] + rows_NF[:, 2] / 3
+    edges_FE = torch.arange(1, _BINS).double().expand(8, -1)
+    shard = (each.tensor_split(world.size)[world.rank] for each in (rows_NF, labels_N))
+    return train(world, *shard, config, edges_FE)
