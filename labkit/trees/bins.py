@@ -124,7 +124,7 @@ class DenseBins:
 
 
 class ColumnBlocks:
-    """Of every feature the rows that have a value, and their bins."""
+    """For each feature, the rows that have a value, and their bins."""
 
     def __init__(self, rows: Rows, edges_FE: Tensor) -> None:
         self.num_rows, self.num_bins = len(rows), edges_FE.shape[1] + 1

@@ -65,7 +65,7 @@ class BoostingConfig:
     learning_rate: float = 0.3
     max_depth: int = 6
     lam: float = 1.0  # lambda: pulls leaves towards 0
-    gamma: float = 0.0  # what a split must gain
+    gamma: float = 0.0  # a split must gain more
     min_child_weight: float = 1.0  # the least sum of h in a child
     num_bins: int = 256
     sketch_size: int = 2048  # entries of a summary
@@ -87,7 +87,7 @@ class BoostingConfig:
 
     @property
     def penalty(self) -> Penalty:
-        """What enters the gain of a split."""
+        """The settings that enter the gain of a split."""
         return Penalty(self.lam, self.gamma, self.min_child_weight)
 
 

@@ -86,7 +86,7 @@ def _extended(summary: Summary, values: Tensor) -> tuple[Tensor, Tensor, Tensor]
     """
     zero = torch.zeros(1, dtype=torch.float64)
     total = torch.tensor([summary.total], dtype=torch.float64)
-    place = torch.searchsorted(summary.values, values)  # of the first entry at or above
+    place = torch.searchsorted(summary.values, values)  # the first entry at or above
     listed = torch.searchsorted(summary.values, values, right=True) > place
     low_between = torch.cat([zero, summary.low + summary.weights])[place]
     high_between = torch.cat([summary.high - summary.weights, total])[place]

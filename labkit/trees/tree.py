@@ -56,7 +56,7 @@ class Tree(NamedTuple):
 
 @dataclass
 class Booster:
-    """What training returns: trees whose leaves add up to the margin of a row."""
+    """The result of training: trees whose leaves add up to the margin of a row."""
 
     edges_FE: Tensor
     """The last edges between bins, which another training can start with."""

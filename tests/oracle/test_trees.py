@@ -172,7 +172,7 @@ def test_a_floating_point_sum_breaks_a_tie_and_fixed_point_does_not():
 
     features, values = chosen(stump, 1)
     features_of_4, values_of_4 = chosen(stump, 4)
-    assert features == features_of_4 == [0] * 12  # of equal gains the first
+    assert features == features_of_4 == [0] * 12  # the first of equal gains
     assert all(map(torch.equal, values, values_of_4))
     assert chosen(replace(stump, exact=False), 1)[0] != chosen(replace(stump, exact=False), 4)[0]
 
