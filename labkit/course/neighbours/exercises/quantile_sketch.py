@@ -167,7 +167,7 @@ MISTAKES = [
     ),
     g.Mistake(
         "takes steps of another length",
-        "The first and the last entry are kept, so `size` entries have size - 1 steps between them.",
+        "The first and the last entry are kept, so `size` entries have size - 1 steps among them.",
         g.patches(STEP, STEP.replace("(size - 1)", "size"), STEP.replace("- 1", "+ 1")),
         hint=3,
     ),
