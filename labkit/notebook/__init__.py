@@ -13,7 +13,7 @@
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
     controls.py          buttons and fields of the pages below
     cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
-    mock.py, mock_items.py     an interview
+    mock.py, mock_items.py     an interview; designing.py: a design round
     progress.py          the learner's standing; page_strip.py: on one page
 
 No other room imports IPython or ipywidgets. Everything here also works in a kernel without a
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from labkit.notebook import moving
     from labkit.notebook.cards import CardSitting, card
     from labkit.notebook.court import Vote, docket, judge, vote
+    from labkit.notebook.designing import DesignView, design_round
     from labkit.notebook.drawings import DrawIt, draw
     from labkit.notebook.drills import DrillRound, case, drill
     from labkit.notebook.memory import MemoryCalculator, memory_calculator

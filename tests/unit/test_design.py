@@ -14,6 +14,8 @@ from labkit.interview.design import (
     get_briefing,
 )
 from labkit.interview.design.report import html_of, markdown_of
+from labkit.notebook import design_round
+from tests.widget_tree import points, press, words
 
 GOOD = "dp=2 tp=8 pp=4 zero=1 recompute=selective"
 
@@ -136,6 +138,25 @@ def test_everything_right_is_a_whole_score_and_the_report_says_what_was_left_out
     assert len(progress.events("70b-small-cluster", "design")) == 1
     page = html_of(round_)
     assert page.count("<img alt=") == 2 and "A model answer" in page
+
+
+def test_a_round_on_a_page_keeps_what_is_written_and_ends_with_its_report(tmp_path):
+    view = design_round("70b-small-cluster", clock=lambda: 0.0)
+    page, round_ = view._widget, view.round
+    assert "45 minutes left" in words(page)
+    press(page, "How fast are the links")
+    assert "44 minutes left" in words(page) and "data sheets" in words(page)
+    assert view._propose(GOOD).startswith("It fits") and "a step, MFU" not in words(page)
+    view._predict("step")("37 s"), view._predict("days")("17 days")
+    assert "it keeps the deadline" in words(page)
+    press(page, "Points that are listened for: assumptions")
+    points(page)[0].value = True
+    assert len(round_.written["assumptions"][1]) == 1
+    press(page, "End the round")
+    assert "left out" in words(page)
+    view._file.value = str(tmp_path / "mine.html")
+    press(page, "Save"), press(page, "Save")
+    assert "File exists" in words(page) and "<img" in (tmp_path / "mine.html").read_text()
 
 
 def test_a_round_in_a_terminal_ends_with_its_report(tmp_path, monkeypatch, capsys):
