@@ -1,5 +1,6 @@
 """labkit mock: a timed interview in the terminal, and its report."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -8,12 +9,14 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from labkit.cli import practise, start
+from labkit.cli.design import run_round
 from labkit.cli.terminal import console
 from labkit.grade import catalog
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interrupts import uninterrupted
 from labkit.interview.cards import load_bank
+from labkit.interview.design import DesignRound, get_briefing
 from labkit.interview.mock import Interview, Item, plan_interview
 from labkit.interview.mock import interview as asking
 from labkit.interview.mock.plan import WITH_EXERCISE
@@ -86,6 +89,7 @@ def _exercise(item: Item, _: int) -> asking.Scored:
 
     exercise, out = catalog.get_exercise(item.name), console()
     out.print(Text(f"{exercise.title}: write exercises/{item.name}.py.", style="bold"))
+    out.print(Text("Say aloud what you do, and why, while you write."))
     given = GivenExercise(item.name)
     if given.notice:
         out.print(Text(given.notice, style="bold yellow"))
@@ -104,10 +108,27 @@ def _exercise(item: Item, _: int) -> asking.Scored:
         if verdict.outcome is Outcome.PASSED and not given.is_new():
             out.print(Text(given.refusal, style="bold yellow"))
         elif verdict.outcome is Outcome.PASSED:
+            for follow_up in exercise.follow_ups:
+                out.print(Text(follow_up, style="bold"))
+                input("Answer aloud. Enter goes on. ")
             return asking.scored_exercise(passed=True)
 
 
-_TAKE = {"question": _question, "drill": _drill, "case": _drill, "exercise": _exercise}
+def _design(item: Item, _: int) -> asking.Scored:
+    round_ = DesignRound(get_briefing(item.name))
+    with suppress(EOFError):  # what is left out counts 0
+        run_round(round_)
+    return asking.scored_design(round_)
+
+
+_TAKE = {
+    "story": _question,
+    "question": _question,
+    "drill": _drill,
+    "case": _drill,
+    "exercise": _exercise,
+    "design": _design,
+}
 
 
 def _check_files(files: list[Path]) -> None:

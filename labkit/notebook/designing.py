@@ -32,9 +32,9 @@ from labkit.notebook.shown import FAINT, box
 class DesignView:
     """The box that `design_round` shows. `round` has what was answered."""
 
-    def __init__(self, round_: DesignRound) -> None:
-        """See `design_round`."""
-        self.round = round_
+    def __init__(self, round_: DesignRound, on_over: Callable[[], object] = lambda: None) -> None:
+        """on_over: called once, with the first report."""
+        self.round, self._on_over = round_, on_over
         self._clock, self._speed, self._trouble = widgets.HTML(), note(), note()
         self._report, self._saved = note(), note()
         self._file = widgets.Text(
@@ -43,12 +43,14 @@ class DesignView:
         self._save = row([self._file, button("Save", self.save)])
         show(self._save, False)
         first, *others = round_.briefing.parts
-        self._widget = page(
+        questions = self._questions()
+        self.focus = questions[0].children[0].focus
+        self.widget = widgets.VBox(
             [
                 widgets.HTML(f'<div class="prompt">{escape(round_.briefing.story)}</div>'),
                 self._clock,
                 _heading("Ask back: each question costs minutes"),
-                *self._questions(),
+                *questions,
                 *self._part(first),
                 _heading("Layout"),
                 self._field("Layout", "dp=8 tp=8 pp=4 zero=1 recompute=selective", self._propose),
@@ -68,6 +70,7 @@ class DesignView:
             ]
         )
         self._tick()
+        self._is_over = False
 
     def report(self) -> None:
         """Show the report, and store the score."""
@@ -75,6 +78,9 @@ class DesignView:
         say(self._trouble, captured.html)
         say(self._report, html_of_markdown(markdown_of(self.round)))
         show(self._save, True)
+        if not self._is_over:
+            self._is_over = True
+            self._on_over()
 
     def save(self) -> None:
         """Write the report as a page with pictures; a file that exists stays as it is."""
@@ -168,7 +174,7 @@ class DesignView:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         html = f"<b>Design round.</b> {escape(self.round.briefing.story)}"
         html += f'<br><span style="color: {FAINT}">Run this cell to design it.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        bundle: dict[str, Any] = page([self.widget])._repr_mimebundle_()
         return {**bundle, "text/plain": repr(self), "text/html": box(html)}
 
 

@@ -22,12 +22,14 @@ from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import Card, load_bank
 from labkit.interview.cards import sitting as sittings
+from labkit.interview.design import DesignRound, get_briefing
 from labkit.interview.mock import Item
 from labkit.interview.mock import interview as asking
 from labkit.interview.mock.interview import GivenExercise, Scored
-from labkit.interview.mock.plan import EXERCISE, QUESTION
+from labkit.interview.mock.plan import DESIGN, EXERCISE, QUESTION, STORY
 from labkit.notebook.cards import CardQuestion, link
 from labkit.notebook.controls import button, capture_warnings, note, row, say
+from labkit.notebook.designing import DesignView
 from labkit.notebook.drills import DrillQuestion
 
 OnDone = Callable[[Scored], None]
@@ -47,8 +49,10 @@ class ItemView(Protocol):
 
 def view_of(item: Item, seed: int, on_done: OnDone) -> ItemView:
     """Return the item, ready to be answered. seed: of the interview."""
-    if item.kind == QUESTION:
+    if item.kind in (QUESTION, STORY):
         return _Question(item, on_done)
+    if item.kind == DESIGN:
+        return _Design(item, on_done)
     return ExerciseItem(item, on_done) if item.kind == EXERCISE else _Drill(item, seed, on_done)
 
 
@@ -99,6 +103,19 @@ class _Drill:
     def skip(self) -> None:
         """Give up the question."""
         self._question.finish()
+
+
+class _Design:
+    """A design round; it ends with its report."""
+
+    def __init__(self, item: Item, on_done: OnDone) -> None:
+        round_ = DesignRound(get_briefing(item.name))
+        self._view = DesignView(round_, lambda: on_done(asking.scored_design(round_)))
+        self.widget, self.focus = self._view.widget, self._view.focus
+
+    def skip(self) -> None:
+        """End the round with what there is."""
+        self._view.report()
 
 
 # It is laid out in columns: a narrow page scrolls it, by mouse or, once it has the focus, by keys.

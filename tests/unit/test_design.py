@@ -142,7 +142,7 @@ def test_everything_right_is_a_whole_score_and_the_report_says_what_was_left_out
 
 def test_a_round_on_a_page_keeps_what_is_written_and_ends_with_its_report(tmp_path):
     view = design_round("70b-small-cluster", clock=lambda: 0.0)
-    page, round_ = view._widget, view.round
+    page, round_ = view.widget, view.round
     assert "45 minutes left" in words(page)
     press(page, "How fast are the links")
     assert "44 minutes left" in words(page) and "data sheets" in words(page)

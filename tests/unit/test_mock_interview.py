@@ -9,6 +9,7 @@ import pytest
 from labkit import cli, progress
 from labkit.grade.catalog import load_catalog
 from labkit.grade.verdict import Outcome
+from labkit.interview import design
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
@@ -44,6 +45,10 @@ def test_a_plan_fills_the_time_with_things_of_its_level(minutes, level):
                 assert DRILLS[item.name].difficulty in of_questions
             elif item.kind == "case":
                 assert CASES[item.name].difficulty in of_exercises
+            elif item.kind == "design":
+                assert item.name in design.names()
+            elif item.kind == "story":
+                assert item.name == "ta-1"
             else:
                 assert load_catalog()[item.name].difficulty in of_exercises
         needed = sum(item.minutes for item in plan.items)
@@ -52,8 +57,11 @@ def test_a_plan_fills_the_time_with_things_of_its_level(minutes, level):
         assert len(set(plan.items)) == len(plan.items)
         num = {kind: kinds.count(kind) for kind in ("question", "drill", "exercise")}
         assert kinds.count("case") == (minutes >= 60)
-        assert num["exercise"] == (minutes >= 30) and "exercise" not in kinds[:-1]
-        every = sum(card.difficulty in of_questions for card in BANK.values())
+        assert kinds.count("story") == (minutes >= 60) and "story" not in kinds[1:]
+        assert kinds.count("design") == (minutes >= 120) and "design" not in kinds[:-1]
+        last = kinds[:-1] if minutes >= 120 else kinds
+        assert num["exercise"] == (minutes >= 30) and "exercise" not in last[:-1]
+        every = sum(card.difficulty in of_questions for card in BANK.values() if card.id != "ta-1")
         every_drill = sum(drill.difficulty in of_questions for drill in DRILLS.values())
         # The time is used, but for a minute or three, unless all of the level is asked.
         assert minutes - needed < 4 or (num["question"], num["drill"]) == (every, every_drill)
@@ -78,11 +86,12 @@ def test_no_group_comes_twice_before_every_other_that_has_more_has_come_once(min
     of_questions, _ = LEVELS[level]
     topics = load_topics()
     every = [each for each in (*BANK.values(), *DRILLS.values()) if each.difficulty in of_questions]
+    every = [each for each in every if each is not BANK["ta-1"]]  # the story of the long ones
     for seed in range(50):
         left = Counter(topics[each.topic].group for each in every)
         turns = []
         for item in plan_interview(minutes, level, seed).items:
-            if item.kind in ("case", "exercise"):
+            if item.kind not in ("question", "drill"):
                 continue
             turns = turns or [group for group, count in left.items() if count]
             assert item.group in turns, f"seed {seed}: {item.group} before {turns}"
@@ -251,6 +260,24 @@ def labkit(monkeypatch, capsys, *words, typed=()):
     return end.value.code, " ".join(out.split()), " ".join(err.split())
 
 
+def test_a_design_round_in_an_interview_scores_its_parts(monkeypatch):
+    plan = plan_interview(120, "senior", 1)
+    (item,) = [each for each in plan.items if each.kind == "design"]
+    round_ = design.DesignRound(design.get_briefing(item.name), lambda: 0.0)
+    round_.tell("data", "...", range(1, 9))
+    score, missed = asking.scored_design(round_)
+    assert 0 < score < 0.2 and "layout" in missed and "data" not in missed
+    report = Report(plan, (Taken(item, score, tuple(missed), 60.0),), 60.0).markdown
+    assert f"`labkit design {item.name}`" in report
+
+
+def coded(item):
+    """Lines of an exercise that passes at the second check, and of its follow-ups."""
+    if item.kind != "exercise":
+        return []
+    return ["", "", *([""] * len(load_catalog()[item.name].follow_ups))]
+
+
 def said_all(item):
     """Lines that answer a question, and its follow-up where there is one."""
     is_chain = item.kind == "question" and BANK[item.name].chain
@@ -271,7 +298,7 @@ def test_an_interview_in_a_terminal_to_its_end(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("labkit.grade.engine.check", Verdict)
     typed = []
     for item in plan.items:
-        typed += {"question": said_all(item), "drill": [""], "exercise": ["", ""]}[item.kind]
+        typed += {"question": said_all(item), "drill": [""], "exercise": coded(item)}[item.kind]
     saved = [tmp_path / "report.md", tmp_path / "report.html"]
     words = [
         "mock",

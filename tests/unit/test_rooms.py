@@ -46,7 +46,7 @@ EXCEPTIONS = {
 # Whatever is not the standard library's, and the rooms that may import it. None: every room.
 OUTSIDE = {
     "torch": None,
-    "torch.distributed": {"comm", "hosts"},
+    "torch.distributed": {"comm", "hosts", "course"},  # runs of torch's own DDP are evidence
     "torch.distributed._functional_collectives": {"compiled"},
     "torch.distributed.checkpoint": {"checkpoint"},
     "torch.distributed.device_mesh": {"course"},  # a run of torch's own FSDP2 is evidence

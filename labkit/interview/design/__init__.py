@@ -9,10 +9,12 @@ from labkit.interview.design.briefing import (
     briefings,
     draw_briefing,
     get_briefing,
+    names,
 )
-from labkit.interview.design.round import NUMBERS, DesignRound
+from labkit.interview.design.round import MINUTES, NUMBERS, DesignRound
 
 __all__ = [
+    "MINUTES",
     "NUMBERS",
     "Briefing",
     "DesignRound",
@@ -20,4 +22,5 @@ __all__ = [
     "briefings",
     "draw_briefing",
     "get_briefing",
+    "names",
 ]

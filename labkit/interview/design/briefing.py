@@ -152,13 +152,18 @@ def briefings() -> dict[str, Briefing]:
     return {entry["name"]: _made(**entry) for entry in _library()["briefings"]}
 
 
+def names() -> list[str]:
+    """Return the names of the book."""
+    return [entry["name"] for entry in _library()["briefings"]]
+
+
 def get_briefing(name: str) -> Briefing:
     """Return a briefing of the book. Raises UnknownBriefing."""
     for entry in _library()["briefings"]:
         if entry["name"] == name:
             return _made(**entry)
-    names = ", ".join(entry["name"] for entry in _library()["briefings"])
-    raise UnknownBriefing(f"there is no briefing {name[:60]!r}. There are: {names}")
+    known = ", ".join(names())
+    raise UnknownBriefing(f"there is no briefing {name[:60]!r}. There are: {known}")
 
 
 def draw_briefing(seed: int | None = None, model: str | Path | None = None) -> Briefing:

@@ -9,6 +9,7 @@ question   the share of the points that were said, of its rubric and of its foll
 drill      1 at the first try, 1/2 at the second, else 0; missed: the traps walked into
 case       the same
 exercise   1 after a pass, 0 when it is given up
+design     the mean of its parts; missed: those below one half
 
 GivenExercise is the file of an exercise as it was when an interview asked for it, since code from
 before does not count as an answer.
@@ -27,6 +28,7 @@ from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import WorkspaceNotFound, find_workspace
 from labkit.interview.cards import Card
 from labkit.interview.cards.sitting import points_missed
+from labkit.interview.design import DesignRound
 from labkit.interview.drills.session import Asked, Round
 from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
 from labkit.interview.mock.report import GIVEN_UP, Report, Taken
@@ -155,6 +157,11 @@ def scored_questions(answered: Iterable[tuple[Card, Collection[int]]]) -> Scored
 def scored_drill(asked: Asked) -> Scored:
     """Score a drill that is over, or given up, and store its rating, once."""
     return _OF_A_RATING[asked.finish()], asked.traps
+
+
+def scored_design(round_: DesignRound) -> Scored:
+    """Score a design round, and store it; missed: its parts below one half."""
+    return round_.finish(), [name for name, score in round_.scores.items() if score < 0.5]
 
 
 def scored_exercise(*, passed: bool) -> Scored:

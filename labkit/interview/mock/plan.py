@@ -1,9 +1,11 @@
 """The plan of an interview: its items in order, for these minutes, level and seed.
 
+    story      5 minutes, in an interview of 60 or more, first: how one trains a large model
     question   4 minutes: said aloud, and a follow-up
     drill      2 minutes
     case       8 minutes, in an interview of 60 or more: which fault does this run have?
-    exercise  15 minutes, in an interview of 30 or more; last, as it is in life
+    exercise  15 minutes, in an interview of 30 or more: talk while you code; then its follow-ups
+    design    45 minutes, in an interview of 120 or more; last
 
 There are two questions for each drill. No group of topics is repeated before every other group with
 items of the level has had a question or a drill; the exercise is drawn separately. If no group in
@@ -23,15 +25,19 @@ from labkit import arguments
 from labkit.grade.catalog import load_catalog, load_subjects
 from labkit.grade.hints import is_passed, standings
 from labkit.grade.workspace import find_workspace
+from labkit.interview import design
 from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
 from labkit.interview.drills.drill import Kind
 
-QUESTION, DRILL, CASE, EXERCISE = "question", "drill", "case", "exercise"
-MINUTES = {QUESTION: 4, DRILL: 2, CASE: 8, EXERCISE: 15}
+STORY, QUESTION, DRILL, CASE = "story", "question", "drill", "case"
+EXERCISE, DESIGN = "exercise", "design"
+MINUTES = {STORY: 5, QUESTION: 4, DRILL: 2, CASE: 8, EXERCISE: 15, DESIGN: design.MINUTES}
+STORY_CARD = "ta-1"
+"""The card of the story of five minutes."""
 _QUESTIONS_FOR_A_DRILL = 2
-WITH_EXERCISE, _WITH_CASE = 30, 60
+WITH_EXERCISE, _WITH_CASE, _WITH_DESIGN = 30, 60, 120
 SHORTEST, LONGEST = 6, 240
 
 LEVELS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -47,7 +53,7 @@ class Item:
     """An item of an interview."""
 
     kind: str
-    """question, drill, case or exercise."""
+    """A key of MINUTES."""
     name: str
     """A card's id, or the name of the other kinds."""
     group: str
@@ -102,8 +108,12 @@ def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = 
     has_exercise = minutes >= WITH_EXERCISE and find_workspace().has_learners_files
     exercises = [_exercise(rng, of_exercises)] if has_exercise else []
     long = ([_case(rng, of_exercises)] if minutes >= _WITH_CASE else []) + exercises
-    left = minutes - sum(each.minutes for each in long)
-    return Plan(minutes, level, seed, (*_short_items(rng, of_questions, left), *long))
+    telling = load_topics()[STORY_CARD].group
+    if minutes >= _WITH_DESIGN:
+        long.append(Item(DESIGN, rng.choice(design.names()), telling))
+    first = [Item(STORY, STORY_CARD, telling)] if minutes >= _WITH_CASE else []
+    left = minutes - sum(each.minutes for each in (*first, *long))
+    return Plan(minutes, level, seed, (*first, *_short_items(rng, of_questions, left), *long))
 
 
 def _short_items(rng: random.Random, difficulties: Sequence[int], left: int) -> list[Item]:
@@ -126,7 +136,7 @@ def _cards(difficulties: Sequence[int]) -> list[Item]:
     return [
         Item(QUESTION, card.id, topics[card.topic].group)
         for card in load_bank().values()
-        if card.difficulty in difficulties
+        if card.difficulty in difficulties and card.id != STORY_CARD
     ]
 
 

@@ -3,6 +3,7 @@
 score of a question: share of the rubric's points that were said
          drill:      1 at the first try, 1/2 at the second, else 0
          exercise:   1 if it passed
+         design:     the mean of its parts
 Each item counts by its planned minutes. An item on show when the interview was ended counts 0, and
 is not done. There is a verdict once half of the plan is done, by items or by minutes.
 As a file it is Markdown or HTML, by the ending of the name.
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from labkit.grade.catalog import load_catalog
 from labkit.interview.cards import load_bank
-from labkit.interview.mock.plan import CASE, DRILL, QUESTION, Item, Plan, kind_of
+from labkit.interview.mock.plan import CASE, DESIGN, DRILL, QUESTION, STORY, Item, Plan, kind_of
 from labkit.interview.page import html_of
 
 _VERDICTS = (
@@ -141,8 +142,10 @@ def _answer_lines(each: Taken) -> list[str]:
 
 
 def _title(item: Item) -> str:
-    if item.kind == QUESTION:
+    if item.kind in (QUESTION, STORY):
         return load_bank()[item.name].prompt
+    if item.kind == DESIGN:
+        return f"Design round {item.name}"
     if item.kind in (DRILL, CASE):
         return kind_of(item).title
     return load_catalog()[item.name].title
@@ -150,7 +153,9 @@ def _title(item: Item) -> str:
 
 def _again(item: Item) -> str:
     """Say where to read about an item, and how to be asked again."""
-    if item.kind == QUESTION:
+    if item.kind == DESIGN:
+        return f"`labkit design {item.name}`"
+    if item.kind in (QUESTION, STORY):
         card = load_bank()[item.name]
         where = f"`{card.place}`, then " if card.place else ""
         return f"{where}`labkit cards {card.id}`"
