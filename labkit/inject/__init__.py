@@ -34,6 +34,8 @@ from labkit.inject.timed_training import (
     TimedLayer,
     timed_run,
     timed_training,
+    unequal_pipeline,
+    unequal_training,
 )
 from labkit.inject.uneven import (
     NetworkFault,
@@ -76,4 +78,6 @@ __all__ = [
     "rollout_settings",
     "timed_run",
     "timed_training",
+    "unequal_pipeline",
+    "unequal_training",
 ]

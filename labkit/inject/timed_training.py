@@ -13,13 +13,17 @@ real messages; the strategies are the lab's own:
     pp       1F1B, a stage per rank, microbatches of two rows
     moe      ExpertParallelMoE, an expert per rank; the router is balanced
 
+`unequal_training` and `unequal_pipeline` are the same on ranks of unequal speed: with shares of the
+batch, or numbers of layers, that are equal or follow the speeds.
+
 A healthy rank is busy for `STEP_S` in each step; a fault's size is best given as a share of it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,8 +37,9 @@ from labkit.collectives import ring_all_reduce
 from labkit.collectives.backend import LIBRARY, RING, CollectiveBackend
 from labkit.comm import FatTree, Group, Link, Topology
 from labkit.data_parallel import DDP, BackgroundAllReduce, library_all_reduce
+from labkit.data_parallel.unequal_shares import SpeedBalancer
 from labkit.gpt_config import GPTConfig
-from labkit.inject.slow import Fault, compute, faults
+from labkit.inject.slow import Fault, SlowRank, compute, faults
 from labkit.inject.uneven import NetworkFault
 from labkit.launch.run import run
 from labkit.moe.moe_layer import ExpertParallelMoE
@@ -231,3 +236,53 @@ def timed_run(
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as kept:
         run(timed_training, 4, (str(kept), chosen, num_steps, strategy), timeout=120)
         return read([kept])
+
+
+def unequal_training(
+    world: Group,
+    phases: Sequence[tuple[int, Mapping[int, float]]],
+    every: int | None = None,
+    rows: int = 8 * LAYERS,
+) -> list[tuple[float, list[int]]]:
+    """Train with DDP on ranks of unequal speed; return the seconds and the shares of each step.
+
+    phases: (steps, by slow rank the times that it takes longer). every: steps between two
+    balancings; None: shares stay equal. rows: of the whole batch.
+    """
+    model = DDP(_stack(), world, bucket_bytes=LAYER_BYTES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    balancer = SpeedBalancer(model, rows, every=every or 1)
+    batch, steps = torch.zeros(rows, WIDTH), []
+    for num_steps, factors in phases:
+        with faults(world, *(SlowRank(rank, each - 1) for rank, each in factors.items())):
+            for _ in range(num_steps):
+                began_s, shares = time.perf_counter(), balancer.shares
+                share = batch.split(shares)[world.rank].requires_grad_()
+                with balancer.timed() if every else nullcontext():
+                    # n times the sum over rows / all rows: DDP divides by n.
+                    (model(share).sum() * world.size / rows).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                steps.append((time.perf_counter() - began_s, shares))
+    return steps
+
+
+def unequal_pipeline(
+    world: Group, layers: Sequence[int], factors: Mapping[int, float], num_steps: int = 3
+) -> list[float]:
+    """Train with 1F1B, a stage of so many layers on each rank; return the seconds of each step.
+
+    factors: by slow rank the times that it takes longer. Microbatches have two rows.
+    """
+    stage = nn.Sequential(*(TimedLayer() for _ in range(layers[world.rank])))
+    pipeline = Pipeline(
+        plan(one_f_one_b, world.size, ROWS // 2), {world.rank: stage}, lambda y, _: y.sum(), world
+    )
+    steps, batch = [], torch.zeros(ROWS, WIDTH).requires_grad_()
+    with faults(world, *(SlowRank(rank, each - 1) for rank, each in factors.items())):
+        for _ in range(num_steps):
+            began_s = time.perf_counter()
+            pipeline.step(batch, batch)
+            world.barrier()  # a step ends when the last rank has ended it
+            steps.append(time.perf_counter() - began_s)
+    return steps
