@@ -280,3 +280,57 @@ def operations_of_training(params: float, tokens: float) -> Solution:
             ),
         ],
     )
+
+
+@drill(
+    "hy-5",
+    "What tokens cost on a mixed fleet",
+    difficulty=2,
+    notebook="26e_unequal_machines",
+    prompt="{a} GPUs of one kind process {fast} tokens/s each and cost {high} dollars an hour. "
+    "{b} GPUs of another process {slow} tokens/s and cost {low} dollars. All train one model, with "
+    "shares in proportion to speed; communication is free. How many dollars do a million tokens "
+    "cost?",
+    draws={
+        "a b": ((32, 32), (32, 64), (64, 32), (16, 48)),
+        "fast": (9_000, 10_000, 12_000),
+        "slow": (2_500, 3_000, 4_000),
+        "high": (2.5, 3.0, 4.0),
+        "low": (0.8, 1.2, 1.8),
+    },
+    unit="",
+    between=("0.02", "0.5"),
+)
+def cost_on_a_mixed_fleet(
+    a: int, b: int, fast: int, slow: int, high: float, low: float
+) -> Solution:
+    """All dollars over all tokens."""
+    dollars, tokens = a * high + b * low, 3600 * (a * fast + b * slow)
+    alone = high / (3600 * fast) * 1e6
+    return Solution(
+        dollars / tokens * 1e6,
+        [
+            f"An hour costs {a} x {high:g} + {b} x {low:g} = {dollars:g} dollars.",
+            f"Speeds add up: {a} x {fast:,} + {b} x {slow:,} = {a * fast + b * slow:,} tokens/s, "
+            f"{tokens / 1e6:,.0f} million in an hour.",
+            f"{dollars:g} / {tokens / 1e6:,.0f} = {dollars / tokens * 1e6:.3g} dollars. The fast "
+            f"kind alone: {alone:.3g}.",
+        ],
+        [
+            Trap(
+                "equal shares",
+                dollars / (3600 * (a + b) * slow) * 1e6,
+                "With equal shares every GPU works at the slow one's pace; here shares differ.",
+            ),
+            Trap(
+                "the mean of two prices",
+                (alone + low / (3600 * slow) * 1e6) / 2,
+                "The kinds process unequal numbers of tokens: divide all dollars by all tokens.",
+            ),
+            Trap(
+                "the fast kind alone",
+                alone,
+                "The slow GPUs are paid for too, and their tokens cost another price.",
+            ),
+        ],
+    )

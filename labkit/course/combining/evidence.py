@@ -1,8 +1,12 @@
-"""Three axes at once on real ranks: the groups of each rank, and the bytes of each axis."""
+"""Three axes at once on real ranks: the groups of each rank, and the bytes of each axis.
+
+And a fleet of two kinds of GPU, from the planner."""
+
+from functools import cache
 
 import torch
 
-from labkit import Group, Run
+from labkit import Group, Run, calc
 from labkit.combined import CombinedTraining, sent_by_axis
 from labkit.interview.real_run import real_run, run
 from labkit.mesh import Mesh
@@ -47,3 +51,18 @@ def _one_step(world: Group) -> None:
     training.step(batch)  # the pipeline's first step also says what shapes will come
     with world.region("a step"):
         training.step(batch)
+
+
+def fleet(way: str) -> calc.plan.FleetStep:
+    """Return a step of Llama 3 8B, 64 sequences, on 8 H100 and 8 A100 of 80 GB.
+
+    way: "equal shares", "shares by speed", "h100 alone" or "a100-80g alone".
+    """
+    return next(each for each in _fleet() if each.way == way)
+
+
+@cache
+def _fleet() -> list[calc.plan.FleetStep]:
+    job = calc.plan.Job("llama3-8b", "megatron_bf16", calc.cluster("h100", 8), 64)
+    layout = calc.Layout.parse("dp=16 zero=2")
+    return calc.plan.mixed_fleet(job, [calc.cluster("a100", 8)], layout)

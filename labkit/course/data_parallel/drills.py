@@ -9,6 +9,7 @@ from labkit.interview.drills.drill import RANKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _THREE_RUNGS, _LARGE_BATCHES = "04_data_parallel", "05_large_batches"
+_UNEQUAL = "26e_unequal_machines"
 _DRAWS = {
     "params": billions(1.3, 2.7, 3, 6.7, 7, 8, 13, 34),
     "n": RANKS,
@@ -408,6 +409,108 @@ def backup_workers(n: int, late: int, k: int, batch: int, fast: float, slow: flo
                 "nobody waits",
                 asynchronous_samples_per_s(times, batch),
                 "That is fully asynchronous; here ranks wait for the first of each step.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-13",
+    "A step with shares by speed",
+    difficulty=1,
+    notebook=_UNEQUAL,
+    prompt="{n} ranks share batches of {rows} rows, each rank in proportion to its speed. A row "
+    "takes {fast}, and on the {late} slow of the ranks {slow}. Communication is free, and rows can "
+    "be split. How long does a step take?",
+    draws={
+        "n late": ((4, 1), (8, 2), (8, 4), (16, 4), (16, 8)),
+        "rows": (256, 512, 1024),
+        "fast": amounts("3 ms", "4 ms", "5 ms"),
+        "slow": amounts("8 ms", "10 ms", "12 ms", "15 ms"),
+    },
+    unit="seconds",
+    digits=3,
+    between=("20 ms", "10 s"),
+)
+def step_by_speed(n: int, late: int, rows: int, fast: float, slow: float) -> Solution:
+    """All rows over the sum of the speeds."""
+    times = [fast] * (n - late) + [slow] * late
+    speed = float(asynchronous_samples_per_s(times, 1))  # nobody waits if all finish together
+    seconds = rows / speed
+    equal = rows / float(synchronous_samples_per_s(times, 1))
+    return Solution(
+        seconds,
+        [
+            "With shares in proportion to speed all ranks finish together, so their speeds add up.",
+            f"{n - late} / {calc.seconds_text(fast)} + {late} / {calc.seconds_text(slow)} = "
+            f"{speed:.4g} rows per second.",
+            f"{rows} / {speed:.4g} = {calc.seconds_text(seconds)}. Equal shares take "
+            f"{calc.seconds_text(equal)}.",
+        ],
+        [
+            Trap(
+                "equal shares",
+                equal,
+                "With rows / n on each rank all wait for the slow ones; here those get fewer.",
+            ),
+            Trap(
+                "the mean of the times",
+                rows / n * sum(times) / n,
+                "Speeds add up, not times: a rank that is slow in seconds adds few rows.",
+            ),
+            Trap(
+                "without the slow ranks",
+                rows * fast / (n - late),
+                "The slow ranks also compute rows, and the step gets shorter by that.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "dp-13",
+    "The weight of a rank's loss",
+    difficulty=2,
+    notebook=_UNEQUAL,
+    prompt="{n} ranks train with DDP, which averages gradients over the ranks. Sequences are "
+    "partly masked: in this step {mine} of the {total} tokens that count in the loss are on "
+    "rank 0. Its loss is the mean over its own tokens. By which factor does it multiply the loss "
+    "before backward?",
+    draws={
+        "n": (4, 8, 16),
+        "mine": (1500, 2600, 5100, 7300, 9700),
+        "total": (40_000, 52_000, 78_000, 96_000),
+    },
+    unit="",
+    digits=3,
+    between=("0.05", "4"),
+)
+def weight_of_a_loss(n: int, mine: int, total: int) -> Solution:
+    """n times the rank's part of the tokens."""
+    part = mine / total
+    return Solution(
+        n * part,
+        [
+            f"The gradient of the batch weighs the rank by {mine:,} / {total:,} = {part:.4g}.",
+            f"DDP divides the sum of gradients by {n}, so the loss is multiplied by {n} first.",
+            f"{n} x {part:.4g} = {n * part:.4g}. With equal shares the factor is 1.",
+        ],
+        [
+            Trap(
+                "for a sum",
+                part,
+                f"Right for an all-reduce that sums. DDP divides by {n} as well, and the gradient "
+                f"would be {n} times too small.",
+            ),
+            Trap(
+                "no weight",
+                1.0,
+                "A mean of means is right only if all ranks have equally many tokens.",
+            ),
+            Trap(
+                "upside down",
+                total / (n * mine),
+                "A rank with fewer tokens than the mean counts less, not more.",
             ),
         ],
     )
