@@ -16,6 +16,7 @@ from labkit.data_parallel import DDP
 from labkit.data_parallel.unequal_shares import SpeedBalancer, train
 from labkit.interview.real_run import real_run, run
 from labkit.model import GPTConfig
+from labkit.pipeline import balanced_stages
 from labkit.train import TrainConfig, train_serial
 from labkit.zero.unequal_shards import unequal_zero1_step
 
@@ -68,7 +69,7 @@ def distance_from_serial(shares: tuple[int, ...]) -> float:
 
 
 @real_run
-def difference_between_replicas(shares: tuple[int, ...]) -> float:
+def difference_with_shares(shares: tuple[int, ...]) -> float:
     """Return the largest difference of a parameter between two ranks after 3 steps; 0: no bit."""
     values = run(train, len(shares), (_TINY, _SETTINGS, None, list(shares))).values
     return max(each.largest_difference(values[0][0]) for each, _ in values)
@@ -89,3 +90,8 @@ class _Descent:
 def _unequal_zero1(world: Group, shards: Sequence[int]) -> None:
     flat = torch.ones(sum(shards))
     unequal_zero1_step(flat, torch.ones(sum(shards)), _Descent(), world, shards)
+
+
+def layers_by_speed(num_layers: int, speeds: tuple[float, ...]) -> list[int]:
+    """Return the layers of each stage of a pipeline on ranks of these speeds."""
+    return [len(each) for each in balanced_stages([1.0] * num_layers, len(speeds), speeds)]
