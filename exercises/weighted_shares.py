@@ -9,7 +9,7 @@ the tokens of all ranks, on every rank.
 
 Contract
     gradient    (D,), of the mean loss over this rank's tokens: float32, float64 or float16. On a
-                rank without tokens every number is nan, as torch's mean over nothing is
+                rank without tokens every number is nan: (loss * mask).sum() / mask.sum() is 0/0
     num_tokens  the tokens of this rank that count in the loss: an int, 0 or more, often millions.
                 It differs by rank. If it is 0 on all ranks, the result is zeros
     group       `group.rank`, `group.size`, `group.device`, and `group.all_reduce(tensor)`, which

@@ -284,7 +284,7 @@ def operations_of_training(params: float, tokens: float) -> Solution:
 
 @drill(
     "hy-5",
-    "What tokens cost on a mixed fleet",
+    "Cost of tokens on a mixed fleet",
     difficulty=2,
     notebook="26e_unequal_machines",
     prompt="{a} GPUs of one kind process {fast} tokens/s each and cost {high} dollars an hour. "
