@@ -110,7 +110,7 @@ def _quantised_forward(world: Group) -> None:
         model(_batch().inputs_BT)
 
 
-_WAYS = ("FSDP", "FSDP, adapters apart", "FSDP2", "the lab's ZeRO-3")
+WAYS = ("FSDP", "FSDP, adapters apart", "FSDP2", "the lab's ZeRO-3")
 
 
 @real_run
