@@ -1,4 +1,4 @@
-"""Drills: states and traffic of LoRA; bytes of boosted trees."""
+"""Drills: states and traffic of LoRA, many adapters on one base; bytes of boosted trees."""
 
 from labkit import calc
 from labkit.interview.drills.drill import amounts, billions, drill
@@ -15,7 +15,7 @@ _DRAWS = {
     "ec-2",
     "Memory of LoRA",
     difficulty=2,
-    notebook=None,
+    notebook="26c_adapters",
     prompt="LoRA trains {adapters} parameters of adapters beside {params} frozen ones in bf16. The "
     "adapters have bf16 parameters and gradients, a float32 master copy and Adam's two moments in "
     "float32. How much memory do weights and training states take, without activations?",
@@ -53,7 +53,7 @@ def lora_states(params: float, adapters: float) -> Solution:
     "ec-2",
     "Traffic of LoRA",
     difficulty=2,
-    notebook=None,
+    notebook="26c_adapters",
     prompt="{n} GPUs train LoRA with DDP: {adapters} parameters of adapters, {params} frozen. "
     "Gradients travel in bf16 on a ring. How much does each GPU send in a step?",
     draws={**_DRAWS, "n": (4, 8, 16, 32)},
@@ -185,6 +185,105 @@ def voted_features(n: int, features: int, bins: int, k: int, nodes: int) -> Solu
                 "an all-reduce",
                 2 * float(sent),
                 "After a reduce-scatter each machine has the sums of its share of the features.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ec-6",
+    "Adapters that fit beside a base",
+    difficulty=2,
+    notebook="26c_adapters",
+    prompt="A GPU of {memory} serves a base of {params} parameters in bf16. {cache} are for the "
+    "cache of keys and values. An adapter has {adapters} parameters in bf16. How many adapters fit "
+    "beside the base?",
+    draws={
+        "params": billions(7, 8, 9, 13, 14),
+        "memory": amounts("48 GB", "80 GB", "96 GB"),
+        "cache": amounts("8 GB", "12 GB", "16 GB"),
+        "adapters": amounts("20 million", "40 million", "80 million", "160 million"),
+    },
+    unit="",
+    digits=4,
+    between=("1", "2000"),
+)
+def adapters_beside_a_base(params: float, memory: float, cache: float, adapters: float) -> Solution:
+    """(memory - cache - 2 N) / 2 of an adapter, rounded down."""
+    base, of_each = 2 * params, 2 * adapters
+    room = memory - cache - base
+    return Solution(
+        room // of_each,
+        [
+            f"Base: 2 B x {params / 1e9:g}B = {base / 1e9:g} GB. Room: "
+            f"{(memory - cache - base) / 1e9:g} GB.",
+            f"An adapter: 2 B x {adapters / 1e6:g}M = {of_each / 1e6:g} MB.",
+            f"{room / 1e9:g} GB / {of_each / 1e6:g} MB, rounded down: {room // of_each:g}.",
+        ],
+        [
+            Trap(
+                "a base for each adapter",
+                (memory - cache) // (base + of_each),
+                "All adapters share one base; only their own weights are added.",
+            ),
+            Trap(
+                "the cache forgotten",
+                (memory - base) // of_each,
+                "Keys and values of the requests need their memory, too.",
+            ),
+            Trap(
+                "training states",
+                room // (8 * of_each),
+                "Serving needs the weights, 2 B each; 16 B are for training with Adam.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ec-6",
+    "Rows of many adapters",
+    difficulty=1,
+    notebook="26c_adapters",
+    prompt="A model has {layers} layers with {matrices} adapted matrices each. A batch of {rows} "
+    "rows uses {used} of {loaded} loaded adapters. Rows are grouped by adapter, without a grouped "
+    "kernel. How many products, with base weights and with A and B, does a forward pass make in "
+    "the adapted matrices?",
+    draws={
+        "layers": (16, 32, 40, 48),
+        "matrices": (2, 4, 7),
+        "rows": (32, 64, 128),
+        "used": (3, 5, 8, 12),
+        "loaded": (50, 100, 200),
+    },
+    unit="",
+    digits=4,
+    between=("100", "20000"),
+)
+def products_of_rows(layers: int, matrices: int, rows: int, used: int, loaded: int) -> Solution:
+    """One with W, and two for each adapter that has rows."""
+    each = layers * matrices
+    return Solution(
+        each * (1 + 2 * used),
+        [
+            f"{layers} x {matrices} = {each} adapted matrices.",
+            "W x is one product for all rows.",
+            f"Each adapter with rows has two: A x, and B times that. 2 x {used} = {2 * used}.",
+            f"{each} x (1 + {2 * used}) = {each * (1 + 2 * used)}.",
+        ],
+        [
+            Trap(
+                "all loaded adapters",
+                each * (1 + 2 * loaded),
+                "An adapter without rows in the batch is not computed.",
+            ),
+            Trap(
+                "a product for each row", each * (1 + 2 * rows), "Rows of one adapter are grouped."
+            ),
+            Trap(
+                "the base again for each adapter",
+                each * 3 * used,
+                "W is the same for all rows: one product.",
             ),
         ],
     )
