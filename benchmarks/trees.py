@@ -91,15 +91,17 @@ def peer(world: labkit.Group, data: Data, config: BoostingConfig):
 
     if world.size == 1:
         return booster()
-    tracker = tracker_of(n_workers=world.size, host_ip="127.0.0.1")
-    uri_and_port = torch.zeros(1, dtype=torch.int64)
+    port = torch.zeros(1, dtype=torch.int64)
     if world.rank == 0:
+        tracker = tracker_of(n_workers=world.size, host_ip="127.0.0.1")
         tracker.start()
-        uri_and_port[0] = int(tracker.worker_args()["dmlc_tracker_port"])
-    port = int(world.broadcast(uri_and_port))
+        port[0] = int(tracker.worker_args()["dmlc_tracker_port"])
+    port = int(world.broadcast(port))
     where = {"dmlc_tracker_uri": "127.0.0.1", "dmlc_tracker_port": port}
     with xgboost.collective.CommunicatorContext(**where, dmlc_task_id=str(world.rank)):
-        return booster()
+        trained = booster()
+    world.barrier()  # the tracker of rank 0 serves the others until they have left
+    return trained
 
 
 def peer_trees(world: labkit.Group, data: Data, config: BoostingConfig) -> list[str]:

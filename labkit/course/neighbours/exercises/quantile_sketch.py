@@ -117,6 +117,7 @@ MISTAKES = [
         "The rank of a value in the union is its rank in one set plus its rank in the other. An "
         "entry of one summary lies somewhere in the other set as well: look there, and add.",
         [
+            g.patch(AFTER, "return 0, 0, 0", END, "    return 0, 0, 0\n"),
             g.patch(SUM, "ours or theirs for ours, theirs in bounds"),
             g.patch(SUM, "max(ours, theirs) for ours, theirs in bounds"),
         ],
