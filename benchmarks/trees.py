@@ -12,11 +12,12 @@ Written down before measuring:
     seconds     training with the sketch, alternating, medians; a ratio, which decides nothing
     bytes       what a rank sends for a tree, from the journal, beside labkit.calc
 
-    python benchmarks/trees.py            everything, about two minutes
-    python benchmarks/trees.py --quick    20,000 rows and 10 trees
+    python benchmarks/trees.py            everything, some minutes
+    python benchmarks/trees.py --quick    10,000 rows and 5 trees
 """
 
-import importlib
+import importlib.util
+import re
 import statistics
 import sys
 from dataclasses import replace
@@ -109,6 +110,11 @@ def peer_trees(world: labkit.Group, data: Data, config: BoostingConfig) -> list[
     return peer(world, data, config).get_dump(dump_format="json")
 
 
+def num_equal(one: list[str], two: list[str]) -> int:
+    """Count the trees before the first that differs."""
+    return [*(a == b for a, b in zip(one, two, strict=True)), False].index(False)
+
+
 def both_scores(world: labkit.Group, data: Data, config: BoostingConfig) -> list[float]:
     """Return the test scores of the lab and of xgboost, on one rank."""
     xgboost = importlib.import_module("xgboost")
@@ -169,22 +175,27 @@ def equality_and_bytes(data: Data, config: BoostingConfig) -> bool:
 def main() -> None:
     """Print all tables. Exit status 1: trees or bytes are not equal, or accuracy is lower."""
     parser = command_line(__doc__)
-    parser.add_argument("--quick", action="store_true", help="20,000 rows and 10 trees")
+    parser.add_argument("--quick", action="store_true", help="10,000 rows and 5 trees")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    config = BoostingConfig(loss="logistic", num_trees=10 if quick else 50)
-    data = generated(20_000 if quick else 100_000)
+    config = BoostingConfig(loss="logistic", num_trees=5 if quick else 50)
+    data = generated(10_000 if quick else 100_000)
     print(f"{len(data[1]):,} rows, {NUM_FEATURES} features, {config.num_trees} trees. {machine()}")
     has_peer = importlib.util.find_spec("xgboost") and importlib.util.find_spec("sklearn")
-    good = equality_and_bytes(data, replace(config, num_trees=5))
+    good = equality_and_bytes(data, replace(config, num_trees=3))
     if has_peer:
-        few = replace(config, num_trees=5)
+        few = replace(config, num_trees=3)
         # Rounded to 0.1 a feature has fewer values than bins: each gets its own, on any worker.
         rounded = (10 * data[0]).round() / 10, data[1]
         for name, each in {"as they are": data, "rounded to 0.1": rounded}.items():
             one, two = (labkit.run(peer_trees, size, (each, few)).values[0] for size in (1, 2))
-            same = [*(a == b for a, b in zip(one, two, strict=True)), False].index(False)
-            print(f"xgboost on 2 workers, rows {name}: {same} of {few.num_trees} trees equal")
+            splits = [
+                [re.sub(r'"leaf": [^ ]+', "", tree) for tree in trees] for trees in (one, two)
+            ]
+            print(
+                f"xgboost on 2 workers, rows {name}: {num_equal(one, two)} of {few.num_trees} "
+                f"trees equal those on one, {num_equal(*splits)} in their splits"
+            )
         print("test score          lab  xgboost")
         sets = {"generated": (data, config)}
         for name in ("breast_cancer", "digits", "diabetes"):
