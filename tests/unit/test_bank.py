@@ -68,9 +68,9 @@ def test_the_command_fails_for_a_number_that_is_not_proved(monkeypatch):
 
 
 def test_what_is_pending_is_listed_for_cards_and_for_the_court(monkeypatch, capsys):
-    """The list's last line counts; a claim is named by its key, and chosen by its topics."""
+    """A claim is named by its key, and chosen by its topics."""
     bank(pending=True)
-    assert capsys.readouterr().out.splitlines()[-1] == "1 pending"
+    assert capsys.readouterr().out.splitlines()[-1] == "Nothing is pending."
     claim = load_claims()["ring-8"]
     waiting = dataclasses.replace(claim, evidence=(Evidence(pending="a switch that adds"),))
     monkeypatch.setattr("labkit.cli.bank.load_claims", lambda: {"ring-8": waiting})
