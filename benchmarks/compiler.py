@@ -11,8 +11,8 @@
 One model, one run, alternating; medians of the slowest rank and the middle half of the rounds. The
 gradients of each are compared with those of a single process, and the numbers of collectives with
 labkit.calc. Collectives are counted by torch's dispatcher, which the lab's hooks do not go through
-("-"); their journal has them. Exit status 1 where one of these is not so. Times
-decide nothing.
+("-"); their journal has them. Then a small GPT trains with gathers of 8 bits, whose bytes are
+compared with calc. Exit status 1 where one of these is not so. Times decide nothing.
 
     python benchmarks/compiler.py           about two minutes
     python benchmarks/compiler.py --quick   a smaller model, two rounds
@@ -42,8 +42,10 @@ from labkit.compiled import (
     full_parameters,
     simple_fsdp,
 )
+from labkit.data import Corpus
 from labkit.memory import Meter
 from labkit.model import GPT, GPTConfig
+from labkit.optimizer import AdamW
 from labkit.zero import FullyShardedModule
 
 FULL = GPTConfig(vocab=255, context=64, num_layers=4, hidden=250, num_heads=5, ffn=1001)
@@ -236,6 +238,41 @@ def breaks(world: labkit.Group, config: GPTConfig) -> dict[str, int]:
     return found
 
 
+def eight_bits(world: labkit.Group, num_steps: int) -> dict[str, tuple[int, list[float]]]:
+    """Return by wire the bytes of a forward's gathers, and the loss of each seed at the end."""
+    config = GPTConfig(context=32, num_layers=2, hidden=64, num_heads=2)
+    text = Corpus.standard_library().bytes_N
+    found = {}
+    for wire in ("float32", "float8", "int8"):
+        losses = []
+        for seed in range(3):
+            model = simple_fsdp(GPT(config, seed), world, wire=wire.replace("float32", "whole"))
+            optimizer = AdamW(model.parameters(), 3e-3)
+            draw = torch.Generator().manual_seed(100 * seed + world.rank)
+            last = []
+            for _ in range(num_steps):
+                optimizer.zero_grad()
+                starts = torch.randint(len(text) - 33, (8,), generator=draw).tolist()
+                rows = torch.stack([text[start : start + 33] for start in starts]).long()
+                with CountCollectives() as counted:
+                    logits = model(rows[:, :-1])
+                value = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+                value.backward()
+                optimizer.step()
+                last.append(value.detach())
+            mean = world.all_reduce(torch.stack(last[-10:]).mean()) / world.size
+            losses.append(float(mean))
+        sent = counted.nbytes["all_gather"] * (world.size - 1) // world.size
+        predicted = sum(
+            int(calc.gather_bytes(p.numel(), world.size, wire if p.dim() > 1 else "float32"))
+            for p in in_order(GPT(config))
+        )
+        if sent != predicted:
+            raise AssertionError(f"{wire}: {sent} bytes gathered, not {predicted}")
+        found[wire] = sent, losses
+    return found
+
+
 def main() -> None:
     """Print a table for each world size, and exit with 1 if an exact fact is not so."""
     parser = command_line(__doc__)
@@ -266,6 +303,16 @@ def main() -> None:
         print(f"  {name:<32}{number}")
     if cut["simple_fsdp"] != 1 or cut["simple_fsdp, a check of values"] < 2:
         faults.append(f"graphs: {cut}")
+    num_steps = 4 if quick else 60
+    print(f"bytes that a rank sends to gather a forward's weights; loss after {num_steps} steps")
+    try:
+        trained = labkit.run(eight_bits, 2, (num_steps,), timeout=600).values[0]
+    except labkit.RankError as error:
+        trained = {}
+        faults.append(str(error).splitlines()[0])
+    for wire, (sent, losses) in trained.items():
+        seeds = ", ".join(f"{each:.3f}" for each in losses)
+        print(f"  {wire:<10}{sent:>9,} B  {seeds}, by seed")
     for each in faults:
         print(f"not as it must be: {each}", file=sys.stderr)
     sys.exit(bool(faults))
