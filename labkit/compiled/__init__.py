@@ -13,7 +13,7 @@ zero/ has the same strategy with hooks, which no compiler sees: FullyShardedModu
 
 from labkit.compiled.compile import CompiledStep, compiled_step, require_equal_orders
 from labkit.compiled.count import CountCollectives
-from labkit.compiled.graph import collectives, events, text_of
+from labkit.compiled.graph import collectives, events
 from labkit.compiled.graph_pass import bucketed, overlapped
 from labkit.compiled.parametrization import full_parameters, simple_fsdp
 
@@ -28,5 +28,4 @@ __all__ = [
     "overlapped",
     "require_equal_orders",
     "simple_fsdp",
-    "text_of",
 ]

@@ -11,7 +11,6 @@ be moved as far up as the inputs are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -108,13 +107,3 @@ def events(graph: Graph) -> list[Event]:
 def is_computed(node: Node) -> bool:
     """Return whether a node does work: it is an operation, and its result is no view."""
     return isinstance(node.target, OpOverload) and not node.target.is_view
-
-
-def text_of(graph: Graph, shown: Callable[[int], str] = "{:,} B".format) -> str:
-    """Return the events, a line each: `start all_gather 3  1,152 B`."""
-    return "\n".join(
-        f"compute, {each.number} operations"
-        if each.what == "compute"
-        else f"{each.what:<5} {each.kind} {each.number:<3} {shown(each.nbytes) * (each.nbytes > 0)}"
-        for each in events(graph)
-    )

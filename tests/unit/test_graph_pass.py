@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx import Graph
 
-from labkit.compiled import bucketed, collectives, events, overlapped, text_of
+from labkit.compiled import bucketed, collectives, events, overlapped
 from labkit.compiled.graph import ALL_GATHER, REDUCE_SCATTER, WAIT, parameter_nodes
 
 aten = torch.ops.aten
@@ -79,7 +79,6 @@ def test_as_traced_each_parameter_is_gathered_where_it_is_read():
     graph = forward([2, 3, 4])
     assert checked(graph) == "G0 w0 c G1 w1 c G2 w2 c"
     assert [each.nbytes for each in collectives(graph)] == [4 * N * numel for numel in (2, 3, 4)]
-    assert "start all_gather 1   36 B" in text_of(graph)
 
 
 @pytest.mark.parametrize(
