@@ -8,6 +8,7 @@ compute.py       FLOPs, MFU and days; bubble.py: pipelines; experts.py: mixtures
 memory/          bytes of a rank while it trains
 inference.py     decoding; reliability.py: checkpoints, outages, slow ranks
 reinforcement.py models held, weight updates and steps of reinforcement learning
+feeding.py         bytes per second that ranks read, shards per reader
 layout.py        how many ranks along each axis; pieces.py: the seconds of a step's parts
 plan/            the layouts of a job that fit, ranked
 simulate/        a step, and weeks of them, simulated
@@ -24,6 +25,7 @@ from labkit.calc.experts import (
     expert_parallel_traffic_bytes,
     padded_expert_traffic_bytes,
 )
+from labkit.calc.feeding import feed_bytes_per_s, idle_reader_share, sampler_padding
 from labkit.calc.hardware import CLUSTERS, GPUS, cluster
 from labkit.calc.hf_config import model_from_config
 from labkit.calc.inference import (
@@ -122,6 +124,7 @@ __all__ = [
     "dropped_choices",
     "expert_capacity",
     "expert_parallel_traffic_bytes",
+    "feed_bytes_per_s",
     "flops_per_token",
     "footprint",
     "footprints",
@@ -130,6 +133,7 @@ __all__ = [
     "head_input_bytes",
     "histogram_bytes",
     "host_state_bytes",
+    "idle_reader_share",
     "in_flight_microbatches",
     "kv_cache_bytes_per_token",
     "logits_bytes",
@@ -152,6 +156,7 @@ __all__ = [
     "requests_that_fit",
     "rl_memory_bytes",
     "rl_step_seconds",
+    "sampler_padding",
     "seconds_text",
     "chunk_numels",
     "simulate",

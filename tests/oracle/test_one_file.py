@@ -28,7 +28,7 @@ from labkit.model import GPT, GPTConfig
 FOLDER = Path(__file__).parents[2] / "examples" / "one_file"
 NAMES = ["ddp", "expert_parallel", "grpo", "one_f_one_b", "tensor_parallel", "zero3"]
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}
-TOKENS = [7, 0, 12, 5]  # of each rank, for experts
+TOKENS = [7, 0, 12, 5]  # number of tokens by rank, for experts
 
 
 class CountedDist:

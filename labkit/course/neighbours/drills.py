@@ -1,4 +1,4 @@
-"""Drills: states and traffic of LoRA, many adapters on one base; bytes of boosted trees."""
+"""Drills: LoRA's states and traffic, many adapters on one base; boosted trees; feeding data."""
 
 from labkit import calc
 from labkit.interview.drills.drill import amounts, billions, drill
@@ -284,6 +284,133 @@ def products_of_rows(layers: int, matrices: int, rows: int, used: int, loaded: i
                 "the base again for each adapter",
                 each * 3 * used,
                 "W is the same for all rows: one product.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ec-6",
+    "Bytes per second of a job's data",
+    difficulty=1,
+    notebook="26g_feeding_many_ranks",
+    prompt="{n} GPUs train on images. Each computes {rate} images per second, and a stored image "
+    "has {size} on average. How many bytes per second does storage have to deliver to the job?",
+    draws={
+        "n": (16, 32, 64, 128, 256),
+        "rate": (400, 800, 1500, 3000),
+        "size": amounts("50 KB", "110 KB", "200 KB", "600 KB"),
+    },
+    unit="GB/s",
+    digits=3,
+    between=("0.3 GB/s", "200 GB/s"),
+)
+def feed_rate(n: int, rate: int, size: float) -> Solution:
+    """N s b."""
+    needed = calc.feed_bytes_per_s(n, rate, size)
+    return Solution(
+        needed,
+        [
+            f"All GPUs compute {n} x {rate} = {n * rate:,} images per second.",
+            f"Each is read once per epoch, {size / 1e3:g} KB: {needed}.",
+            "Caches do not help if the data set is larger than they are.",
+        ],
+        [
+            Trap("one GPU", float(needed) / n, "All GPUs read at the same time."),
+            Trap("bits", float(needed) * 8, "The question asks for bytes, and links are in bits."),
+            Trap(
+                "one host of eight GPUs",
+                float(needed) * 8 / n,
+                "This is what one host of eight GPUs needs. Storage feeds all hosts.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ec-6",
+    "Shards over readers",
+    difficulty=2,
+    notebook="26g_feeding_many_ranks",
+    prompt="{shards} equal shards are dealt to {n} ranks with {workers} workers each, whole shards "
+    "only. An epoch ends when the busiest worker has finished. Which share of all workers' time "
+    "in the epoch is idle?",
+    draws={
+        "shards": (40, 60, 75, 90, 110, 130, 170, 210, 260, 310),
+        "n": (3, 4, 6, 8, 12, 16),
+        "workers": (2, 3, 4, 8),
+    },
+    unit="%",
+    digits=2,
+    between=("2%", "50%"),
+)
+def idle_readers(shards: int, n: int, workers: int) -> Solution:
+    """1 - S / (R ceil(S / R))."""
+    readers = n * workers
+    most, idle = -(-shards // readers), calc.idle_reader_share(shards, readers)
+    return Solution(
+        idle,
+        [
+            f"{n} x {workers} = {readers} readers; the busiest has ceil({shards} / {readers}) = "
+            f"{most} shards.",
+            f"In that time all could read {readers} x {most} = {readers * most} shards.",
+            f"{readers * most - shards} of these places are empty: {idle}.",
+        ],
+        [
+            Trap(
+                "ranks instead of readers",
+                calc.idle_reader_share(shards, n),
+                "Each worker of each rank is a reader of its own.",
+            ),
+            Trap(
+                "of the shards",
+                (readers * most - shards) / shards,
+                "The empty places are a share of all places, not of the shards.",
+            ),
+            Trap(
+                "only full rounds",
+                shards % readers / shards,
+                "These shards are read, too, if nothing is dropped: then others wait.",
+            ),
+        ],
+    )
+
+
+@drill(
+    "ec-6",
+    "Time to fill a shuffle buffer",
+    difficulty=2,
+    notebook="26g_feeding_many_ranks",
+    prompt="Each of {workers} workers of a rank fills a shuffle buffer of {buffer} samples of "
+    "{size} before it yields the first one. The rank reads at {rate} in all. How long does the "
+    "first sample take?",
+    draws={
+        "workers": (2, 4, 8),
+        "buffer": (1_000, 2_000, 5_000, 10_000),
+        "size": amounts("20 KB", "50 KB", "100 KB", "200 KB"),
+        "rate": amounts("100 MB/s", "200 MB/s", "500 MB/s"),
+    },
+    unit="s",
+    digits=3,
+    between=("1 s", "100 s"),
+)
+def shuffle_buffer_seconds(workers: int, buffer: int, size: float, rate: float) -> Solution:
+    """W B b / r."""
+    held = workers * buffer * size
+    return Solution(
+        held / rate,
+        [
+            f"The buffers hold {workers} x {buffer:,} samples, {held / 1e9:g} GB, which is also "
+            "what they take of the host's memory.",
+            f"All of it passes the link first: {held / rate:.3g} s.",
+            "A restart pays it again, unless the buffer shuffles ids instead of samples.",
+        ],
+        [
+            Trap("one worker", held / rate / workers, "The workers share what the rank reads."),
+            Trap(
+                "one sample",
+                size / rate,
+                "A buffer yields its first sample when it is full, not when a sample has come.",
             ),
         ],
     )
