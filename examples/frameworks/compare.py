@@ -43,6 +43,7 @@ GROUP_TIMEOUT_S, LIMIT_S, HEALTHY_LIMIT_S = 8.0, 30.0, 150.0
 NUM_WARM_UP = 2
 ERROR = re.compile(r"^.*?\b((?:\w+Error|\w*Exception|Signal \d+ \(\w+\)|exitcode +: -?\d+)\b.*)")
 SKIPPED = re.compile(r"ChildFailedError|SignalException|raise |except |warn|\.py:\d+: DeprecationW")
+NOISE = re.compile(r"\[/\S+\] | \[[\d.]+\]:\d+|\(pid: \d+\) |This is typically.*|\x1b\[\d*m")
 MARK = "LABKIT_FRAMEWORKS_RUN"
 
 
@@ -137,7 +138,7 @@ def errors(log: Path) -> list[str]:
     """Return the distinct error lines of the output so far."""
     lines = log.read_text(errors="replace").splitlines()
     found = [ERROR.match(line) for line in lines if not SKIPPED.search(line)]
-    return list(dict.fromkeys(match[1].strip() for match in found if match))
+    return list(dict.fromkeys(NOISE.sub("", match[1]).strip() for match in found if match))
 
 
 def run(framework: Framework, job: Job, folders: Sequence[str] = ("",)) -> list[Outcome]:
@@ -145,14 +146,16 @@ def run(framework: Framework, job: Job, folders: Sequence[str] = ("",)) -> list[
     with tempfile.TemporaryDirectory(prefix="frameworks-", ignore_cleanup_errors=True) as out:
         job = replace(job, out=out)
         log, fault = Path(out, "log"), Path(out, "fault")
-        began_s, fault_s, said_s = time.time(), None, float("nan")
+        began_s, fault_s, said_s, before = time.time(), None, float("nan"), []
         process = start(framework, job)
         try:
             while process.poll() is None:
                 time.sleep(0.05)
                 if fault_s is None and fault.exists() and (text := fault.read_text()):
                     fault_s = float(text)
-                if fault_s and said_s != said_s and errors(log):
+                if fault_s is None:
+                    before = errors(log)  # a warning of the start
+                elif said_s != said_s and len(errors(log)) > len(before):
                     said_s = time.time()
                 limit_s = fault_s + LIMIT_S if fault_s else began_s + HEALTHY_LIMIT_S
                 if time.time() > limit_s:
@@ -161,7 +164,7 @@ def run(framework: Framework, job: Job, folders: Sequence[str] = ("",)) -> list[
             ended_s = time.time()
         finally:
             end(process)
-        said = errors(log)
+        said = errors(log)[len(before) if fault_s else 0 :]
         outcome.said = " / ".join(said[:2] + said[2:][-1:]) or last_line(log)
         if fault_s:
             outcome.ended_s = ended_s - fault_s
@@ -197,7 +200,7 @@ def difference(outcome: Outcome, oracle: list[float]) -> float:
 def row(framework: Framework, outcomes: Sequence[Outcome], oracle: list[float]) -> bool:
     """Print a framework's row. Return False if a loss that must be equal is not."""
     steps_ms = sorted(1e3 * each for each in outcomes[0].steps_s) or [float("nan")]
-    first_step = " ".join(f"{each.first_step_s:.1f}" for each in outcomes)
+    first_step = " ".join(f"{each.first_step_s:.1f}" for each in outcomes).replace("nan", "-")
     step = f"{statistics.median(steps_ms):.0f} ({steps_ms[0]:.0f} to {steps_ms[-1]:.0f})"
     words, are_equal = [], True
     for outcome in outcomes:
@@ -220,7 +223,7 @@ def show_faults(framework: Framework, faults: tuple[str, ...]) -> None:
             seconds = f"not ended in {LIMIT_S:.0f} s"
         else:
             seconds = f"{outcome.said_s:.1f}, ended {outcome.ended_s:.1f}"
-        text = re.sub(r"\s+", " ", outcome.said.replace("|", "/"))[:300]
+        text = outcome.said.replace("|", "/")[:300]
         print(f"| {framework.name} | {fault} | {seconds} | {text} |", flush=True)
 
 
@@ -321,6 +324,8 @@ def main() -> None:
     if options.quick:  # one launch for all: its start is not that of each
         own = Framework("torch's own", "torchs_own.py")
         found = run(own, Job("", accumulate=2), [Path(each.file).stem for each in present])
+        for outcome in found:
+            outcome.first_step_s = float("nan")
         equal = [row(each, [outcome], oracle) for each, outcome in zip(present, found)]
     else:
         equal = []

@@ -124,6 +124,7 @@ def observe(grader: Grader, code: Submission, n: int, seed: int, timeout_s: floa
     if isinstance(grader, Questions):
         cases = [c for c in cases if (c.function or grader.functions[0]) not in code.unwritten]
     codes = [code.code] * len(cases)
+    timeout_s = max(timeout_s, grader.timeout_s)
     observation = _launched(grader, codes, cases, n, timeout_s)
     if observation.failure is not None and is_busy_machine(observation.failure):
         observation = _launched(grader, codes, cases, n, _RETRY_TIMEOUT_FACTOR * timeout_s)

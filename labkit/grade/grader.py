@@ -206,6 +206,8 @@ class _Grader:
     """True if a call must leave its arguments unchanged."""
     new_result: bool = True
     """True if the result must have memory of its own."""
+    timeout_s: float = 0.0
+    """The least timeout of a launch: the code under test starts processes of its own."""
     watch_memory: bool = False
     """True if tensors made during the call are followed; costs some microseconds for each."""
     describe: Callable[[Observed], str] | None = None

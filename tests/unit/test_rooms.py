@@ -48,6 +48,7 @@ OUTSIDE = {
     "torch": None,
     "torch.distributed": {"comm", "hosts", "course"},  # runs of torch's own DDP are evidence
     "torch.distributed._functional_collectives": {"compiled"},
+    "torch.distributed.algorithms.ddp_comm_hooks.default_hooks": {"course"},  # torch's DDP, counted
     "torch.distributed.checkpoint": {"checkpoint"},
     "torch.distributed.device_mesh": {"course"},  # a run of torch's own FSDP2 is evidence
     "torch.distributed.fsdp": {"course"},

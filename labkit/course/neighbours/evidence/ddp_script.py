@@ -1,11 +1,11 @@
 """Mistakes of a DDP script that no error reports: gradients sent too often, data read twice."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -27,9 +27,9 @@ def ddp_gradient_bytes(num_microbatches: int, with_no_sync: bool) -> int:
 def _ddp_step(world: Group, num_microbatches: int, with_no_sync: bool) -> list[int]:
     handed: list[int] = []
 
-    def counted(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def counted(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
         handed.append(bucket.buffer().nbytes)
-        return default_hooks.allreduce_hook(None, bucket)  # type: ignore[arg-type]
+        return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
     model = DDP(nn.Linear(_FEATURES, _FEATURES, bias=False))
     model.register_comm_hook(None, counted)
