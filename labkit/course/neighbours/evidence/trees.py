@@ -36,5 +36,5 @@ def _boosted(world: Group, config: BoostingConfig, num_rows: int) -> Booster:
     rows_NF = torch.randint(_BINS, (num_rows, 8), generator=generator).float()
     labels_N = rows_NF[:, 0] * rows_NF[:, 1] + rows_NF[:, 2] / 3
     edges_FE = torch.arange(1, _BINS).double().expand(8, -1)
-    shard = (each.tensor_split(world.size)[world.rank] for each in (rows_NF, labels_N))
-    return train(world, *shard, config, edges_FE)
+    rows, labels = (each.tensor_split(world.size)[world.rank] for each in (rows_NF, labels_N))
+    return train(world, rows, labels, config, edges_FE)
