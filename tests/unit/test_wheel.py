@@ -60,7 +60,7 @@ def site(tmp_path_factory):
     for name in ("labkit", "exercises", "solutions", "notebooks", "docs", "labextension"):
         ignored = shutil.ignore_patterns("__pycache__", "backups", ".ipynb_checkpoints")
         shutil.copytree(ROOT / name, clone / name, ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "AGENTS.md"):
         shutil.copy(ROOT / name, clone)
     shutil.unpack_archive(_built("sdist", clone, folder), folder / "source")
     (source,) = (folder / "source").iterdir()

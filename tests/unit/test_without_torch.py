@@ -165,12 +165,12 @@ def an_interview_is_held_to_its_report():
     from labkit import progress
     from labkit.interview.cards import load_bank
     from labkit.interview.mock import Interview, plan_interview
-    from labkit.interview.mock.interview import asked_drill, scored_drill, scored_question
+    from labkit.interview.mock.interview import asked_drill, scored_drill, scored_questions
 
     interview = Interview(plan_interview(15, "senior", seed=3), clock=iter(range(10**6)).__next__)
     while (item := interview.next_item) is not None:
         if item.kind == "question":
-            interview.take(item, *scored_question(load_bank()[item.name], said=[1]))
+            interview.take(item, *scored_questions([(load_bank()[item.name], [1])]))
         else:
             asked = asked_drill(item, seed=3)
             asked.answer(asked.question.answer_text)
