@@ -116,7 +116,7 @@ def _exercise(item: Item, _: int) -> asking.Scored:
 
 def _design(item: Item, _: int) -> asking.Scored:
     round_ = DesignRound(get_briefing(item.name))
-    with suppress(EOFError):  # what is left out counts 0
+    with suppress(EOFError):  # parts that are left out count 0
         run_round(round_)
     return asking.scored_design(round_)
 

@@ -161,8 +161,8 @@ def test_a_round_on_a_page_keeps_what_is_written_and_ends_with_its_report(tmp_pa
 
 def test_a_round_in_a_terminal_ends_with_its_report(tmp_path, monkeypatch, capsys):
     parts = len(get_briefing("70b-small-cluster").parts)
-    told = ["in words", "", "1"]
-    typed = ["99", "1 2", "", *told, GOOD, "", "37 s", "17 days", "", *(told * (parts - 1))]
+    answered = ["in words", "", "1"]
+    typed = ["99", "1 2", "", *answered, GOOD, "", "37 s", "17 days", "", *(answered * (parts - 1))]
     lines = iter([*typed, "5 h", "40 s", "45 s"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     saved = tmp_path / "report.html"

@@ -54,12 +54,12 @@ class Clarification:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the plan, told in words."""
+    """A part of the plan, in words."""
 
     name: str
     asks: str
     points: tuple[str, ...]
-    """What an interviewer listens for; ticked as on a card."""
+    """Points that an interviewer listens for; ticked as on a card."""
     answer: str
     """A model answer."""
 
@@ -70,7 +70,7 @@ class Change:
 
     says: str
     why: str
-    """What it does to the plan."""
+    """Its effect on the plan."""
     of_job: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the Job that change, and links=0.5, the share of the bandwidth between nodes."""
     slow_node: float = 0.0
