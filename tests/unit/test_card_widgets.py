@@ -45,7 +45,8 @@ def test_the_answer_shows_when_asked_for_and_what_was_written_stays():
     assert "In a minute" not in words(page) and not points(page)
     press(page, "Show the answer")
     reported = words(page)
-    for section in ("In a minute", "Deeper", "The common mistake", "Follow-ups (3)"):
+    followed = f"Follow-ups ({len(CARD.follow_ups)})"
+    for section in ("In a minute", "Deeper", "The common mistake", followed):
         assert section in reported
     assert CARD.evidence[0].proof.split("(")[0] in reported
     assert CARD.sources[0].split(",")[0] in unescape(reported)
@@ -98,7 +99,7 @@ def test_one_sitting_stores_once():
     sitting = graded("hard")
     assert sitting.question.grade("easy") and sitting.question.rating == "hard"
     assert [event.detail["rating"] for event in answers()] == ["hard"]
-    assert buttons(sitting._widget) == ["Hide the answer", "Next card"]
+    assert buttons(sitting._widget) == ["Hide the answer", "A follow-up", "Next card"]
     assert all(each.disabled for each in points(sitting._widget))
     assert sitting.summary == "1 card: 1 hard"
 
