@@ -44,7 +44,7 @@ Line = tuple[str, bool]
 
 
 def shuffling() -> list[Line]:
-    """Shards in a batch of 32, and how often one of 16 files had to be opened."""
+    """Shards in a batch of 32, and how often a file is opened, with 17 open at once."""
     lines, opened = [], {}
     with tempfile.TemporaryDirectory() as folder:
         write_shards(folder, (b"a sample" for _ in range(sum(COUNTS))), per_shard=COUNTS[0])
@@ -58,7 +58,10 @@ def shuffling() -> list[Line]:
             once = order.sort().values.tolist() == [*range(sum(COUNTS))]
             lines.append((f"{name:28}{mixed:6.1f} shards, {opened[name]:5,} opens", once))
     is_least = opened["buffer 100"] == len(COUNTS) < opened["full permutation"]
-    return [*lines, ("a buffer opens each shard once, a permutation again and again", is_least)]
+    return [
+        *lines,
+        ("a buffer of 100 opens each shard once, a permutation again and again", is_least),
+    ]
 
 
 def packing() -> list[Line]:

@@ -6,10 +6,11 @@
                            |
                          [ 8 3 0 5 ]  buffer of 4: a random one leaves, the next one takes its place
                            |
-                         3 5 8 1 ...               reads go through each shard from start to end
+                         3 5 8 1 ...               reads stay near the place in each open shard
 
 A buffer of b samples mixes only what is in it at one time: shards that are read far apart never
-meet. A sample can leave as early as it is read, and no sample leaves before its shard is opened.
+meet. A sample can leave as early as it enters, and none leaves before its shard is opened. An id
+may leave after its shard was read to the end: then the file is opened again.
 
 Here the buffer works on ids, and not on samples. So the order depends on (seed, epoch) only,
 whatever the number of ranks and workers, and a position in it is one number. A buffer of samples in

@@ -4,10 +4,10 @@
     folder/00000.bin          | sample 0 | sample 1 | sample 2 | sample 3 |
     folder/00000.offsets      0          9         13         25         31      int64, in bytes
 
-A million small files cost a million opens. One file cannot be read by many machines at full speed,
-and cannot be written by many. So samples lie in shards of 50 to 500 MB. The offsets make a read of
-any sample one read of its bytes. Formats without offsets (tar, as in WebDataset) are read from the
-start of a shard.
+A million small files cost a million opens. Many machines cannot write one large file at the same
+time. So samples lie in shards of tens to hundreds of MB. The offsets make a read of any sample one
+read of its bytes. Formats without offsets (tar, as in WebDataset) are read from the start of a
+shard.
 
 Readers: each rank has some worker processes or threads, and each of these is a reader. 10 shards
 over 2 ranks of 4 workers, by `shards_of`:
