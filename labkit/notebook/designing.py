@@ -135,7 +135,10 @@ class DesignView:
 
     def _part(self, part: Part) -> list[Any]:
         entry = widgets.Textarea(
-            description=part.asks, rows=4, continuous_update=False, layout={"width": "100%"}
+            description=part.name.capitalize(),
+            rows=4,
+            continuous_update=False,
+            layout={"width": "100%"},
         )
         points = [
             widgets.Checkbox(description=point, indent=False, layout={"width": "100%"})
@@ -153,7 +156,7 @@ class DesignView:
             each.observe(keep, names="value")
         label = f"Points that are listened for: {part.name}"
         reveal = button(label, lambda: show(hidden, True))
-        return [_heading(part.name.capitalize()), entry, row([reveal]), hidden]
+        return [_heading(part.asks), entry, row([reveal]), hidden]
 
     def _changes(self) -> list[Any]:
         found: list[Any] = [_heading("What changes")]

@@ -4,6 +4,7 @@ All that is clicked is pressed by a key, as somebody without a mouse does.
 """
 
 import pytest
+from playwright.sync_api import expect
 
 from labkit.interview.drills import drills_of
 from labkit.interview.drills.session import Round
@@ -27,6 +28,9 @@ WIDGETS = {
     "revealed-card": "shown = card('co-1'); shown.question.reveal(); shown",
     "drill": f"drill({DRILL!r}, seed={SEED})",
     "wrong-drill": "wrong = drill('bubble_of_total', seed=4); wrong.question.finish(); wrong",
+    "drawing": "draw('ring-3')",
+    "quiz": "asked = quiz('pp', 2, seed=1); asked.next(); asked",
+    "design": "design_round('8b-one-host')",
     "mock": "started = mock_interview(10, 'junior', seed=3); started.start(); started",
     "dashboard": "dashboard()",
     "vote": "vote('gpipe-10-4')",
@@ -199,6 +203,39 @@ def test_a_card_is_revealed_ticked_and_graded_and_its_grade_is_counted(page, aga
     said = dashboard.inner_text()
     page.press(dashboard.get_by_role("button", name="Refresh"), "Enter")
     becomes(dashboard.inner_text, differs_from=said)
+
+
+def test_a_drawing_is_filled_by_keys_and_its_first_wrong_cell_is_marked(page, again):
+    output = again("drawing")
+
+    def cell(rank, step):
+        return output.get_by_label(f"rank {rank}, step {step}", exact=True)
+
+    cell(0, 1).click()
+    page.page.keyboard.type("1:0")
+    page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.type("2:1")
+    assert cell(1, 1).input_value() == "2:1"
+    check = output.get_by_role("button", name="Check")
+    page.press(check, "Enter")
+    shows(output, "rank 2, step 1")
+    expect(cell(2, 1)).to_have_attribute("aria-invalid", "true")
+    expect(cell(2, 1)).to_be_focused()
+    page.press(output.get_by_role("button", name="Continue the pattern"), "Enter")
+    expect(cell(2, 1)).to_have_value("0:2")
+    page.press(output.get_by_role("button", name="Show an answer"), "Space")
+    expect(cell(2, 4)).not_to_have_value("")
+    page.press(check, "Enter")
+    shows(output, "Right.")
+    expect(cell(2, 1)).to_have_attribute("aria-invalid", "false")
+
+
+def test_a_quiz_takes_one_choice_and_goes_on(page, again):
+    output = again("quiz")
+    page.press(output.get_by_role("button").first, "Enter")
+    shows(output, "Right is")
+    page.press(output.get_by_role("button", name="Next question"), "Enter")
+    shows(output, "2 of 2")
 
 
 def test_the_court_tells_a_wrong_vote_from_a_right_one_and_keeps_it(page, again):

@@ -42,6 +42,8 @@ class Rules:
     """A rank sends to one rank in a step, and receives from one."""
     is_ring: bool = False
     """All send to the same neighbour."""
+    all_send: bool = False
+    """Every rank sends in every step: an empty cell is the one to repair."""
     most_sent: int = 0
     """Chunks that a rank may send in all steps; 0: any number."""
 
@@ -76,6 +78,9 @@ def replayed(rules: Rules, cells: Cells) -> None:
                     raise where(
                         f"that is more than {rules.most_sent} chunks in all: chunks travel twice"
                     )
+        empty = _first(range(n), lambda r, s=step: not cells[r][s])
+        if rules.all_send and empty is not None:
+            raise Fault(empty, step, "in each step every rank has something to send")
         if (late := rules.invariant(step + 1, held)) is not None:
             raise Fault(late, step, f"after this step {rules.reason}")
 
@@ -160,6 +165,7 @@ def _ring(n: int) -> Drawing:
         invariant,
         "this rank should hold a longer partial sum, or one more whole chunk, than before",
         is_ring=True,
+        all_send=True,
         most_sent=steps,
     )
     return _drawing(
@@ -207,6 +213,7 @@ def _halving(n: int) -> Drawing:
         invariant,
         "this rank should hold fewer chunks, each with twice as many contributions, or twice as "
         "many whole chunks",
+        all_send=True,
         most_sent=2 * (n - 1),
     )
     return _drawing(

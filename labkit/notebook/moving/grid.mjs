@@ -32,7 +32,8 @@ function render({ model, el }) {
   const columns = model.get("columns");
   const fields = rows.map((row, r) => columns.map((column, c) => {
     const field = make("input", { "aria-label": `${row}, ${column}`, spellcheck: "false" });
-    field.addEventListener("input", () => {
+    // At the end of a field, not at each key: a button's message would overtake those that wait.
+    field.addEventListener("change", () => {
       const cells = model.get("cells").map((each) => [...each]);
       cells[r][c] = field.value;
       model.set("cells", cells);
