@@ -6,10 +6,10 @@
 
 Dynamo executes Python with stand-ins for tensors, and writes down the operations. AOTAutograd
 traces forward and backward into one joint graph. The partition cuts it in two. Results that
-backward needs are saved, or computed again. Gathering a parameter again is computing it again, so
-`reshard_after_forward` marks all parameter nodes as activation checkpointing does.
+backward needs are saved, or computed again. Gathering a parameter again is such a recomputation. So
+`reshard_after_forward` marks all parameter nodes for it, as activation checkpointing does.
 
-Each rank compiles by itself. If ranks come to different orders of collectives, they hang or mix
+Each rank compiles by itself. If ranks have different orders of collectives, they hang or mix
 their data. So ranks compare the orders once, before the first step (one all-gather). A rank that
 compiles again, for inputs of another shape, compares with its own first graph: the others do not
 compile with it.
@@ -89,7 +89,7 @@ class CompiledStep:
         return compiler
 
     def change(self, module: GraphModule) -> None:
-        """Apply the passes to one graph, in place. Another class may have others."""
+        """Apply the passes to one graph, in place. A subclass may have others."""
         if self._bucket_bytes is not None:
             bucketed(module.graph, self._bucket_bytes)
         if self._ahead != 0:

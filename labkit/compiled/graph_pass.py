@@ -10,9 +10,9 @@ G starts an all-gather, w waits for it, c computes. Backward has reduce-scatters
     bucketed     c c R w  c c R w
     overlapped   c c R  c c R w w                        a result is needed at the end only
 
-Both are a change of order, so one function does the moving: `reorder` sorts nodes by a number, and
-puts the inputs of each before it. Nothing else decides, and no clock is read: equal graphs give
-equal orders, which all ranks must have, or they hang.
+Both passes change the order of nodes, and one function moves them: `reorder` sorts nodes by a
+number and puts the inputs of each node before it. The result depends on the graph alone, and on no
+clock. So equal graphs give equal orders on all ranks. Ranks with different orders would hang.
 
 bucketed: a bucket is collectives of one kind, dtype and group, in their order, up to `bucket_bytes`
 of the whole tensors. It may cross the borders of modules. Its all-gather starts where the first of
@@ -27,8 +27,8 @@ overlapped: the all-gather of bucket j starts where bucket j - `ahead` is first 
 moves to its own first use. Memory: one bucket more for each step ahead. The wait for a
 reduce-scatter moves behind the next `behind` of them, which holds their inputs in flight.
 
-Paper: Zhang et al., "SimpleFSDP", arXiv:2411.00284, sections 4.1 and 4.2, which chooses buckets by
-a cost model. torch's own passes are torch/_inductor/fx_passes/bucketing.py.
+Paper: Zhang et al., "SimpleFSDP", arXiv:2411.00284, sections 4.1 and 4.2. The paper chooses
+buckets by a cost model. torch's own passes are torch/_inductor/fx_passes/bucketing.py.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ class SpeedBalancer:
             with balancer.timed():
                 train_step(model, optimizer, batch, share)
 
-    A step's seconds end when the last gradient of the rank arrives. Time in which the rank waits
-    for others comes later and does not count. If it counted, all ranks would look equally slow.
+    The measured time ends when the rank's last gradient is there. The wait for other ranks comes
+    later and does not count. If the wait counted, all ranks would look equally slow.
     The median over `every` steps leaves out a single pause.
     With a fixed time per step, seconds per row depend on the share. The shares settle where all
     ranks take equally long.
@@ -94,12 +94,12 @@ class SpeedBalancer:
     def __init__(
         self, model: Replica, rows: int, *, every: int = 4, gain: float = 0.05, least: int = 1
     ) -> None:
-        """Begin with shares that are as equal as possible.
+        """Start with shares that are as equal as possible.
 
         rows: of the whole batch. every: steps between two balancings. gain: shares change only if
         the slowest rank would save more than this share of its time: each change gives layers new
         shapes, which compiled programs and captured graphs must be made for. least: rows of each
-        rank, at least 1, for a rank without rows is not measured.
+        rank, at least 1, because a rank without rows is not measured.
         ValueError for fewer rows than `least` on each rank, TypeError for numbers of other kinds.
         """
         arguments.whole("every", every, "1 or more")

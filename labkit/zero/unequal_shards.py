@@ -8,8 +8,8 @@
     optimizer.step    w0'...w3'        w4' w5'          w6' w7'
     all-to-all        w0'...w7'        w0'...w7'        w0'...w7'       each owner sends its own
 
-A reduce-scatter and an all-gather cut equal shards, so the smallest memory decides. An all-to-all
-takes any sizes.
+ZeRO-1's reduce-scatter and all-gather have equal shards, so the smallest memory limits all ranks.
+An all-to-all takes shards of any size.
 
 Layout: parameters and gradients are whole on every rank, in flat tensors. Of the optimizer states
 rank r has those of shards[r] numbers, which may be none.

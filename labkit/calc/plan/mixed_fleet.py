@@ -7,12 +7,12 @@
     equal       m_1 = m_2
     by speed    as many for each kind as make the largest smallest, in whole microbatches
 
-All replicas have one layout, and each is made of GPUs of one kind, for tensor parallelism and a
-pipeline wait in every layer or microbatch. Data parallelism waits once a step. So dp is the axis
-along which kinds differ.
+All replicas have the same layout, and each replica has GPUs of one kind: tensor parallelism waits
+in every layer, and a pipeline in every microbatch. Data parallelism waits once a step. So dp is the
+axis along which kinds differ.
 A replica's step is that of `estimate` on a cluster of all these GPUs, if all were of its kind. Each
-kind has its own links inside nodes. Between nodes the slowest kind's links count for all.
-A layout has to fit the smallest memory.
+kind has its own links inside nodes. Between nodes, the slowest kind's links count for all kinds. A
+layout has to fit the smallest memory.
 Paper: Um et al., "Metis", USENIX ATC 2024, for planners that also cut layers unequally.
 """
 
