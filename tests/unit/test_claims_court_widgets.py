@@ -152,8 +152,8 @@ def test_the_docket_counts_votes_and_agreement():
     vote("ring-8").choose("right")
     vote("70b-280").choose("right")
     text = repr(docket())
-    assert re.findall(r"\d+", text.splitlines()[0]) == ["26", "2", "1"]
-    assert len(text.splitlines()) == 27
+    assert re.findall(r"\d+", text.splitlines()[0]) == ["38", "2", "1"]
+    assert len(text.splitlines()) == 39
 
 
 def test_what_does_not_exist_is_refused_with_what_does():

@@ -22,6 +22,7 @@ from labkit.moe import (
     reduce_gradients,
     train_serial,
 )
+from labkit.moe.routing import RouterName
 from labkit.train import TrainConfig
 
 _RANKS = 4
@@ -83,12 +84,16 @@ def undecided_balance_loss(num_experts: int) -> float:
 
 
 @real_run
-def busiest_expert_over_mean(balance_coefficient: float = 0.0) -> float:
+def busiest_expert_over_mean(
+    balance_coefficient: float = 0.0, router: RouterName = "top_k"
+) -> float:
     """Choices of the busiest of 8 experts over the mean, k = 2: steps 41 to 60 of a training.
 
     A layer over the bytes of Python's standard library, on one rank; 4 is the most there can be.
+    router: "bias_balanced" moves a bias by 0.01 a step.
     """
-    return run(partial(_trained, balance_coefficient=balance_coefficient), 1).values[0]
+    trained = partial(_trained, balance_coefficient=balance_coefficient, router=router)
+    return run(trained, 1).values[0]
 
 
 @real_run
@@ -127,10 +132,17 @@ def _sent_rows(phase: str, rank: int = 0) -> list[int]:
     ]
 
 
-def _trained(world: Group, balance_coefficient: float) -> float:
+def _trained(world: Group, balance_coefficient: float, router: RouterName) -> float:
     config = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
     recipe = TrainConfig(num_steps=60, num_sequences=16, learning_rate=3e-3)
-    moe = MoEConfig(num_experts=8, top_k=2, expert_ffn=32, balance_coefficient=balance_coefficient)
+    moe = MoEConfig(
+        num_experts=8,
+        top_k=2,
+        expert_ffn=32,
+        router=router,
+        balance_coefficient=balance_coefficient,
+        bias_rate=0.01,
+    )
     chosen_SE = train_serial(config, moe, recipe).chosen_SLE[-20:, 0].double()
     return (chosen_SE.max(1).values / chosen_SE.mean(1)).mean().item()
 

@@ -32,6 +32,8 @@ _SMALL = GPTConfig()
 _BATCHES = TrainConfig(num_sequences=8).batches(None, _SMALL.context)
 _WIDE = GPTConfig(num_layers=4, hidden=128, num_heads=8, context=256)
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_DTYPES |= {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e4m3fnuz": torch.float8_e4m3fnuz}
+_DTYPES |= {"float8_e5m2": torch.float8_e5m2, "float8_e5m2fnuz": torch.float8_e5m2fnuz}
 RECIPES = ("bf16", "moments", "masters")
 WIDTH = 256
 KINDS = ("parameters", "gradients", "optimizer states")
@@ -117,6 +119,11 @@ def smallest_above_zero(dtype: str) -> float:
 def largest(dtype: str) -> float:
     """Return the largest finite number of a type."""
     return torch.finfo(_DTYPES[dtype]).max
+
+
+def number_of_byte(dtype: str, byte: int) -> float:
+    """Return the number that a byte is in a type of 8 bits."""
+    return torch.tensor([byte], dtype=torch.uint8).view(_DTYPES[dtype]).item()
 
 
 @real_run
