@@ -31,7 +31,7 @@ from labkit.serving.quantized import QuantizedLinear
 
 
 class Adapter(nn.Module):
-    """x (..., I) -> s B A x (..., O)."""
+    """Compute s B A x, the change of a layer's output: x (..., I) to (..., O)."""
 
     def __init__(self, a_rI: Tensor, b_Or: Tensor, scale: float) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Adapter(nn.Module):
 
 
 class LoRALinear(nn.Module):
-    """A linear layer without its gradient, and adapters beside it by name.
+    """A frozen linear layer, and adapters beside it by name.
 
     base: nn.Linear, or a QuantizedLinear, whose weight is codes. `use_adapters` says which rows of
     a batch get which adapter.
@@ -74,7 +74,7 @@ class LoRALinear(nn.Module):
         return self.with_changes(self.base(x), x)
 
     def with_changes(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add to y = W x what each row's adapter makes of x."""
+        """Add s B A x of each row's adapter to y = W x."""
         if self.routing is None or self.merged is not None:
             return y
         if (name := self.routing.for_all) is not None:

@@ -16,7 +16,7 @@ It equals one process that has all rows, tree by tree and bit by bit, for these 
     gradients   each from its own row alone, in every bit: see _sigmoid
 
 Edges that ranks sketch themselves depend on the shards, within the error of the sketch. Then trees
-may differ between two numbers of ranks, and so do those of libraries (XGBoost's issues 6022, 8476).
+may differ between two numbers of ranks, as those of libraries do (XGBoost's issues 1150 and 5977).
 With exact=False sums are floating-point numbers, as in most libraries.
 
 A rank may have any number of rows, also none. It takes part in every collective all the same.
@@ -87,7 +87,7 @@ class BoostingConfig:
 
     @property
     def penalty(self) -> Penalty:
-        """The settings that enter the gain of a split."""
+        """Return the settings that enter the gain of a split."""
         return Penalty(self.lam, self.gamma, self.min_child_weight)
 
 

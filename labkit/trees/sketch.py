@@ -9,7 +9,7 @@ the weight that lies below each:
       0.9    4.5      7.0       1.5       weight: at least so much lies at the value itself
       1.4    7.0      9.0       1.0       Between 0.3 and 0.9 lie rows that are not listed.
 
-    merge    bounds add: the error, as a share of the weight, is that of the worse summary
+    merge    bounds add: the error, as a share of the weight, is at most that of the worse one
     prune    keep the entries nearest to `size - 1` equal steps: adds 1/(size - 1) to the error
 
 A rank sorts its rows, which is exact, and prunes. So merging the n summaries of all ranks has an
