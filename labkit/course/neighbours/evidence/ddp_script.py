@@ -1,10 +1,10 @@
 """Mistakes of a DDP script that no error reports: gradients sent too often, data read twice."""
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
@@ -27,7 +27,7 @@ def ddp_gradient_bytes(num_microbatches: int, with_no_sync: bool) -> int:
 def _ddp_step(world: Group, num_microbatches: int, with_no_sync: bool) -> list[int]:
     handed: list[int] = []
 
-    def counted(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
+    def counted(state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         handed.append(bucket.buffer().nbytes)
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
