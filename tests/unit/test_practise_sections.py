@@ -12,7 +12,7 @@ from labkit.interview.court import load_claims
 from labkit.interview.drills import DRILLS, get_drill
 from scripts.topic_map import NOTEBOOKS
 
-COURT = "27_claims_court"
+COURT = "34_claims_court"
 PAGES = {card.id: load_topics()[card.topic].notebook for card in load_bank().values()}
 WITH_CARDS = sorted({*PAGES.values()} - {""})
 _CALL = re.compile(r'`(?:labkit (cards|drill|check|reset) (\w[\w-]*)|(card|drill)\("([\w-]+)"\))`')

@@ -286,7 +286,7 @@ def operations_of_training(params: float, tokens: float) -> Solution:
     "hy-5",
     "Cost of tokens on a mixed fleet",
     difficulty=2,
-    notebook="26e_unequal_machines",
+    notebook="30_unequal_machines",
     prompt="{a} GPUs of one kind process {fast} tokens/s each and cost {high} dollars an hour. "
     "{b} GPUs of another process {slow} tokens/s and cost {low} dollars. All train one model, with "
     "shares in proportion to speed; communication is free. How many dollars do a million tokens "

@@ -9,7 +9,7 @@ from labkit.interview.drills.drill import RANKS, Shown, amounts, billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _THREE_RUNGS, _LARGE_BATCHES = "04_data_parallel", "05_large_batches"
-_UNEQUAL = "26e_unequal_machines"
+_UNEQUAL = "30_unequal_machines"
 _DRAWS = {
     "params": billions(1.3, 2.7, 3, 6.7, 7, 8, 13, 34),
     "n": RANKS,

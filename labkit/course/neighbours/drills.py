@@ -15,7 +15,7 @@ _DRAWS = {
     "ec-2",
     "Memory of LoRA",
     difficulty=2,
-    notebook="26c_adapters",
+    notebook="28_adapters",
     prompt="LoRA trains {adapters} parameters of adapters beside {params} frozen ones in bf16. The "
     "adapters have bf16 parameters and gradients, a float32 master copy and Adam's two moments in "
     "float32. How much memory do weights and training states take, without activations?",
@@ -53,7 +53,7 @@ def lora_states(params: float, adapters: float) -> Solution:
     "ec-2",
     "Traffic of LoRA",
     difficulty=2,
-    notebook="26c_adapters",
+    notebook="28_adapters",
     prompt="{n} GPUs train LoRA with DDP: {adapters} parameters of adapters, {params} frozen. "
     "Gradients travel in bf16 on a ring. How much does each GPU send in a step?",
     draws={**_DRAWS, "n": (4, 8, 16, 32)},
@@ -97,7 +97,7 @@ def lora_traffic(n: int, params: float, adapters: float) -> Solution:
     "ec-4",
     "Traffic of a level of a tree",
     difficulty=2,
-    notebook="26b_boosted_trees",
+    notebook="27_boosted_trees",
     prompt="Boosted trees on {n} machines that share the rows: {features} features with {bins} "
     "bins, and two sums of 8 bytes in each bin. {nodes} nodes of a level look for a split; one of "
     "two siblings is summed, the other comes by subtraction. The sums are merged by a ring "
@@ -145,7 +145,7 @@ def boosted_level(n: int, features: int, bins: int, nodes: int) -> Solution:
     "ec-4",
     "Voting for features",
     difficulty=3,
-    notebook="26b_boosted_trees",
+    notebook="27_boosted_trees",
     prompt="{n} machines share the rows of a table with {features} features and {bins} bins. For "
     "each node every machine votes for its {k} best features. The 2 x {k} features with the most "
     "votes are merged by a reduce-scatter of two 8-byte sums per bin. How much does each machine "
@@ -194,7 +194,7 @@ def voted_features(n: int, features: int, bins: int, k: int, nodes: int) -> Solu
     "ec-6",
     "Adapters that fit beside a base",
     difficulty=2,
-    notebook="26c_adapters",
+    notebook="28_adapters",
     prompt="A GPU of {memory} serves a base of {params} parameters in bf16. {cache} are for the "
     "cache of keys and values. An adapter has {adapters} parameters in bf16. How many adapters fit "
     "beside the base?",
@@ -244,7 +244,7 @@ def adapters_beside_a_base(params: float, memory: float, cache: float, adapters:
     "ec-6",
     "Rows of many adapters",
     difficulty=1,
-    notebook="26c_adapters",
+    notebook="28_adapters",
     prompt="A model has {layers} layers with {matrices} adapted matrices each. A batch of {rows} "
     "rows uses {used} of {loaded} loaded adapters. Rows are grouped by adapter, without a grouped "
     "kernel. How many products, with base weights and with A and B, does a forward pass make in "
@@ -293,7 +293,7 @@ def products_of_rows(layers: int, matrices: int, rows: int, used: int, loaded: i
     "ec-6",
     "Bytes per second of a job's data",
     difficulty=1,
-    notebook="26g_feeding_many_ranks",
+    notebook="32_feeding_many_ranks",
     prompt="{n} GPUs train on images. Each computes {rate} images per second, and a stored image "
     "has {size} on average. How many bytes per second does storage have to deliver to the job?",
     draws={
@@ -331,7 +331,7 @@ def feed_rate(n: int, rate: int, size: float) -> Solution:
     "ec-6",
     "Shards over readers",
     difficulty=2,
-    notebook="26g_feeding_many_ranks",
+    notebook="32_feeding_many_ranks",
     prompt="{shards} equal shards are dealt to {n} ranks with {workers} workers each, whole shards "
     "only. An epoch ends when the busiest worker has finished. Which share of all workers' time "
     "in the epoch is idle?",
@@ -380,7 +380,7 @@ def idle_readers(shards: int, n: int, workers: int) -> Solution:
     "ec-6",
     "Time to fill a shuffle buffer",
     difficulty=2,
-    notebook="26g_feeding_many_ranks",
+    notebook="32_feeding_many_ranks",
     prompt="Each of {workers} workers of a rank fills a shuffle buffer of {buffer} samples of "
     "{size} before it yields the first one. The rank reads at {rate} in all. How long does the "
     "first sample take?",

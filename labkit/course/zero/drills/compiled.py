@@ -4,7 +4,7 @@ from labkit import calc
 from labkit.interview.drills.drill import billions, drill
 from labkit.interview.drills.question import Solution, Trap
 
-_NOTEBOOK = "26d_a_compilers_view"
+_NOTEBOOK = "29_a_compilers_view"
 
 
 @drill(
