@@ -78,9 +78,9 @@ def replayed(rules: Rules, cells: Cells) -> None:
                     raise where(
                         f"that is more than {rules.most_sent} chunks in all: chunks travel twice"
                     )
-        empty = _first(range(n), lambda r, s=step: not cells[r][s])
-        if rules.all_send and empty is not None:
-            raise Fault(empty, step, "in each step every rank has something to send")
+        idle = [rank for rank in range(n) if not cells[rank][step]]
+        if rules.all_send and idle:
+            raise Fault(idle[0], step, "in each step every rank has something to send")
         if (late := rules.invariant(step + 1, held)) is not None:
             raise Fault(late, step, f"after this step {rules.reason}")
 
