@@ -108,6 +108,8 @@ _CARD = """
 +++
 id = "ID"
 difficulty = 2
+kind = "concept"
+roles = ["ml", "infrastructure", "research"]
 prompt = "The question, as an interviewer asks it?"
 evidence = [
   { says = "14 steps", proof = "calc.collective('all_reduce', 'ring', 8).steps" },
@@ -120,7 +122,7 @@ rubric = [
 follow_ups = ["What might be asked next?", "And after that?"]
 sources = ["Author and year, title, where to find it"]
 +++
-**In a minute.** One sentence that defines the thing. Then what to say aloud, in 80 to 200 words and
+**In a minute.** One sentence that defines the thing. Then what to say aloud, in 80 to 150 words and
 with at most three numbers: 14 steps.
 
 **Deeper.** What a good interviewer asks next, in 120 words or more.

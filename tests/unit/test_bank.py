@@ -27,6 +27,20 @@ def test_nothing_is_wrong_with_the_bank():
     assert all(card.topic in ids for card in CARDS)  # the first card has no letter
 
 
+def test_every_follow_up_has_an_answer_and_every_topic_a_chain_of_four():
+    bare = [
+        (card.id, each.question)
+        for card in CARDS
+        for each in card.follow_ups
+        if not (each.answer and each.kind)
+    ]
+    assert bare == []
+    kinds = {(card.topic, each.kind) for card in CARDS for each in card.follow_ups}
+    chain = ("apply", "analyse", "design")  # after the card, which asks to recall
+    missing = {(topic, kind) for topic in cards.load_topics() for kind in chain} - kinds
+    assert missing == set()
+
+
 def test_exercises_of_cards_exist():
     assert {card.exercise for card in CARDS} <= {"", *load_catalog()}
 

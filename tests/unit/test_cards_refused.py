@@ -14,6 +14,8 @@ CARD = f"""\
 +++
 id = "co-2"
 difficulty = 2
+kind = "number"
+roles = ["ml"]
 prompt = "How many steps has a ring all-reduce on 8 ranks?"
 evidence = [
   {EVIDENCE},
@@ -101,8 +103,8 @@ UNREADABLE = {
     "toml, in line 3": ("difficulty = 2", "difficulty = ", "TOML", 3),
     "unknown key": ("difficulty = 2", "difficulty = 2\nlevel = 3", "level", 2),
     "no key": ("difficulty = 2\n", "", "difficulty", 2),
-    "no section": ("**Deeper.**", "**Depth.**", "**Deeper.**", 13),
-    "text in no section": ("**In a minute.**", "Hm.\n\n**In a minute.**", "'Hm.'", 13),
+    "no section": ("**Deeper.**", "**Depth.**", "**Deeper.**", 15),
+    "text in no section": ("**In a minute.**", "Hm.\n\n**In a minute.**", "'Hm.'", 15),
     "evidence twice": ('.steps" }', '.steps", source = "a book" }', "'a book'", 2),
     "evidence without proof": (f', proof = "{PROOF}"', "", "'14 steps'", 2),
 }
@@ -121,6 +123,7 @@ BAD = {
     "other group": ('id = "co-2"', 'id = "dp-1"', "collectives/cards.md"),
     "conventions": ('id = "co-2"', 'id = "co-8"', "conventions"),
     "difficulty": ("difficulty = 2", "difficulty = 4", "difficulty = 4"),
+    "numbers": ("It takes 14 steps.", "It takes 14 steps, 7.1, 8.2 or ninety.", "minute says 4"),
     "short minute": (MINUTE, "Really.", "minute has 5"),
     "short deeper": (DEEPER, "More.", "deeper has 1"),
     "rubric": (', "counts the steps right", "says what a step sends"', "", "rubric has 1"),

@@ -120,6 +120,10 @@ class Card:
     """The id of its topic, "co-8", or with a letter added, "co-8b"; of a follow-up, "co-8/2"."""
     difficulty: int
     """1 for everyone, 2 senior, 3 expert."""
+    kind: str
+    """One of KINDS."""
+    roles: tuple[str, ...]
+    """Some of ROLES."""
     prompt: str
     minute: str
     """The spoken answer of a minute, in Markdown like the other texts."""
@@ -130,10 +134,6 @@ class Card:
     """Points that an interviewer listens for."""
     follow_ups: tuple[FollowUp, ...]
     sources: tuple[str, ...]
-    kind: str = KINDS[0]
-    """One of KINDS."""
-    roles: tuple[str, ...] = ROLES
-    """Some of ROLES."""
     given: tuple[str, ...] = ()
     """Numbers of the text that are assumptions; the text says so."""
     exercise: str = ""
@@ -214,8 +214,11 @@ class CardError(ValueError):
 
 
 _FENCE = "+++"
-_REQUIRED = ("id", "difficulty", "prompt", "evidence", "rubric", "follow_ups", "sources")
-_KNOWN = (*_REQUIRED, "kind", "roles", "given", "exercise")
+_REQUIRED = (
+    *("id", "difficulty", "kind", "roles", "prompt"),
+    *("evidence", "rubric", "follow_ups", "sources"),
+)
+_KNOWN = (*_REQUIRED, "given", "exercise")
 _HEADING = re.compile(rf"^\*\*({'|'.join(map(re.escape, SECTIONS))})\*\*\s*", re.M)
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 
@@ -307,9 +310,9 @@ def _card(name: str, block: _Block) -> Card:
     entries: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
     }
-    if (kind := data.get("kind", KINDS[0])) not in KINDS:
+    if (kind := data["kind"]) not in KINDS:
         raise fail(f"kind = {kind!r}", f"give one of {', '.join(KINDS)}")
-    if unknown := [role for role in data.get("roles", ()) if role not in ROLES]:
+    if unknown := [role for role in data["roles"] if role not in ROLES]:
         raise fail(f"roles: unknown {', '.join(unknown)}", f"give some of {', '.join(ROLES)}")
     entries["evidence"] = _evidence(data["evidence"], fail)
     entries["follow_ups"] = tuple(_follow_up(each, fail) for each in data["follow_ups"])
