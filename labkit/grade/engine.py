@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from labkit import arguments
 from labkit.comm.operation import P2P_KINDS, Timeline, listed
 from labkit.grade import findings
 from labkit.grade.catalog import get_exercise, load_catalog
@@ -61,6 +62,7 @@ def check(
     function that cannot be sent to the ranks and for a timeout that is no number, and ValueError
     for a timeout that is not above 0. A fault of the learner's code is in the verdict instead.
     """
+    arguments.number("timeout", timeout_s, "seconds for each launch", above=0)
     workspace = workspace or find_workspace()
     exercise = get_exercise(name)
     if submission is None:
@@ -71,8 +73,8 @@ def check(
     finding, shown, call = code.finding_before_running(), "", ""
     if finding is None:
         finding, shown = _graded(load_graders(name), code, seed, timeout_s)
-        arguments = [f'"{name}"', *[code.argument] * bool(code.argument), f"seed={seed}"]
-        call = f"check({', '.join(arguments)})"
+        words = [f'"{name}"', *[code.argument] * bool(code.argument), f"seed={seed}"]
+        call = f"check({', '.join(words)})"
     next_name = (names[names.index(name) + 1 :] or [""])[0]
     verdict = Verdict(exercise, finding, shown, seed, call, next_name)
     if code.is_own:
