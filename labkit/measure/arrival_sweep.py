@@ -39,7 +39,7 @@ from labkit.serving import (
 from labkit.serving.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from labkit.viz.style import Picture
+    from labkit.viz.picture import Picture
 
 LOADS = (0.25, 0.5, 0.75, 0.9, 1.1, 1.5)
 _ALONE = 8

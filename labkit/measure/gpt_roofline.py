@@ -35,7 +35,7 @@ from labkit.model import Block, Embedding, attend
 from labkit.optimizer import AdamW
 
 if TYPE_CHECKING:
-    from labkit.viz.style import Picture
+    from labkit.viz.picture import Picture
 
 _SAMPLES, _SAMPLE_S, _MOST_S = 8, 5e-3, 0.5
 # Matrices and copies that fill the device, and are larger than its caches.

@@ -22,7 +22,7 @@ from labkit.measure.algorithms import Algorithm
 from labkit.measure.alpha_beta_fit import Fit, equation, fit_alpha_beta, link_speed_text, solve
 
 if TYPE_CHECKING:
-    from labkit.viz.style import Picture
+    from labkit.viz.picture import Picture
 
 
 ByName = dict[str, dict[int, float]]

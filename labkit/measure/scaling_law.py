@@ -42,7 +42,7 @@ from labkit.profile import Terms, breakdown, trace_of_run
 from labkit.profile.breakdown import BUBBLE, STRAGGLER, TRANSFER
 
 if TYPE_CHECKING:
-    from labkit.viz.style import Picture
+    from labkit.viz.picture import Picture
 
 Step = Callable[[], object]
 MakeStep = Callable[[Group, int], Step]

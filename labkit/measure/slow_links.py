@@ -34,7 +34,7 @@ from labkit.measure.measured import aligned
 from labkit.measure.sweep import checked_sizes
 
 if TYPE_CHECKING:
-    from labkit.viz.style import Picture
+    from labkit.viz.picture import Picture
 
 Pair = tuple[int, int]
 """Two ranks, the lower one first."""

@@ -19,7 +19,7 @@ import ipywidgets as widgets
 
 from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 Rows = Iterable[tuple[str, str] | tuple[str, str, float] | Picture]
 _BAR_EM = 24

@@ -42,14 +42,15 @@
     viz.rollout_figures(trained.figures, title=...)  # reinforcement learning of a language model
     viz.chrome_trace.write(result, "trace.json")     # no matplotlib needed for this one
 
-Each kind of picture has a file; style.py and journals.py are shared. Of a run: timelines.py,
-lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py, in_flight_curve.py,
-schedule_parts.py, schedule_input.py. Of layouts: shard_map.py, mesh.py, extents_picture.py,
-expert_load.py, causal_mask.py. Of numbers: size_curves.py, link_curves.py, memory.py, steps.py,
-performance.py, failures.py, serving.py, training.py, actors.py,
-rl_figures.py. Of ZeRO: zero.py, compiled_figures.py.
+Each kind of picture has a file; style.py, picture.py and journals.py are shared. Of a run:
+timelines.py, lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
+in_flight_curve.py, schedule_svg.py, schedule_parts.py, schedule_drawing.py, schedule_input.py. Of
+layouts: shard_map.py, mesh.py, extents_picture.py, expert_load.py, causal_mask.py. Of numbers:
+size_curves.py, link_curves.py, memory.py, steps.py, performance.py, failures.py, serving.py,
+training.py, actors.py, rl_figures.py. Of ZeRO: zero.py, compiled_figures.py.
 
-Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
+Names load when first used: without matplotlib there are still traces (chrome_trace.py)
+and schedules as SVG (schedule_svg.py).
 """
 
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from labkit.viz.mesh import mesh_map
     from labkit.viz.movement import moves
     from labkit.viz.performance import bandwidth_map, roofline, scaling_curves
+    from labkit.viz.picture import Picture
     from labkit.viz.rings import ring_steps, tagged
     from labkit.viz.rl_figures import rollout_figures
     from labkit.viz.schedule_grid import schedule
@@ -77,7 +79,6 @@ if TYPE_CHECKING:
     from labkit.viz.shard_map import shards
     from labkit.viz.size_curves import Curve, Mark, latency_bandwidth
     from labkit.viz.steps import simulated_step, step_terms
-    from labkit.viz.style import Picture
     from labkit.viz.timelines import compared_timelines, timeline
     from labkit.viz.traffic import traffic_matrix
     from labkit.viz.training import curves, exponents, loss_scale, staleness

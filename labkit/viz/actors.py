@@ -26,7 +26,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.calc.units import count_text
 from labkit.rl.history import WINDOW, Episode, History
 from labkit.viz import style
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 from labkit.viz.training import COLOURS, side_by_side
 
 if TYPE_CHECKING:

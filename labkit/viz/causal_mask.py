@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from labkit import arguments
 from labkit.context_parallel.shards import Placement
 from labkit.viz import style
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 MAX_PLACEMENTS, MAX_RANKS = 3, 8
 _TOKENS_PER_RANK = 8  # all placements cut these into equal parts

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from labkit.compiled.graph import Event
 from labkit.viz import style
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 _WIDTH, _LEFT, _LANE, _HEADER, _FOOTER = 9.0, 1.75, 0.62, 0.5, 0.45
 _COMPUTE = style.region_colours(["forward"])["forward"]

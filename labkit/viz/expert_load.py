@@ -23,7 +23,7 @@ from matplotlib.patches import Patch
 from labkit.moe.gpt_moe import ExpertLoad
 from labkit.viz import style
 from labkit.viz.memory import clean
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 MAX_RANKS = 12
 _WIDTH, _LEFT, _RIGHT, _BAR, _HEADER, _BOTTOM = 9.0, 0.75, 2.0, 0.44, 0.62, 0.56  # inches

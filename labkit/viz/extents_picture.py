@@ -23,7 +23,7 @@ from matplotlib.colors import to_rgb
 
 from labkit.shards import Extent
 from labkit.viz import style
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 MAX_PANELS, MAX_RANKS = 4, 8
 _WIDTH, _MARGIN, _BETWEEN = 9.0, 0.12, 0.25  # inches, as all that follow

@@ -42,7 +42,7 @@ from labkit.calc.units import seconds_text
 from labkit.checkpoint.power_cut import Operation
 from labkit.viz import style
 from labkit.viz.memory import clean
-from labkit.viz.style import Picture, blank_axes
+from labkit.viz.picture import Picture, blank_axes
 
 _WIDTH = 9.0  # inches, as all that follow
 _GOODPUT_HEIGHT, _JOB = 3.8, 0.45

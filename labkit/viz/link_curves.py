@@ -20,7 +20,7 @@ from labkit import arguments
 from labkit.calc.result import Result, number_of
 from labkit.calc.units import bytes_text, seconds_text
 from labkit.viz import style
-from labkit.viz.style import Picture, text_inches
+from labkit.viz.picture import Picture, text_inches
 
 HEADER, MARK_ROW = 0.45, 0.19  # inches: title with some air, a row of names of links
 

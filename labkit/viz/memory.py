@@ -19,7 +19,7 @@ from labkit.calc.result import Result, number_of
 from labkit.calc.units import bytes_text
 from labkit.memory import Usage
 from labkit.viz import style
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 LEGEND_COLUMNS = 6
 

@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 from labkit import arguments
 from labkit.mesh import AXES, coordinates_at, ranks_along
 from labkit.viz import style
-from labkit.viz.style import Picture, blank_axes, text_inches
+from labkit.viz.picture import Picture, blank_axes, text_inches
 
 MAX_RANKS, MAX_COORDINATES = 64, 256  # a picture of at most 100 KB
 AXIS_COLOURS = {

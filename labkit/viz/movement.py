@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 
 from labkit.calc.units import number_text
 from labkit.viz import style
+from labkit.viz.picture import CellPainter, Picture, blank_axes
 from labkit.viz.rings import cells_of, contributors
-from labkit.viz.style import CellPainter, Picture, blank_axes
 
 _WIDTH = 9.0  # inches
 _UNKNOWN = "#e4e4e4"

@@ -34,7 +34,7 @@ from matplotlib.patches import Patch, Rectangle
 from labkit.calc.units import number_text, quantity_text, seconds_text
 from labkit.viz import style
 from labkit.viz.memory import clean
-from labkit.viz.style import Picture, blank_axes
+from labkit.viz.picture import Picture, blank_axes
 
 _WIDTH = 9.0  # inches, as all that follow
 _ROOFLINE_HEIGHT, _SCALING_HEIGHT = 4.2, 3.6

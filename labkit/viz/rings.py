@@ -26,7 +26,7 @@ from labkit import calc
 from labkit.comm.operation import Timeline
 from labkit.viz import style
 from labkit.viz.journals import Message, matched_messages, timelines_of
-from labkit.viz.style import CellPainter, Picture, blank_axes
+from labkit.viz.picture import CellPainter, Picture, blank_axes
 
 Holding = tuple[frozenset[int], ...]
 """By chunk: the ranks whose contributions are in it."""

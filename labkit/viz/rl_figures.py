@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from labkit.rl.figures import NO_WEIGHTS, Figures
 from labkit.viz import style
 from labkit.viz.memory import clean
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 from labkit.viz.training import COLOURS
 
 _WIDTH, _HEIGHT, _ROWS, _COLUMNS = 9.0, 7.2, 3, 3

@@ -13,18 +13,16 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.pipeline import Schedule, Timing, in_flight
 from labkit.viz import style
+from labkit.viz.picture import Picture, text_inches
+from labkit.viz.schedule_drawing import draw_boxes, draw_legend, draw_messages
 from labkit.viz.schedule_input import require_same_schedule, require_some_time, timing_of
 from labkit.viz.schedule_parts import (
     COSTS,
     boxes,
-    draw_boxes,
-    draw_legend,
-    draw_messages,
     most_stages,
     time_words,
     words,
 )
-from labkit.viz.style import Picture, text_inches
 
 WIDTH, LEFT, RIGHT = 9.0, 0.72, 0.95  # inches
 _HEADER, _PANEL_HEADER, _AXIS = 0.62, 0.28, 0.46

@@ -46,7 +46,7 @@ from labkit.serving.caches import KVCache, SlotUse
 from labkit.serving.requests import ScheduledTokens
 from labkit.viz import style
 from labkit.viz.memory import clean
-from labkit.viz.style import CellPainter, Picture, blank_axes
+from labkit.viz.picture import CellPainter, Picture, blank_axes
 
 MAX_SLOTS, MAX_SEQUENCES = 192, 8
 _WIDTH = 9.0  # inches, as all that follow

@@ -34,7 +34,7 @@ from labkit import arguments
 from labkit.calc.units import number_text
 from labkit.tensor_parallel.linear import Sharding
 from labkit.viz import style
-from labkit.viz.style import Picture, blank_axes, text_inches
+from labkit.viz.picture import Picture, blank_axes, text_inches
 
 MAX_TENSORS = 8
 MAX_RANKS = 8  # each has a colour of its own

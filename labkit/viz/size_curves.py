@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator
 from labkit.calc.choice import busbw
 from labkit.calc.units import bytes_text, seconds_text, size_text
 from labkit.viz import style
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,10 @@ from labkit.profile.breakdown import TERMS, Terms, breakdown
 from labkit.profile.step_trace import Trace
 from labkit.viz import style
 from labkit.viz.memory import clean
+from labkit.viz.picture import Picture
+from labkit.viz.schedule_drawing import draw_boxes
 from labkit.viz.schedule_grid import WIDTH, row_inches, style_rows
-from labkit.viz.schedule_parts import BOTTOM, IDLE, NAMES, Box, draw_boxes, operation_colour
-from labkit.viz.style import Picture
+from labkit.viz.schedule_parts import BOTTOM, IDLE, NAMES, Box, operation_colour
 
 LEFT, RIGHT = 1.75, 0.95  # inches
 _HEADER, _AXIS = 1.26, 0.46

@@ -35,7 +35,7 @@ from labkit.viz.lanes import (
     Scale,
     endings_of,
 )
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 LegendRow = tuple[str, list[Artist]]
 

@@ -23,7 +23,7 @@ from labkit.comm import Topology
 from labkit.comm.operation import Timeline
 from labkit.viz import style
 from labkit.viz.journals import timelines_of
-from labkit.viz.style import Picture, blank_axes
+from labkit.viz.picture import Picture, blank_axes
 
 WIDTH = 9.0  # inches
 LEFT, HEADER, FOOTER = 1.35, 1.1, 0.62

@@ -33,7 +33,7 @@ from labkit.calc.units import count_text
 from labkit.data_parallel.parameter_server import Arrival
 from labkit.viz import style
 from labkit.viz.memory import clean
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 Points = Mapping[float, float] | Iterable[tuple[float, float]]
 

@@ -21,7 +21,8 @@ from labkit.calc.units import bytes_text
 from labkit.comm.operation import Timeline
 from labkit.viz import style
 from labkit.viz.memory import KINDS_FROM_BELOW, clean
-from labkit.viz.style import Picture, tint
+from labkit.viz.picture import Picture
+from labkit.viz.style import tint
 
 _WIDTH = 9.0  # inches, as all that follow
 _LEFT, _RIGHT, _HEADER = 1.85, 0.1, 0.66

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.text import Text
 
 from labkit.viz import style
+from labkit.viz.picture import Picture
 
 
 @pytest.fixture(autouse=True)
@@ -12,13 +13,13 @@ def type_that_can_be_read(request, monkeypatch):
     if not request.path.name.startswith("test_viz"):
         yield
         return
-    pictures, usual = [], style.Picture.__init__
+    pictures, usual = [], Picture.__init__
 
     def recorded(picture, *words, **more):
         usual(picture, *words, **more)
         pictures.append(picture)
 
-    monkeypatch.setattr(style.Picture, "__init__", recorded)
+    monkeypatch.setattr(Picture, "__init__", recorded)
     yield
     texts = [text for picture in pictures for text in picture.findobj(Text) if text.get_text()]
     small = {text.get_text(): text.get_fontsize() for text in texts}

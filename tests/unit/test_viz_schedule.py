@@ -31,7 +31,8 @@ from labkit.pipeline import (
 )
 from labkit.viz import schedule_input
 from labkit.viz.in_flight_curve import held_over_time
-from labkit.viz.schedule_parts import operation_colour, outline
+from labkit.viz.schedule_drawing import outline
+from labkit.viz.schedule_parts import operation_colour
 
 UNEVEN = Costs(forward=[0.5, 1, 1, 2], input_gradient=[1, 1, 0, 2], send=0.25)
 SLOW_LAST = [0.5, 1, 1, 2]

@@ -14,7 +14,7 @@ import anywidget
 import traitlets
 
 from labkit.notebook.shown import FAINT
-from labkit.viz.style import Picture
+from labkit.viz.picture import Picture
 
 HINT = "Run this cell, and the picture moves: Space plays and pauses, the arrow keys step."
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
