@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).resolve().parent
 # The stubs are cut from the solutions. Below labkit/ these files would be modules of the package.
 COURSE = ["solutions/*.py", "notebooks/*.ipynb", "notebooks/*.md", "notebooks/pictures/*.svg"]
-COURSE += ["docs/*.md", "docs/*.png", "AGENTS.md"]
+COURSE += ["docs/*.md", "docs/*.png", "docs/*.html", "docs/*.pdf", "AGENTS.md"]
 
 
 class BuildWithCourse(build_py):
