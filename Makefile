@@ -29,15 +29,6 @@ ifdef ANEW
 .PHONY: $(STAMP)
 endif
 
-# Without the first JupyterLab asks, over the text, whether it may fetch news from the network.
-# Without the second a saved notebook reopens with an error instead of each widget.
-LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
-OVERRIDES := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": true}}
-
-# A kernel of this .venv, whatever kernels the user has elsewhere.
-export JUPYTER_PREFER_ENV_PATH := 1
-unexport JUPYTER_PATH
-
 # Ranks import the lab's modules: they are compiled once, not in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -54,20 +45,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 lab: $(STAMP)  ## open your copy of the course, my-lab, in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
-	@set -- $(LAB_ARGS); \
-	case "$$*" in *[-.]ip[\ =]*) ;; *) set -- --ip=127.0.0.1 "$$@" ;; esac; \
-	if [ "$$(id -u)" = 0 ]; then \
-	  echo "You are root, which Jupyter refuses by itself: passing --allow-root."; \
-	  set -- --allow-root "$$@"; \
-	fi; \
-	case "$$*" in *transport*) ;; *) \
-	  set -- --KernelManager.transport=$$($(BIN)/python scripts/kernel_transport.py) "$$@" ;; \
-	esac; \
-	PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; \
-	if [ -e my-lab/.course.json ]; then $(BIN)/python -m labkit.cli update my-lab; \
-	else $(BIN)/python -m labkit.cli start my-lab; fi && \
-	exec $(BIN)/python -m jupyterlab --ServerApp.root_dir=my-lab \
-	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb "$$@"
+	@exec $(BIN)/python -m labkit.cli lab my-lab -- $(LAB_ARGS)
 
 test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)
 	@$(PYTEST) -n $(TEST_WORKERS) tests notebooks \
@@ -118,5 +96,4 @@ endif
 	$(BIN)/python scripts/install_torch.py $(TORCH) $(VENV)/.torch-index --index "$(TORCH_INDEX)" --cpu-index "$(TORCH_CPU_INDEX)"
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,serve,rl,dev]'
-	@mkdir -p $(LAB_SETTINGS) && echo '$(OVERRIDES)' > $(LAB_SETTINGS)/overrides.json
 	@echo "$(CURDIR)" > $(STAMP)

@@ -20,7 +20,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbval.kernel import CURRENT_ENV_KERNEL_NAME, NbvalKernelspecManager
 
-from scripts import kernel_transport
+from labkit.cli.lab import LONGEST
 from scripts.normal_form import normal_form
 
 CELL_TIMEOUT_S = 600  # as `make test`
@@ -29,11 +29,11 @@ CELL_TIMEOUT_S = 600  # as `make test`
 def local_sockets() -> dict[str, str]:
     """Settings of a kernel manager: a kernel's five sockets are files that no other one has.
 
-    See kernel_transport.py. Where the folder for temporary files has too long a name for sockets,
-    it is TCP all the same.
+    See `transport` in labkit/cli/lab.py. Where the folder for temporary files has too long a name
+    for sockets, it is TCP all the same.
     """
     place = f"{tempfile.gettempdir()}/k{secrets.token_hex(6)}"
-    if len(f"{place}-ipc-5") > kernel_transport.LONGEST:
+    if len(f"{place}-ipc-5") > LONGEST:
         return {}
     return {"transport": "ipc", "connection_file": f"{place}.json"}
 

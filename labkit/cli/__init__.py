@@ -1,6 +1,7 @@
 """labkit in a terminal: the engine of the notebooks, with rich output.
 
 labkit start my-lab              a copy of the exercises and notebooks, to work in
+labkit lab my-lab                JupyterLab on that copy
 labkit check ring_all_reduce     exit status 0 after a pass, 1 otherwise, 2 for a call that is wrong
 labkit puzzle "two ranks" rows.txt    the same
 labkit plan --model llama3-70b --cluster h100 --gpus 512    1 where no layout fits
@@ -16,7 +17,7 @@ ctrl_c.py. commands.py says which commands there are:
     calculators.py plan, memory, cache
     machine.py     doctor, preflight, profile, serve
     progress.py    progress, export, import
-    start.py       start, update; for authors: new.py and bank.py
+    start.py       start, update; lab.py: lab; for authors: new.py and bank.py
 
 terminal.py has what they share.
 """
@@ -37,7 +38,7 @@ EXTRAS = {
         (
             "typer", "rich", "markdown_it", "platformdirs", "watchfiles", "fsrs", "numpy",
             "matplotlib", "PIL", "IPython", "ipykernel", "ipywidgets", "anywidget", "traitlets",
-            "jupyterlab", "jsonschema",
+            "jupyterlab", "jupyter_core", "jsonschema",
         ),
         "lab",
     ),

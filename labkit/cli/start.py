@@ -2,7 +2,7 @@
 
     exercises/    a stub for each exercise: the learner's own files
     solutions/    what `labkit solution` and `labkit reset` read
-    notebooks/    jupyter lab my-lab/notebooks/00_start_here.ipynb
+    notebooks/    the pages: `labkit lab` opens them in JupyterLab
     labkit, docs  links to the package's own files, for reading; from a clone also examples, tests
     AGENTS.md     how a coding assistant helps without giving the answer away
     earlier/      pages that the last update has replaced, as the learner left them
@@ -49,6 +49,18 @@ def start(
 
     No update of labkit changes the folder; `labkit update` brings the new pages into it.
     """
+    write_copy(folder)
+    out = console()
+    out.print(Text(f"Next: labkit lab {shlex.quote(str(folder))}"), soft_wrap=True)
+    first = next(iter(load_catalog()))
+    out.print(Text(f"In that folder, `labkit check {first}` grades an exercise."), soft_wrap=True)
+
+
+def write_copy(folder: Path) -> None:
+    """Write a copy of the course, and print how many files it has.
+
+    Raises typer.BadParameter for a folder that holds something.
+    """
     source, own = find_packages_workspace(), Workspace(folder.resolve())
     if source.root == own.root:
         raise typer.BadParameter(f"{folder} is the lab itself, and has all files already")
@@ -57,26 +69,26 @@ def start(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise typer.BadParameter(f"{folder} holds something else: name a new folder")
     renewed = _renew(source, own)
-    out = console()
-    out.print(Text(f"{renewed.num_written} files written into {folder}"), soft_wrap=True)
-    enter = [] if own.root == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
-    begin = " && ".join([*enter, "jupyter lab notebooks/00_start_here.ipynb"])
-    out.print(Text(f"Next: {begin}"), soft_wrap=True)
-    first = next(iter(load_catalog()))
-    out.print(Text(f"In that folder, `labkit check {first}` grades an exercise."), soft_wrap=True)
+    console().print(Text(f"{renewed.num_written} files written into {folder}"), soft_wrap=True)
 
 
 def update(
     folder: Annotated[Path, typer.Argument(help="The copy; here, or above.")] = Path(),
 ) -> None:
     """Bring what is new in the course into your copy. Your answers and notes stay."""
-    here = folder.resolve()
-    found = [each for each in (here, here / COPY, *here.parents) if (each / _DIGESTS).is_file()]
-    if not found:
+    found = find_copy(folder)
+    if found is None:
         raise typer.BadParameter(f"{folder} is no copy of the course. {HOW_TO_MAKE_ONE}")
     out = console()
-    for line in _renew(find_packages_workspace(), Workspace(found[0])).lines():
+    for line in _renew(find_packages_workspace(), Workspace(found)).lines():
         out.print(Text(line), soft_wrap=True)
+
+
+def find_copy(folder: Path) -> Path | None:
+    """Return the copy of the course at `folder`, in its my-lab, or above it; None without one."""
+    here = folder.resolve()
+    places = (here, here / COPY, *here.parents)
+    return next((each for each in places if (each / _DIGESTS).is_file()), None)
 
 
 @dataclass(slots=True)

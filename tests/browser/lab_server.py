@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import secrets
 import shutil
 import signal
@@ -22,14 +21,15 @@ from pathlib import Path
 import nbformat
 from jupyter_client.provisioning import local_provisioner
 
+from labkit.cli import lab
 from labkit.cli.start import start
 from tests.forked_kernels import ForkedKernel
 from tests.forked_programs import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 START_S, END_S = 120, 60
-MAKEFILE = (ROOT / "Makefile").read_text()
-SETTINGS = json.loads(re.search(r"^OVERRIDES := (.*)$", MAKEFILE, re.MULTILINE)[1]) | {
+OVERRIDES = lab.SETTINGS / "labconfig" / "default_setting_overrides.json"
+SETTINGS = json.loads(OVERRIDES.read_text()) | {
     # All cells are in the page, also those that are not on the screen.
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
 }
@@ -59,7 +59,7 @@ class LabServer:
             "ServerApp.ip": "127.0.0.1",
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
-            "KernelManager.transport": "ipc",  # like `make lab`
+            "KernelManager.transport": "ipc",  # like `labkit lab`
             "IdentityProvider.token": self.token,
             "LabApp.expose_app_in_browser": True,  # so that a test can ask what the lab is doing
         }

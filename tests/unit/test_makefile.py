@@ -1,17 +1,12 @@
 """Actions of make on a fresh clone, on a second call, and after an interruption."""
 
-import errno
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-
-from scripts.kernel_transport import LONGEST, NAME, transport
 
 ROOT = Path(__file__).parents[2]
 (TORCH,) = [
@@ -109,38 +104,13 @@ def test_another_index_for_torch_recreates_the_environment(installed):
     assert "--clear" in installs(installed, "TORCH_INDEX=https://example.org/cu130")[0]
 
 
-@pytest.mark.parametrize(
-    ("own", "transport"), [("--port 8899", ["ipc"]), ("--KernelManager.transport=tcp", ["tcp"])]
-)
-def test_kernels_have_sockets_that_are_files_unless_the_call_says_otherwise(
-    installed, own, transport
-):
+def test_the_lab_is_opened_by_the_command_that_an_installed_package_has(installed):
     python = installed / ".venv" / "bin" / "python"
     python.unlink()
-    said = 'case "$1" in -c) ;; *transport.py) echo ipc ;; *) echo "$@" ;; esac'
-    python.write_text(f"#!/bin/sh\n{said}\n")
+    python.write_text('#!/bin/sh\ncase "$1" in -c) ;; *) echo "$@" ;; esac\n')
     python.chmod(0o755)
-    words = make(installed, "lab", f"LAB_ARGS={own}").stdout.splitlines()[-1].split()
-    assert words[:2] == ["-m", "jupyterlab"] and " ".join(words).endswith(own)
-    assert [word.partition("=")[2] for word in words if "transport" in word] == transport
-
-
-@pytest.mark.parametrize("case", ["there is room", "too long", "no folder", "no sockets"])
-def test_kernels_are_reached_by_tcp_where_a_socket_cannot_be_a_file(case, tmp_path, monkeypatch):
-    (tmp_path / "a file").touch()
-    folder = tempfile.mkdtemp(prefix="r") if case == "there is room" else str(tmp_path / "a")
-    if case == "too long":
-        folder += "b" * (LONGEST + 1 - len(f"{folder}/{NAME}"))
-    elif case == "no folder":
-        folder = str(tmp_path / "a file" / "b")
-    elif case == "no sockets":
-        monkeypatch.setattr(socket.socket, "bind", refuses)
-    assert transport(folder) == ("ipc" if case == "there is room" else "tcp")
-    assert case != "there is room" or os.listdir(folder) == []
-
-
-def refuses(*_):
-    raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+    words = make(installed, "lab", "LAB_ARGS=--no-browser --port 8899").stdout.splitlines()[-1]
+    assert words == "-m labkit.cli lab my-lab -- --no-browser --port 8899"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ OUTSIDE = {
     "anywidget": {"notebook"},
     "traitlets": {"notebook"},
     "ipykernel": {"cli"},  # `labkit start` writes what JupyterLab would of its kernel
+    "jupyter_core": {"cli"},
     "platformdirs": {"progress"},
     "fsrs": {"progress"},
     "fastapi": {"serving"},

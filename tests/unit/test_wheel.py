@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.cli import EXTRAS
+from labkit.cli import EXTRAS, lab
 from labkit.grade.catalog import load_catalog
 from labkit.grade.stubs import stub_of
 from labkit.grade.workspace import Workspace
@@ -78,6 +78,12 @@ def test_jupyterlab_finds_the_stylesheet_after_any_install(site, tmp_path):
         place = f"share/jupyter/labextensions/labkit/{file.relative_to(ROOT / 'labextension')}"
         assert (data / place).read_bytes() == file.read_bytes()
         assert place in in_editable
+
+
+def test_the_settings_of_jupyterlab_are_installed(site):
+    place = lab.SETTINGS.relative_to(ROOT)
+    for file in (path for path in (ROOT / place).rglob("*") if path.is_file()):
+        assert (site / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
 
 
 def _built(kind, source, folder):
