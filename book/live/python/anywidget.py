@@ -1,4 +1,4 @@
-"""anywidget's class, without its hot reload and commands: widgets.mjs draws it by the same contract."""
+"""anywidget's class by the same contract, which widgets.mjs draws; no hot reload, no commands."""
 
 from typing import Any
 

@@ -1,0 +1,1 @@
+"""The part of IPython that ipywidgets asks for."""
