@@ -11,6 +11,7 @@
     sliders.py           sliders for any function
     moving/              pictures of a run that move
     ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
+    bars.py              bars that they draw
     controls.py          buttons and fields of the pages below
     cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
     mock.py, mock_items.py     an interview; designing.py: a design round

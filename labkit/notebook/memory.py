@@ -3,8 +3,8 @@
 memory_calculator()                                                   # Llama 2 7B on one 80 GB GPU
 memory_calculator(calc.TrainingSetup(model="llama3-70b", tp=8, pp=4, dp=8, zero=1), "141 GB")
 
-It shows a table of parts by GPU, whether the fullest one fits, and if not, what to change. Formulas
-are labkit.calc's.
+It shows a bar and a table of parts by GPU, whether the fullest one fits, and if not, what to
+change. Formulas are labkit.calc's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from labkit import calc, viz
+from labkit import calc
 from labkit.calc import Result, TrainingSetup
 from labkit.calc.memory.fit import Change, smallest_change
 from labkit.calc.memory.model_state import recipe_of
+from labkit.notebook.bars import bar, legend
 from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import FAINT, box
+from labkit.viz.style import memory_colour
 
 DEVICES = {"24 GB": 24e9, "40 GB": 40e9, "80 GB": 80e9, "141 GB": 141e9}
 """Memory of GPUs as data sheets name it, where a GB is 1e9 bytes.
@@ -30,6 +32,7 @@ allocator to use.
 """
 
 _MOST_STAGES = 4
+_BAR_ROW = "display: flex; flex-flow: row wrap; align-items: center; gap: 0 1em; margin: 6px 0;"
 
 
 def shown(setup: TrainingSetup) -> dict[str, Result]:
@@ -92,6 +95,24 @@ def advice(setup: TrainingSetup, capacity: float) -> str:
     if to_make[-1].setup.num_gpus == setup.num_gpus:
         where = " on this GPU" if setup.num_gpus == 1 else " on these GPUs"
     return f"{over} No single change is enough{where}. Together: {listed}; {after}."
+
+
+def bars_html(setup: TrainingSetup, capacity: float) -> str:
+    """Draw a bar for each GPU shown, by part; a line across each is the device's memory."""
+    gpus = shown(setup)
+    colours = {part: memory_colour(part) for each in gpus.values() for part in each.parts}
+    scale = max(capacity, *(float(each) for each in gpus.values()))
+    rows = ""
+    for name, each in gpus.items():
+        left = capacity - float(each)
+        says = f"{calc.bytes_text(abs(left))} {'left' if left >= 0 else 'over'}"
+        drawn = bar(each, colours, scale, width="100%", mark=capacity)
+        rows += (
+            f'<div style="{_BAR_ROW}"><span style="min-width: 5em;">{escape(name)}</span>'
+            f'<span style="flex: 1 1 12em; max-width: 40em;">{drawn}</span><b>{says}</b></div>'
+        )
+    line = f"A line marks the memory of the device, {calc.bytes_text(capacity)}. Parts"
+    return f"{rows}{legend(line, colours, list(gpus.values()))}"
 
 
 def text(setup: TrainingSetup, capacity: float) -> str:
@@ -190,10 +211,7 @@ class MemoryCalculator:
         self.says = ""
         self._is_moving_several = False
         self._knobs, self._device = knobs_of(start), device_menu(device)
-        self._verdict, self._table = widgets.HTML(), widgets.HTML()
-        self._picture = widgets.Image(
-            format="png", layout={"width": "900px", "max_width": "calc(100% - 4px)"}
-        ).add_class("labkit-picture")
+        self._verdict, self._bars, self._table = (widgets.HTML() for _ in range(3))
         self._change = widgets.Button(
             description="Make this change", layout={"width": "12em", "display": "none"}
         )
@@ -225,7 +243,7 @@ class MemoryCalculator:
             [
                 widgets.HBox(knobs, layout={"flex_flow": "row wrap"}),
                 widgets.HBox([self._verdict, self._change], layout={"flex_flow": "row wrap"}),
-                self._picture,
+                self._bars,
                 self._table,
             ]
         )
@@ -236,25 +254,25 @@ class MemoryCalculator:
         capacity = DEVICES[self._device.value]
         try:
             setup = setup_of(self._knobs)
-            table, picture = _html(setup), _png(setup, capacity)
+            table, bars = _html(setup), bars_html(setup, capacity)
         except ValueError as error:
             self.setup, self.says = None, f"There is no such setup: {error}."
-            table, picture = "", b""
+            table = bars = ""
             can_change = False
         else:
             self.setup, self.says = setup, advice(setup, capacity)
             can_change = bool(changes(setup, capacity))
         self._verdict.value = f"<b>{escape(self.says)}</b>"
-        self._table.value, self._picture.value = table, picture
-        self._picture.layout.display = None if picture else "none"
+        self._table.value, self._bars.value = table, bars
         self._change.layout.display = None if can_change else "none"
 
     def __repr__(self) -> str:
         return f"{_title(self._start)}\n{text(self._start, DEVICES[self._start_device])}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        says = advice(self._start, DEVICES[self._start_device])
-        static = f"<b>{escape(_title(self._start))}</b>{_html(self._start)}{escape(says)}<br>"
+        capacity = DEVICES[self._start_device]
+        static = f"<b>{escape(_title(self._start))}</b>{bars_html(self._start, capacity)}"
+        static += f"{_html(self._start)}{escape(advice(self._start, capacity))}<br>"
         static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()
         return {**bundle, "text/plain": repr(self), "text/html": box(static)}
@@ -280,10 +298,6 @@ def memory_calculator(
 
 def _title(setup: TrainingSetup) -> str:
     return f"{value_text('model', setup.model)}, {value_text('recipe', setup.recipe)}"
-
-
-def _png(setup: TrainingSetup, capacity: float) -> bytes:
-    return viz.memory_bar(shown(setup), capacity).png()
 
 
 def _html(setup: TrainingSetup) -> str:

@@ -15,7 +15,6 @@ segment's tooltip and the legend name it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
@@ -23,10 +22,11 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit import arguments, calc
-from labkit.calc import MODELS, RECIPES, Result, bytes_text
+from labkit.calc import MODELS, RECIPES, bytes_text
 from labkit.calc.plan import Estimate, Job, Plan
+from labkit.notebook.bars import bar, legend
 from labkit.notebook.controls import with_slider_names
-from labkit.notebook.shown import FAINT, box, scrolled
+from labkit.notebook.shown import box, scrolled
 
 # Computing pale, what waits for links saturated: as in pictures of runs.
 STEP_COLOURS = {
@@ -47,7 +47,6 @@ MEMORY_COLOURS = {
     "moments": "#b3a9d9",
     "activations": "#8c510a",
 }
-_OTHER_COLOUR = "#b0b0b0"
 _CELL = "padding: 2px 9px 2px 0; font-size: 12px; text-align: left; white-space: nowrap;"
 _SHORT = "max-width: 44em; white-space: normal;"
 
@@ -76,38 +75,10 @@ def _table(plan: Plan) -> str:
         cells += [escape(row["time"]), escape(row["cost"])] if has_end else []
         lines.append("".join(f'<td style="{_CELL}">{cell}</td>' for cell in cells))
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    legends = _legend("step", STEP_COLOURS, [each.step for each in plan.ranked])
-    legends += _legend("memory", MEMORY_COLOURS, [each.memory for each in plan.ranked])
+    legends = legend("step", STEP_COLOURS, [each.step for each in plan.ranked])
+    legends += legend("memory", MEMORY_COLOURS, [each.memory for each in plan.ranked])
     table = f'<table style="border-collapse: collapse; margin: 6px 0;">{body}</table>'
     return scrolled(table, "layouts, ranked") + legends
-
-
-def bar(whole: Result, colours: Mapping[str, str], scale: float) -> str:
-    """Draw a result's parts side by side, as long as they are; `scale` is the full length."""
-    segments = "".join(
-        f'<span title="{escape(name)}: {escape(str(part))}" style="display: inline-block; height: '
-        f"0.9em; width: {100 * float(part) / scale:.2f}%; "
-        f'background: {colours.get(name, _OTHER_COLOUR)};"></span>'
-        for name, part in whole.parts.items()
-    )
-    return (
-        '<div style="width: 10em; line-height: 0; background: rgba(128, 128, '
-        f'128, 0.15);">{segments}</div>'
-    )
-
-
-def _legend(name: str, colours: Mapping[str, str], shown: Sequence[Result]) -> str:
-    """Return a legend of the parts that occur."""
-    present = [part for part in colours if any(float(each.parts.get(part, 0)) for each in shown)]
-    others = any(part not in colours for each in shown for part in each.parts)
-    swatches = [(part, colours[part]) for part in present]
-    swatches += [("other", _OTHER_COLOUR)] if others else []
-    body = "".join(
-        f'<span style="margin-right: 1em;"><span style="display: inline-block; width: 0.8em; '
-        f'height: 0.8em; background: {colour};"></span> {escape(part)}</span>'
-        for part, colour in swatches
-    )
-    return f'<div style="color: {FAINT};">{escape(name)}: {body}</div>'
 
 
 def _losers(plan: Plan) -> str:

@@ -1,10 +1,9 @@
 """The ring calculator: bytes and time of a ring all-reduce, with sliders, from laptop to cluster.
 
-RingCost computes, from labkit.calc's formulas alone. RingChart draws the time over the number of
+RingCost computes, from labkit.calc's formulas alone. `chart` draws the time over the number of
 ranks, in its two parts. RingCalculator has the sliders.
 """
 
-import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ from html import escape
 from typing import Any
 
 import ipywidgets as widgets
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from labkit import calc
 from labkit.calc.traffic.cost import Collective
 from labkit.calc.units import bytes_text, count_text, seconds_text
 from labkit.notebook.controls import with_slider_names
-from labkit.notebook.shown import FAINT, box
-from labkit.viz import style
+from labkit.notebook.shown import BORDER, FAINT, INK, box
 
 # The least sensible values; a link slower than a byte per second is a mistake in the unit.
 _LEAST = {
@@ -137,52 +133,54 @@ PRESETS = {
 
 
 _WORLD_SIZES = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024)
-_LATENCY, _BYTES = "#e69f00", "#0072b2"
+# (name, colour, dashes, the property of a RingCost)
+_LINES = (
+    ("latency", "#e69f00", "6 3", "latency_seconds"),
+    ("bytes", "#1f83c6", "3 3", "bandwidth_seconds"),
+    ("time", "currentColor", "none", "seconds"),
+)
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 428, 28, 226
 
 
-class RingChart:
-    """One figure, made once; `png` moves its lines, which takes some 40 ms."""
+def chart(cost: RingCost) -> str:
+    """Draw time over ranks as an SVG, both on log scales, with a dot at the cost's own ranks."""
+    costs = over_ranks(cost, _WORLD_SIZES)
+    most = 2 * max(one.seconds for one in costs) or 1.0
+    low = min((one.seconds for one in costs if one.seconds), default=most) / 50
+    decades = range(math.ceil(math.log10(low)), math.floor(math.log10(most)) + 1)
 
-    def __init__(self) -> None:
-        """Make axes, lines and labels."""
-        self._figure = Figure(figsize=(4.4, 2.6), dpi=150)
-        self._canvas = FigureCanvasAgg(self._figure)
-        self._axes = axes = self._figure.add_axes((0.15, 0.18, 0.82, 0.7))
-        (self._latency,) = axes.plot([1], [1], color=_LATENCY, linestyle="--", label="latency")
-        (self._bytes,) = axes.plot([1], [1], color=_BYTES, linestyle=":", label="bytes")
-        (self._total,) = axes.plot([1], [1], color=style.INK, linewidth=1.8, label="time")
-        (self._here,) = axes.plot([1], [1], "o", color=style.ALARM, zorder=5)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xlim(1.8, 1150)
-        ticks = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-        axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.minorticks_off()
-        axes.yaxis.set_major_formatter(lambda seconds, _: seconds_text(seconds))
-        axes.tick_params(labelsize=9, length=2, color=style.GRID)
-        axes.set_xlabel("ranks", fontsize=9)
-        axes.grid(color=style.GRID, linewidth=0.5)
-        for spine in axes.spines.values():
-            spine.set_color(style.GRID)
-        self._figure.legend(
-            loc="upper left", bbox_to_anchor=(0.14, 1.0), ncols=3, frameon=False, fontsize=9
-        )
+    def at(ranks: float, seconds: float) -> tuple[float, float]:
+        up = math.log(max(seconds, low) / low) / math.log(most / low)
+        return _LEFT + (_RIGHT - _LEFT) * math.log2(ranks / 2) / 9, _BOTTOM - (_BOTTOM - _TOP) * up
 
-    def png(self, cost: RingCost) -> bytes:
-        """Return the chart for `cost`, with a dot at its number of ranks."""
-        costs = over_ranks(cost, _WORLD_SIZES)
-        self._latency.set_data(_WORLD_SIZES, [one.latency_seconds for one in costs])
-        self._bytes.set_data(_WORLD_SIZES, [one.bandwidth_seconds for one in costs])
-        totals = [one.seconds for one in costs]
-        self._total.set_data(_WORLD_SIZES, totals)
-        # A single rank has nothing to send, and no place on a log scale.
-        self._here.set_data(
-            ([cost.world_size], [cost.seconds]) if cost.world_size > 1 else ([], [])
-        )
-        self._axes.set_ylim(min(totals) / 50, max(totals) * 2)
-        target = io.BytesIO()
-        self._canvas.print_png(target)
-        return target.getvalue()
+    drawn, grid = "", f'stroke="{BORDER}" stroke-width="0.6"'
+    for x, ranks in ((at(2**power, most)[0], 2**power) for power in range(1, 11)):
+        drawn += f'<path d="M{x:.1f} {_TOP}V{_BOTTOM}" {grid}/>'
+        drawn += f'<text x="{x:.1f}" y="{_BOTTOM + 15}" text-anchor="middle">{ranks}</text>'
+    for y, power in ((at(2, 10.0**power)[1], power) for power in decades):
+        drawn += f'<path d="M{_LEFT} {y:.1f}H{_RIGHT}" {grid}/>'
+        drawn += f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">'
+        drawn += f"{seconds_text(10.0**power)}</text>"
+    for place, (name, colour, dashes, part) in enumerate(_LINES):
+        look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
+        points = (at(one.world_size, getattr(one, part)) for one in costs)
+        drawn += f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {look}/>'
+        x = _LEFT + 90 * place
+        drawn += f'<path d="M{x} 12h24" {look}/><text x="{x + 30}" y="16">{name}</text>'
+    if cost.world_size > 1:  # a single rank has nothing to send, and no place on a log scale
+        x, y = at(cost.world_size, cost.seconds)
+        drawn += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#d55e00"/>'
+    drawn += (
+        f'<text x="{(_LEFT + _RIGHT) / 2}" y="{_BOTTOM + 32}" text-anchor="middle">ranks</text>'
+    )
+    ends = " and ".join(
+        f"{seconds_text(costs[i].seconds)} over {costs[i].world_size}" for i in (0, -1)
+    )
+    return (
+        '<svg role="img" viewBox="0 0 440 264" width="440" style="max-width: 100%; font-size: 12px;'
+        f' color: {INK}" fill="currentColor"><title>Time of the all-reduce by ranks</title>'
+        f"<desc>Both scales are logarithmic. The time is {ends} ranks.</desc>{drawn}</svg>"
+    )
 
 
 # Steps of a slider, roughly equal in size on a log scale; presets lie on them.
@@ -221,20 +219,17 @@ class RingCalculator:
         """`start`: the sliders' first positions, which the static form shows."""
         self.cost = start
         self._start = start
-        self._chart = RingChart()
         self._is_applying_preset = False
         self._sliders = {name: self._slider(name) for name in _CHOICES}
         self._preset = widgets.ToggleButtons(
             options=[*PRESETS, _OTHER], value=_name_of(start), style={"button_width": "13em"}
         )
-        self._result = widgets.HTML()
-        size = {"width": "400px", "height": "236px"}
-        self._picture = widgets.Image(format="png", layout=size).add_class("labkit-picture")
+        self._result, self._chart = widgets.HTML(), widgets.HTML()
         for slider in self._sliders.values():
             slider.observe(self._on_slider, names="value")
         self._preset.observe(self._on_preset, names="value")
         knobs = widgets.VBox(list(self._sliders.values()), layout={"margin": "8px 0"})
-        columns = widgets.HBox([knobs, self._picture], layout={"flex_flow": "row wrap"})
+        columns = widgets.HBox([knobs, self._chart], layout={"flex_flow": "row wrap"})
         self._widget = with_slider_names(widgets.VBox([self._preset, columns, self._result]))
         self._refresh()
 
@@ -271,7 +266,7 @@ class RingCalculator:
 
     def _refresh(self) -> None:
         self._result.value = _html(self.cost)
-        self._picture.value = self._chart.png(self.cost)
+        self._chart.value = chart(self.cost)
 
     def __repr__(self) -> str:
         return f"Ring all-reduce, {_name_of(self._start)}\n{self._start.text()}"

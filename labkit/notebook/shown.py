@@ -19,6 +19,7 @@ from labkit.calc.units import exact_bytes_text, number_text, parse_quantity, sec
 # Notebook themes define these; the fallbacks are for pages that don't (GitHub, nbconvert).
 BORDER = "var(--jp-border-color2, #d0d0d0)"
 FAINT = "var(--jp-ui-font-color2, #666)"
+INK = "var(--jp-content-font-color1, inherit)"
 FRAME = "#0072b2"  # the bar of a box without a verdict
 
 

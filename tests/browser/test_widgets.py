@@ -120,7 +120,7 @@ KNOBS = {
     "layout-planner": ("GPUs", "ArrowLeft"),
     "mesh-explorer": ("pp", "ArrowLeft"),
 }
-WITH_A_PICTURE = ("calculator", "memory-calculator", "pipeline-calculator")
+WITH_A_PICTURE = ("pipeline-calculator",)
 
 
 def shown_by(output):

@@ -8,7 +8,8 @@ from labkit import calc
 from labkit.calc import Layout
 from labkit.calc.plan import Job
 from labkit.notebook import layout_planner
-from labkit.notebook.planner import MEMORY_COLOURS, STEP_COLOURS, bar, breakdown, plan_html
+from labkit.notebook.bars import bar
+from labkit.notebook.planner import MEMORY_COLOURS, STEP_COLOURS, breakdown, plan_html
 
 SMALL = {"model": "llama3.2-1b", "gpus": 8, "batch": 8, "top": 3}
 

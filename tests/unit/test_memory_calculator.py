@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import re
 
 import pytest
 
@@ -80,6 +81,22 @@ def test_where_nothing_helps_it_says_so():
     assert "->" not in answer.advice(enormous, 24e9)
 
 
+def test_a_bar_is_as_long_as_its_bytes_and_a_line_is_the_device():
+    fits, stages = dataclasses.replace(LLAMA, tp=2), calc.footprints(LARGE)
+    fullest = max(map(float, stages))
+    for setup, capacity, scale in ((fits, 80e9, 80e9), (LARGE, 12e9, fullest)):
+        html, gpus = answer.bars_html(setup, capacity), answer.shown(setup)
+        widths = [float(each) for each in re.findall(r"height: 0.9em; width: ([\d.]+)%", html)]
+        for each in gpus.values():
+            own = [widths.pop(0) for _ in each.parts]
+            assert own == [round(100 * float(part) / scale, 2) for part in each.parts.values()]
+        assert not widths
+        assert html.count(f"left: {100 * capacity / scale:.2f}%") == len(gpus)
+        assert f"of the device, {calc.bytes_text(capacity)}" in html
+    assert f"{calc.bytes_text(fullest - 12e9)} over" in html
+    assert f"{calc.bytes_text(80e9 - float(footprint(fits)))} left" in answer.bars_html(fits, 80e9)
+
+
 def test_the_text_is_aligned_and_ends_with_the_advice():
     lines = answer.text(LARGE, 80e9).splitlines()
     assert lines[-1] == answer.advice(LARGE, 80e9)
@@ -96,22 +113,18 @@ def drawn(monkeypatch):
     """Record the setups that the widget draws, instead of drawing."""
     setups = []
 
-    def png(setup, capacity):
+    def bars_html(setup, capacity):
         setups.append(setup)
-        return repr((setup, capacity)).encode()
+        return repr((setup, capacity))
 
     module = importlib.import_module("labkit.notebook.memory")
-    monkeypatch.setattr(module, "_png", png)
+    monkeypatch.setattr(module, "bars_html", bars_html)
     return setups
-
-
-def is_png(image):
-    return bytes(image.value).startswith(b"\x89PNG")
 
 
 def test_it_shows_bars_a_table_and_the_verdict():
     shown = memory_calculator(LLAMA)
-    assert is_png(shown._picture)
+    assert shown._bars.value == answer.bars_html(LLAMA, 80e9)
     assert "53.9 GB" in shown._table.value
     assert shown.says == answer.advice(LLAMA, 80e9)
     assert "It does not fit" in shown._verdict.value
@@ -124,7 +137,7 @@ def test_a_knob_changes_everything_and_not_the_stored_form(drawn):
     assert shown.setup == dataclasses.replace(LLAMA, tp=2)
     assert shown.says.startswith("It fits")
     assert drawn == [LLAMA, shown.setup]
-    assert bytes(shown._picture.value) == repr((shown.setup, 80e9)).encode()
+    assert shown._bars.value == repr((shown.setup, 80e9))
     assert repr(shown) == stored
 
 
@@ -187,11 +200,11 @@ def test_a_setup_that_cannot_be_says_why_and_the_next_one_is_shown_again():
     shown._knobs["tp"].value = 2
     assert shown.setup is None
     assert "tp=2 does not divide 25 heads; give 1, 5 or 25" in shown.says
-    assert (shown._table.value, shown._picture.layout.display) == ("", "none")
+    assert shown._table.value == shown._bars.value == ""
     shown.make_the_change()
     shown._knobs["tp"].value = 1
     assert shown.setup == TrainingSetup(model="gpt2-xl")
-    assert shown._picture.layout.display is None
+    assert shown._bars.value
 
 
 @pytest.mark.usefixtures("drawn")
@@ -199,7 +212,7 @@ def test_more_tokens_than_learned_positions_are_said_in_the_place_of_bars():
     shown = memory_calculator("gpt2")
     shown._knobs["sequence"].value = 131072
     assert "sequence=131072" in shown.says and "1024" in shown.says
-    assert (shown._table.value, shown._picture.layout.display) == ("", "none")
+    assert shown._table.value == shown._bars.value == ""
     shown._knobs["model"].value = "llama2-7b"  # rotations go on
     assert shown.setup == TrainingSetup(model="llama2-7b", sequence=131072)
 

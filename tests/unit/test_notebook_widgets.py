@@ -1,6 +1,9 @@
 """Parts of a page: predictions, tables, the calculator, cells that are meant to fail."""
 
+import dataclasses
+import math
 import sqlite3
+from xml.etree import ElementTree as xml
 
 import nbformat
 import pytest
@@ -17,10 +20,11 @@ from labkit.notebook import (
     predict,
     predictions,
     reveal,
+    ring,
     table,
 )
 from labkit.notebook.predictions import verdict
-from labkit.notebook.ring import _CHOICES, PRESETS
+from labkit.notebook.ring import _CHOICES, PRESETS, chart
 from scripts.notebooks import ThisPython
 
 
@@ -229,10 +233,6 @@ def test_a_table_of_a_wrong_form_is_refused():
 # --- calculator --------------------------------------------------------------------------------
 
 
-def is_png(image):
-    return bytes(image.value).startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_lies_on_the_sliders(preset):
     for name, choices in _CHOICES.items():
@@ -252,23 +252,48 @@ def test_the_calculator_says_what_calc_says():
 
 def test_a_slider_changes_result_chart_and_preset():
     shown = calculator("one node: 8 GPUs")
-    result, chart = shown._result.value, bytes(shown._picture.value)
+    result, drawn = shown._result.value, shown._chart.value
     shown._sliders["world_size"].value = 64
     assert shown.cost.world_size == 64
     assert shown._preset.value == "your own"
     assert "63/64" in shown._result.value and shown._result.value != result
-    assert is_png(shown._picture) and bytes(shown._picture.value) != chart
+    assert shown._chart.value == chart(shown.cost) != drawn
 
 
 def test_a_preset_moves_the_sliders_and_draws_once(monkeypatch):
     shown = calculator("one node: 8 GPUs")
     drawn = []
-    monkeypatch.setattr(shown._chart, "png", lambda cost: drawn.append(cost) or b"")
+    monkeypatch.setattr(ring, "chart", lambda cost: drawn.append(cost) or "")
     shown._preset.value = "cluster: 512 GPUs"
     assert drawn == [PRESETS["cluster: 512 GPUs"]]
     assert shown._sliders["world_size"].value == 512
     shown._sliders["world_size"].value = 256
     assert (shown._preset.value, len(drawn)) == ("your own", 2)
+
+
+def test_the_chart_has_a_point_for_each_cost_on_log_scales_and_words_for_those_who_cannot_see_it():
+    cost = PRESETS["one node: 8 GPUs"]
+    drawn = xml.fromstring(chart(cost))
+    _, _, time = (
+        [p.split(",") for p in each.get("points").split()] for each in drawn.iter("polyline")
+    )
+    costs = ring.over_ranks(cost, ring._WORLD_SIZES)
+    assert len(time) == len(costs)
+    (x0, y0), *_, (x1, y1) = ((float(x), float(y)) for x, y in time)
+    assert x1 - x0 == ring._RIGHT - ring._LEFT
+    labels = {each.text: float(each.get("y")) for each in drawn.iter("text")}
+    decade = labels["10 ms"] - labels["100 ms"]
+    grown = math.log10(costs[-1].seconds / costs[0].seconds)
+    assert y0 - y1 == pytest.approx(decade * grown, abs=0.3)
+    (dot,) = drawn.iter("circle")
+    assert [dot.get("cx"), dot.get("cy")] == time[list(ring._WORLD_SIZES).index(8)]
+    assert drawn.get("role") == "img" and "ranks" in drawn.find("title").text
+    assert f"{calc.seconds_text(costs[0].seconds)} over 2" in drawn.find("desc").text
+
+
+@pytest.mark.parametrize("own", [{"num_parameters": 0}, {"latency_s": 0}, {"world_size": 1}])
+def test_a_time_of_zero_has_a_chart(own):
+    xml.fromstring(chart(dataclasses.replace(PRESETS["one node: 8 GPUs"], **own)))
 
 
 @pytest.mark.parametrize("name", _CHOICES)
@@ -277,7 +302,7 @@ def test_the_ends_of_every_slider_work(name):
     for value in (_CHOICES[name][0], _CHOICES[name][-1]):
         shown._sliders[name].value = value
         assert getattr(shown.cost, name) == value
-        assert is_png(shown._picture)
+        assert "nan" not in shown._chart.value and "<circle" in shown._chart.value or value == 1
 
 
 def test_an_initial_value_between_the_stops_becomes_a_stop_on_each_slider():
