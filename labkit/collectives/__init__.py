@@ -8,6 +8,7 @@ Read in this order:
     plain.py              start here: ring all-reduce in the fewest lines
     ring.py               the same in blocks and in place; reduce-scatter and all-gather alone
     stream.py             receive, add and pass on a long tensor in blocks; the `out` argument
+    bruck.py              an all-gather in log2 n steps
     ring_broadcast.py     a broadcast along a chain
     tree.py               reduce and broadcast along a binary tree; double_tree.py: two trees
     halving_doubling.py   a reduce-scatter in log2 n steps, an all-gather in as many
@@ -18,6 +19,7 @@ Read in this order:
 """
 
 from labkit.collectives.all_to_all import pairwise_all_to_all
+from labkit.collectives.bruck import bruck_all_gather
 from labkit.collectives.double_tree import double_tree_all_reduce
 from labkit.collectives.halving_doubling import halving_doubling_all_reduce
 from labkit.collectives.hierarchical import hierarchical_all_reduce, two_tiers
@@ -26,6 +28,7 @@ from labkit.collectives.ring_broadcast import ring_broadcast
 from labkit.collectives.tree import tree_all_reduce, tree_broadcast, tree_reduce
 
 __all__ = [
+    "bruck_all_gather",
     "double_tree_all_reduce",
     "halving_doubling_all_reduce",
     "hierarchical_all_reduce",

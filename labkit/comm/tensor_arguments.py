@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from labkit import arguments
 from labkit.comm.member import Member
 
 Tensor = torch.Tensor
@@ -207,7 +208,8 @@ def empty(out: Tensor | None, shape: torch.Size, x: Tensor, group: Member) -> Te
 
 def row(out: Tensor | None, numel: int, x: Tensor, group: Member) -> Tensor:
     """Return a contiguous result (numel,), of which parts are written one by one."""
-    result = empty(out, torch.Size([numel]), x, group)
+    whole = arguments.whole("numel", numel, "elements of all chunks together, from 0", least=0)
+    result = empty(out, torch.Size([whole]), x, group)
     if not result.is_contiguous():
         raise ValueError(f"out has the stride {result.stride(0)}; pass a contiguous tensor")
     return result

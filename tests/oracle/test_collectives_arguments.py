@@ -17,6 +17,7 @@ BY_GROUP = [
     collectives.pairwise_all_to_all,
     lambda x, group: collectives.hierarchical_all_reduce(x, *collectives.two_tiers(group, 1)),
     lambda x, group: collectives.ring_all_gather(x, 4, group),
+    lambda x, group: collectives.bruck_all_gather(x, 4, group),
     autograd.all_reduce,
     autograd.all_gather,
     autograd.reduce_scatter,

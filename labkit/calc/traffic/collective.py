@@ -2,11 +2,11 @@
 
     all_reduce        ring, tree, double_tree, halving_doubling, hierarchical
     reduce_scatter    ring              broadcast         binomial, tree, ring
-    all_gather        ring              reduce            tree
+    all_gather        ring, bruck       reduce            tree
     all_to_all        pairwise          gather, scatter   direct
 
-rings.py has ring, halving-doubling, hierarchical and all-to-all, trees.py has the others. cost.py
-has the part that all share, and cuts tensors into blocks.
+rings.py has ring, bruck, halving-doubling, hierarchical and all-to-all, trees.py has the others.
+cost.py has the part that all share, and cuts tensors into blocks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from labkit import arguments
 from labkit.calc.result import Result, number_of
 from labkit.calc.traffic.cost import Collective
 from labkit.calc.traffic.rings import (
+    BruckAllGather,
     HalvingDoublingAllReduce,
     HierarchicalAllReduce,
     PairwiseAllToAll,
@@ -38,7 +39,7 @@ from labkit.calc.traffic.trees import (
 
 COLLECTIVES: tuple[type[Collective], ...] = (
     *(RingAllReduce, TreeAllReduce, DoubleTreeAllReduce, HalvingDoublingAllReduce),
-    *(HierarchicalAllReduce, RingReduceScatter, RingAllGather, PairwiseAllToAll),
+    *(HierarchicalAllReduce, RingReduceScatter, RingAllGather, BruckAllGather, PairwiseAllToAll),
     *(BinomialBroadcast, TreeBroadcast, RingBroadcast, TreeReduce, DirectGather, DirectScatter),
 )
 

@@ -1,4 +1,4 @@
-"""Cost of collectives without a root: rings, halving-doubling, two tiers of links, all-to-all.
+"""Cost of collectives without a root: rings, Bruck, halving-doubling, tiers, all-to-all.
 
 A ring of n ranks, D bytes. Each rank sends to its right neighbour and receives from its left one.
 The tensor is cut into n chunks by torch.tensor_split's rule, so uneven sizes have exact answers:
@@ -41,6 +41,13 @@ to numel - 1, as if elements were dealt out like cards.
               odd ones    D, after                          1                      1
 
 Summands go in blocks, but no rank waits for one block: seconds and steps do not depend on them.
+
+Bruck's all-gather: rank r sends chunks r, r+1, ... to the rank 1, 2, 4, ... to its left, as many as
+it has so far, and in the last step only those that are still missing there.
+
+    per rank              sent bytes                   messages, steps     seconds
+    all-gather            D/n (1 + 2 + 4 + ...)        log2 n, rounded     log2 n alpha
+                          = (n-1)/n D                  up                  + (n-1)/n D beta
 
 Two tiers of links (BlueConnect): L ranks on each of H hosts, n = L * H. A reduce-scatter within
 each host leaves every rank with D/L, the ranks with the same D/L all-reduce it between the hosts,
@@ -236,6 +243,35 @@ class HalvingDoublingAllReduce(Blocked):
         """Return the elements that a working rank has left after 0, 1, ... log2 p halvings."""
         number = rank - min(self._num_folded, (rank + 1) // 2)  # as many are folded before it
         return [len(range(number % 2**s, self.numel, 2**s)) for s in range(self._power + 1)]
+
+
+class BruckAllGather(Collective):
+    """An all-gather in 3 steps for 5 to 8 ranks, where a ring takes 4 to 7.
+
+    10 float32 over 4 ranks, chunks 3, 3, 2, 2: rank 0 sends 3, then 3 + 3 elements, 36 bytes.
+    """
+
+    operation, algorithm = "all_gather", "bruck"
+
+    @property
+    def steps(self) -> int:
+        """Steps: the logarithm of n to base 2, rounded up."""
+        return (self.world_size - 1).bit_length()
+
+    def _sent_numel(self, rank: int) -> int:
+        chunks = chunk_numels(self.numel, self.world_size)
+        return sum(sum((chunks * 2)[rank : rank + num]) for num in self._num_chunks())
+
+    def _messages(self, rank: int) -> int:
+        return self.steps
+
+    def _seconds(self, fast: Link, slow: Link, shared: bool) -> float:
+        chunk = self.nbytes / self.world_size
+        return sum(fast.message_seconds(num * chunk) for num in self._num_chunks())
+
+    def _num_chunks(self) -> list[int]:
+        """Return the chunks of each message: 1, 2, 4, ..., and the rest of n - 1."""
+        return [min(2**step, self.world_size - 2**step) for step in range(self.steps)]
 
 
 class HierarchicalAllReduce(Collective):
