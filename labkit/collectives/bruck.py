@@ -60,7 +60,7 @@ def bruck_all_gather(
             f"{chunk.numel()}; cut with torch.tensor_split(x, {n})"
         )
     turned = torch.empty_like(whole)  # chunks rank, rank + 1, ..., rank - 1
-    ends = [0, *accumulate(sizes[rank:] + sizes[:rank])]  # of the first 0, 1, ... n of them
+    ends = [0, *accumulate(sizes[rank:] + sizes[:rank])]  # elements before each of them
     turned[: ends[1]] = chunk.flatten()
     held = 1
     with messages_of("bruck_all_gather", whole):
