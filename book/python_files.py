@@ -7,6 +7,7 @@ torch, the packages of PACKAGES as they are installed here, and stand-ins (book/
 """
 
 import argparse
+import importlib.metadata
 import importlib.util
 import shutil
 import subprocess
@@ -25,16 +26,18 @@ FILES = (
     "pyodide-lock.json",
     "python_stdlib.zip",
 )
-PACKAGES = (
-    "comm",  # messages of widgets
-    "fsrs",  # when to ask again
-    "ipywidgets",
-    "markdown_it",  # cards as HTML
-    "mdurl",  # markdown_it's
-    "platformdirs",  # where progress is kept
-    "traitlets",
-    "typing_extensions",  # fsrs's
-)
+# By the names of modules and of distributions.
+PACKAGES = {
+    "labkit": "labkit",
+    "comm": "comm",  # messages of widgets
+    "fsrs": "fsrs",  # when to ask again
+    "ipywidgets": "ipywidgets",
+    "markdown_it": "markdown-it-py",  # cards as HTML
+    "mdurl": "mdurl",  # markdown_it's
+    "platformdirs": "platformdirs",  # where progress is kept
+    "traitlets": "traitlets",
+    "typing_extensions": "typing_extensions",  # fsrs's
+}
 # They open only with torch, or for a terminal.
 ROOMS_LEFT_OUT = set(
     "checkpoint cli combined compiled context_parallel data data_parallel elastic hosts inject "
@@ -80,7 +83,7 @@ def lab_zip(target: Path) -> None:
 
 def files() -> Iterator[tuple[str, Path]]:
     """Name in the archive and file, of everything that belongs into it."""
-    for name in ("labkit", *PACKAGES):
+    for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         assert spec is not None and spec.origin is not None
         origin = Path(spec.origin)
@@ -91,6 +94,13 @@ def files() -> Iterator[tuple[str, Path]]:
             place = file.relative_to(origin.parent)
             if file.suffix in TEXT and not is_left_out(name, place):
                 yield f"{name}/{place.as_posix()}", file
+    # Versions, which progress records, and licences.
+    for name in PACKAGES.values():
+        about = importlib.metadata.distribution(name)
+        for each in about.files or ():
+            is_licence = "licen" in each.name.lower()
+            if ".dist-info" in each.as_posix() and (is_licence or each.name == "METADATA"):
+                yield each.as_posix(), Path(str(about.locate_file(each)))
     stand_ins = Path(__file__).parent / "live" / "python"
     for file in stand_ins.rglob("*.py"):
         yield file.relative_to(stand_ins).as_posix(), file

@@ -12,7 +12,7 @@ let count = 0;
 let tellLoading = () => {};
 let tellError = () => {};
 
-const widgets = new Widgets((model, data) => {
+export const widgets = new Widgets((model, data) => {
   // A slider moves faster than a plan is made: of several positions only the last is asked for.
   const last = queue.at(-1);
   if (last?.model === model && last.data.method === "update" && data.method === "update") {
@@ -43,7 +43,7 @@ function heard({ data: { comm, model, data, progress, id, done, answer, error } 
   return next();
 }
 
-function ask(request) {
+export function ask(request) {
   if (!worker) {
     worker = new Worker(new URL("worker.mjs", import.meta.url), { type: "module" });
     worker.onmessage = heard;

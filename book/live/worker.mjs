@@ -47,18 +47,18 @@ async function handle({ id, do: what, call, text, model, data }) {
   return id && answer;
 }
 
-// One after the other, in the order in which they came.
+// One after the other, in the order in which they came. An answer says that its change is stored.
 let last = Promise.resolve();
 onmessage = ({ data: message }) => {
   last = last.then(async () => {
     try {
-      postMessage({ id: message.id, done: true, answer: await handle(message) });
+      const answer = await handle(message);
+      if (message.do !== "read") await synced((await ready).py, false);
+      postMessage({ id: message.id, done: true, answer });
     } catch (error) {
       // The last line of Python's traceback says what went wrong.
       const said = String(error.message ?? error).trim().split("\n").pop();
       postMessage({ id: message.id, done: true, error: said });
     }
-    const { py } = await ready.catch(() => ({}));
-    if (py && message.do !== "read") await synced(py, false);
   });
 };

@@ -9,6 +9,7 @@ does is stored as in a notebook: in labkit.progress's file, which the worker kee
 
 import ast
 import json
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,23 @@ from labkit import notebook  # noqa: E402
 from labkit.progress import exchange  # noqa: E402
 
 
+class Failures(logging.Handler):
+    """ipywidgets logs what a callback raises, and goes on; here the page has to say it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raised: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the exception."""
+        if record.exc_info and record.exc_info[1]:
+            self.raised.append(record.exc_info[1])
+
+
+failures = Failures()
+logging.getLogger("traitlets").addHandler(failures)
+
+
 def show(call: str) -> str:
     """Return JSON with the model or the HTML of what a call of labkit.notebook shows.
 
@@ -62,6 +80,8 @@ def receive(model: str, data: dict[str, Any]) -> None:
     """Hand a message of the page to its widget: {"method": "update", "state": ...}, or "custom"."""
     message = {"content": {"data": {"buffer_paths": [], **data}}, "buffers": []}
     _instances[model]._handle_msg(message)
+    if failures.raised:
+        raise failures.raised.pop()
 
 
 def export() -> str:
