@@ -12,6 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
+BOOK_STAMP := $(VENV)/.book-installed
 # By exact version: asked for by name alone, or through a range, pip may fetch gigabytes for GPUs.
 TORCH := $(shell grep '^torch==' constraints.txt)
 
@@ -39,7 +40,7 @@ TEST_WORKERS ?= 4
 PYTEST = IPYTHONDIR="$(CURDIR)/$(VENV)/ipython" MPLCONFIGDIR="$(CURDIR)/$(VENV)/matplotlib" $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-fast lint format notebooks pins clean
+.PHONY: help lab book test test-fast lint format notebooks pins clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,7 +48,15 @@ help:  ## this list
 lab: $(STAMP)  ## open your copy of the course, my-lab, in a browser (LAB_ARGS="--no-browser --port 8899" reach Jupyter)
 	@exec $(BIN)/python -m labkit.cli lab my-lab -- $(LAB_ARGS)
 
-test: $(STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)
+# The stage and the pages are made anew: an old page, of a file that is gone, would stay otherwise.
+book: $(BOOK_STAMP)  ## build the website into build/book/html; `labkit web` shows it
+	@$(BIN)/python -m book.stage
+	@rm -rf build/book/html
+	@$(BIN)/python -m sphinx -q -W --keep-going -j 2 -c book -d build/book/doctrees -b html build/book/stage build/book/html
+	@find build/book/html -name '*.map' -delete
+	@$(BIN)/python -m book.check
+
+test: $(BOOK_STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)
 	@$(PYTEST) -n $(TEST_WORKERS) tests notebooks \
 	  --nbval --nbval-current-env --nbval-cell-timeout 600 \
 	  --nbval-sanitize-with tests/notebooks/sanitize.cfg $(TEST_ARGS)
@@ -73,7 +82,7 @@ pins:  ## write constraints.txt anew: today's newest versions, torch as it is (T
 	rm -rf build/pins
 	$(PYTHON) -m venv build/pins
 	build/pins/bin/python -m pip install $(TORCH)
-	build/pins/bin/python -m pip install --editable '.[lab,serve,rl,peers,dev]'
+	build/pins/bin/python -m pip install --editable '.[lab,serve,rl,peers,book,dev]'
 	build/pins/bin/python scripts/pins.py > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/pins
@@ -97,3 +106,8 @@ endif
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[lab,serve,rl,dev]'
 	@echo "$(CURDIR)" > $(STAMP)
+
+# `make lab` does not need it; `make test` does.
+$(BOOK_STAMP): $(STAMP)
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[book]'
+	@touch $(BOOK_STAMP)

@@ -143,6 +143,6 @@ def test_a_python_that_is_not_there_is_named_with_its_cure(checkout):
 
 def test_make_alone_lists_every_target(checkout):
     lines = make(checkout).stdout.splitlines()
-    phony = "help lab test test-fast lint format notebooks pins clean".split()
+    phony = "help lab book test test-fast lint format notebooks pins clean".split()
     assert [line.split()[1] for line in lines] == phony
     assert all(len(line.split()) > 3 for line in lines)

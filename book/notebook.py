@@ -1,0 +1,142 @@
+"""Make of a stored notebook what a page without a kernel shows.
+
+Links lead to pages. A picture has words, for who does not see it. What asks the reader to run a
+cell says what the lab does there, or becomes a part that runs in the page:
+
+    <div class="lab-live" data-call="card('co-8')">what the notebook stores</div>
+"""
+
+import ast
+import base64
+import hashlib
+import re
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from book.links import Links
+
+# Names of labkit.notebook whose call with literal arguments runs in the page.
+LIVE = frozenset(
+    "calculator card dashboard design_round docket draw drill layout_planner memory_calculator"
+    " mesh_explorer mock_interview pipeline_calculator quiz schedule_puzzle vote".split()
+)
+_ASKS = re.compile(
+    r"(?:<br>)?(<span[^>]*>)?(Run this cell(?:, and| to) [^<]*?)\.?(</span>)", re.DOTALL
+)
+_DATA = re.compile(r'(<img\b[^>]*?\bsrc=")data:image/(png|svg\+xml);base64,([^"]+)(?=")')
+
+
+def staged(path: str, notebook: dict[str, Any], links: Links, pictures: Path) -> dict[str, Any]:
+    """Return the notebook as a page reads it. pictures: a folder for those inside of HTML."""
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            cell["source"] = links.in_markdown(path, source)
+        elif cell["cell_type"] == "code":
+            _stage_code(path, cell, source, links, pictures)
+    notebook["metadata"].pop("widgets", None)
+    return notebook
+
+
+def _stage_code(
+    path: str, cell: dict[str, Any], source: str, links: Links, pictures: Path
+) -> None:
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        data.pop("application/vnd.jupyter.widget-view+json", None)
+        if "text/html" in data:
+            html = links.in_html(path, "".join(data["text/html"]))
+            data["text/html"] = with_files(html, pictures, "../")
+    words = [
+        "".join(output["data"].get("text/plain", "")).strip("<>\n ")
+        for output in cell["outputs"]
+        if "image/png" in output.get("data", {})
+    ]
+    if words:
+        cell["metadata"]["mystnb"] = {"image": {"alt": "; ".join(filter(None, words))}}
+    call = live_call(source)
+    if call and call.startswith("strip("):
+        cell["metadata"].setdefault("tags", []).append("remove-input")
+    if call and call.partition("(")[0] in LIVE:
+        html = "".join(_html_of(each, pictures) for each in cell["outputs"])
+        cell["outputs"] = [_display(live(call, html))]
+    for output in cell["outputs"]:
+        if "text/html" in output.get("data", {}):
+            output["data"]["text/html"] = in_the_lab(output["data"]["text/html"])
+
+
+def live_call(source: str) -> str | None:
+    """Return the call that is a cell's last line, if all of its arguments are literals.
+
+    None for any other last line, and for a cell that is no Python alone.
+    """
+    try:
+        last = ast.parse(source).body[-1]
+    except (SyntaxError, IndexError):
+        return None
+    if not isinstance(last, ast.Expr) or not isinstance(call := last.value, ast.Call):
+        return None
+    if not isinstance(call.func, ast.Name):
+        return None
+    try:
+        for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            ast.literal_eval(value)
+    except ValueError:
+        return None
+    return ast.unparse(call)
+
+
+def live(call: str, html: str) -> str:
+    """Return the static answer of a part that runs in the page, in the element that it replaces."""
+    return f'<div class="lab-live" data-call="{escape(call)}">{_ASKS.sub("", html)}</div>'
+
+
+def in_the_lab(html: str) -> str:
+    """Say what the lab does where HTML asks the reader to run a cell."""
+    return _ASKS.sub(_said, html)
+
+
+def _said(match: re.Match[str]) -> str:
+    asked = match[2].removeprefix("Run this cell").removeprefix(" to ")
+    if asked == "see how far you are":
+        return ""
+    opening = match[0][: match.start(2) - match.start()]
+    if asked.startswith(","):
+        return f"{opening}In the lab this picture moves.{match[3]}"
+    verb, colon, rest = asked.partition(":")
+    verb = re.sub(r"^be ", "are ", verb)
+    return f"{opening}In the lab you {verb} here{colon}{rest}.{match[3]}"
+
+
+def with_files(html: str, pictures: Path, to_root: str) -> str:
+    """Write pictures inside of HTML into files. to_root: the way from the page to the site."""
+
+    def moved(match: re.Match[str]) -> str:
+        name = _kept(base64.b64decode(match[3]), match[2].partition("+")[0], pictures)
+        return f"{match[1]}{to_root}_static/pictures/{name}"
+
+    return _DATA.sub(moved, html)
+
+
+def _html_of(output: dict[str, Any], pictures: Path) -> str:
+    data = output.get("data", {})
+    if "text/html" in data:
+        return str(data["text/html"])
+    plain = "".join(data.get("text/plain", output.get("text", "")))
+    if "image/png" not in data:
+        return f"<pre>{escape(plain)}</pre>"
+    name = _kept(base64.b64decode("".join(data["image/png"])), "png", pictures)
+    alt = escape(plain.strip("<>\n "))
+    return f'<img class="labkit-picture" src="../_static/pictures/{name}" alt="{alt}">'
+
+
+def _kept(content: bytes, suffix: str, pictures: Path) -> str:
+    name = f"{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
+    pictures.mkdir(parents=True, exist_ok=True)
+    (pictures / name).write_bytes(content)
+    return name
+
+
+def _display(html: str) -> dict[str, Any]:
+    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}
