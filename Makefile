@@ -51,9 +51,11 @@ lab: $(STAMP)  ## open your copy of the course, my-lab, in a browser (LAB_ARGS="
 # The stage and the pages are made anew: an old page, of a file that is gone, would stay otherwise.
 book: $(BOOK_STAMP)  ## build the website into build/book/html; `labkit web` shows it
 	@$(BIN)/python -m book.stage
+	@$(BIN)/python book/python_files.py build/book/stage/static/py >/dev/null
 	@rm -rf build/book/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -j 2 -c book -d build/book/doctrees -b html build/book/stage build/book/html
 	@find build/book/html -name '*.map' -delete
+	@rm -rf build/book/jupyter_execute
 	@$(BIN)/python -m book.check
 
 test: $(BOOK_STAMP)  ## run every test, notebooks included (TEST_ARGS="-k ring" reach pytest)

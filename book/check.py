@@ -1,13 +1,12 @@
 """Check the built site: `python -m book.check` prints what is wrong, and fails.
 
-    dead links      each link and anchor of each page leads somewhere, those inside outputs too
-    pictures        each has words for who does not see it
-    other hosts     no page loads anything from elsewhere; links to papers are fine
-    weight          a notebook's page with all that it loads, without pictures, compressed
+dead links      each link and anchor of each page leads somewhere, those inside outputs too
+pictures        each has words for who does not see it
+other hosts     no page loads anything from elsewhere; links to papers are fine
+weight          a notebook's page with all that it loads, without pictures, compressed
 """
 
 import gzip
-import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -34,7 +33,7 @@ _LOADED_LINKS = ("stylesheet", "icon", "preload", "modulepreload", "manifest")
 
 
 class _Page(HTMLParser):
-    """What a page links to, what it loads, its anchors, and its pictures without words."""
+    """Collects a page's links, loaded files, anchors, and pictures without words."""
 
     def __init__(self) -> None:
         super().__init__()

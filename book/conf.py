@@ -1,8 +1,7 @@
 """Sphinx's settings for the site. `make book` builds it from build/book/stage."""
 
 from pathlib import Path
-
-from sphinx.application import Sphinx
+from typing import Any
 
 BOOK = Path(__file__).resolve().parent
 
@@ -12,7 +11,7 @@ author = "the Distributed Training Lab"
 language = "en"
 
 extensions = ["myst_nb", "sphinx_design", "sphinx_copybutton"]
-exclude_patterns = ["files/**", "static/**"]  # what pages show, and no pages
+exclude_patterns = ["files/**", "static/**"]  # pages include these files
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
@@ -23,7 +22,8 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 
 html_theme = "furo"
 html_static_path = [str(BOOK / "static")]  # and static/ of the stage: see below
-html_css_files = ["book.css"]
+html_css_files = ["book.css", "live/live.css"]
+html_js_files = [("live/live.mjs", {"type": "module"})]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
@@ -34,6 +34,6 @@ pygments_dark_style = "github-dark"
 copybutton_exclude = ".linenos, .gp"
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Any) -> None:
     """Add the pictures of the staged outputs."""
     app.config.html_static_path.append(str(Path(app.srcdir) / "static"))

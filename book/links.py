@@ -18,7 +18,9 @@ from urllib.parse import unquote
 ROOT = Path(__file__).resolve().parents[1]
 
 # Fenced blocks and code spans, whose text is no link.
-_CODE = re.compile(r"(^ *(`{3,}|~{3,}).*?^ *\2`*[ \t]*$|(?<!`)(`+)(?!`).*?(?<!`)\3(?!`))", re.S | re.M)
+_CODE = re.compile(
+    r"(^ *(`{3,}|~{3,}).*?^ *\2`*[ \t]*$|(?<!`)(`+)(?!`).*?(?<!`)\3(?!`))", re.S | re.M
+)
 _TARGET = re.compile(r"(\]\()([^)\s]+)(?=[)\s])")
 _ATTRIBUTE = re.compile(r"""(<(?:a|img)\b[^>]*?\b(?:href|src)=")([^"]+)(?=")""")
 _ELSEWHERE = re.compile(r"[a-z]+:|//|#", re.I)
@@ -92,10 +94,9 @@ class Links:
         found = os.path.normpath(os.path.join(os.path.dirname(path), unquote(name)))
         if not (ROOT / found).exists():
             raise DeadLink(f"{path} links to {target}: there is no {found}; mend the link")
-        if found.endswith((".png", ".svg")):
-            self.wanted.add(found)
-            return os.path.relpath(found, os.path.dirname(page) or ".")
         self.wanted.add(found)
+        if found.endswith((".png", ".svg", ".pdf", ".html")):  # copied as they are
+            return os.path.relpath(found, os.path.dirname(page) or ".")
         there = os.path.relpath(page_of(found), os.path.dirname(page) or ".")
         if is_html:
             there = re.sub(r"\.(md|ipynb)$", ".html", there)

@@ -39,9 +39,7 @@ def staged(path: str, notebook: dict[str, Any], links: Links, pictures: Path) ->
     return notebook
 
 
-def _stage_code(
-    path: str, cell: dict[str, Any], source: str, links: Links, pictures: Path
-) -> None:
+def _stage_code(path: str, cell: dict[str, Any], source: str, links: Links, pictures: Path) -> None:
     for output in cell["outputs"]:
         data = output.get("data", {})
         data.pop("application/vnd.jupyter.widget-view+json", None)

@@ -98,7 +98,9 @@ def _cards_index(cards: dict[str, Card], topics: dict[str, Topic]) -> str:
 def _card_page(card: Card, topic: Topic, links: Links) -> str:
     page, path = f"cards/{card.id}.md", f"labkit/course/{card.file}"
     roles = ", ".join(card.roles)
-    about = f"{card.kind} · for {card.level} · asked of: {roles} · [{topic.group}]({topic.subject}.md)"
+    about = (
+        f"{card.kind} · for {card.level} · asked of: {roles} · [{topic.group}]({topic.subject}.md)"
+    )
     if topic.place:
         about += f" · [where it is shown]({links.to(topic.place, page)})"
     question = f'<p class="lab-question">{escape(card.prompt)}</p>'
@@ -110,7 +112,7 @@ def _card_page(card: Card, topic: Topic, links: Links) -> str:
         ("The common mistake", card.mistake),
     ):
         text += folded(title, links.in_markdown(path, answer, page)) + "\n"
-    text += folded("What an interviewer listens for", bullets(card.rubric)) + "\n"
+    text += folded("Points that an interviewer listens for", bullets(card.rubric)) + "\n"
     if card.exercise:
         title = plain(get_exercise(card.exercise).title)
         text += f"Write it yourself: [{title}](../exercises/{card.exercise}.md).\n\n"
@@ -135,13 +137,14 @@ def _follow_up(asked: FollowUp, path: str, page: str, links: Links) -> str:
 
 def _evidence(items: Iterable[object]) -> str:
     """Return a table of what proves each number, and the source of the runs among it."""
-    rows, runs = [], {}
+    rows: list[str] = []
+    runs: dict[tuple[str, str], None] = {}
     for item in items:
         proof, source = getattr(item, "proof", ""), getattr(item, "source", "")
         pending = getattr(item, "pending", "")
         by = code(proof) if proof else plain(source or f"not proved yet: {pending}")
         rows.append(f"| {cell(plain(getattr(item, 'says', '')))} | {cell(by)} |\n")
-        runs |= {found: None for found in _RUN.findall(proof)}
+        runs |= dict.fromkeys(_RUN.findall(proof))
     if not rows:
         return "The answer has no number.\n"
     text = f"| number | proved by |\n|---|---|\n{''.join(rows)}\n"
@@ -257,7 +260,9 @@ def exercise_pages(links: Links) -> Iterator[tuple[str, str]]:
             continue
         index += f"## {subject.title}\n\n"
         for each in names:
-            index += f"- [{plain(each.title)}]({each.name}.md) (`{each.name}`, {each.difficulty} of 5)\n"
+            index += (
+                f"- [{plain(each.title)}]({each.name}.md) (`{each.name}`, {each.difficulty} of 5)\n"
+            )
         index += "\n"
     yield "exercises/index.md", index
     for exercise in catalog.values():
@@ -268,9 +273,9 @@ def _exercise_page(exercise: Exercise, links: Links) -> str:
     page = f"exercises/{exercise.name}.md"
     stub = cut_stub((ROOT / "solutions" / f"{exercise.name}.py").read_text("utf-8"))
     module = ast.parse(stub)
-    told = ast.get_docstring(module) or ""
+    docstring = ast.get_docstring(module) or ""
     code_text = "\n".join(stub.splitlines()[module.body[0].end_lineno :]).strip()
-    asked, contract = _halves(told)
+    asked, contract = _halves(docstring)
     notebook = links.to(f"notebooks/{exercise.notebook}.ipynb", page)
     subject = load_subjects()[exercise.subject].title
     text = f"{_ORPHAN}# {plain(exercise.title)}\n\n"
@@ -305,9 +310,11 @@ def _looks_at(grader: Grader, is_part: bool) -> str:
     if isinstance(grader, Questions):
         text += "It is called in one process.\n\n"
     else:
-        text += f"It runs on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks.\n\n" if (
-            len(sizes) > 1
-        ) else f"It runs on {sizes[0]} ranks.\n\n"
+        text += (
+            f"It runs on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks.\n\n"
+            if (len(sizes) > 1)
+            else f"It runs on {sizes[0]} ranks.\n\n"
+        )
         operations = ", ".join(f"`{each}`" for each in grader.allowed)
         text += f"Operations of the group that it may use: {operations or 'none'}.\n\n"
     if grader.cases.__doc__:

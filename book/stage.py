@@ -37,16 +37,22 @@ _LANGUAGES = {
 _CAPTIONS = {
     "Try it": "try/index",
     "Practise": "cards/index claims/index exercises/index",
-    "Look up": (
-        "notebooks/README notebooks/glossary docs/layout docs/several_hosts"
-        " docs/what_the_lab_cannot_see docs/your_work_and_updates docs/adding_an_exercise"
-        " docs/adding_a_card_or_a_drill CONTRIBUTING CHANGELOG"
+    "Look up": " ".join(
+        [
+            "notebooks/README",
+            "notebooks/glossary",
+            *(f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md"))),
+            "CONTRIBUTING",
+            "CHANGELOG",
+        ]
     ),
 }
+# Files that are no pages: pictures, and what a reader may keep.
+_COPIED = (".png", ".svg", ".pdf", ".html")
 
 
 def stage(folder: Path = STAGE) -> int:
-    """Write the folder anew; returns the number of pages. Raises DeadLink."""
+    """Replace the folder by a new one. Returns the number of pages; raises DeadLink."""
     with tempfile.TemporaryDirectory() as home:
         os.environ["LABKIT_HOME"] = home  # no page shows the progress of whoever builds it
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,7 +70,7 @@ def _pages(folder: Path) -> Iterator[tuple[str, str]]:
 
     links, pictures = Links(), folder / "static" / "pictures"
     pictures.mkdir(parents=True)
-    shutil.copytree(ROOT / "book" / "live", folder / "static" / "live", dirs_exist_ok=True)
+    _copy_what_runs(folder / "static" / "live")
     done: set[str] = set()
 
     def once(pages: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -94,7 +100,7 @@ def _own(
 ) -> Iterator[tuple[str, str]]:
     """Yield the page of a file or folder of the repository; copy a picture."""
     source, page = ROOT / path, page_of(path)
-    if path.endswith((".png", ".svg")):
+    if path.endswith(_COPIED):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, folder / path)
     elif path.endswith(".ipynb"):
@@ -136,6 +142,16 @@ def _code_page(path: str, page: str, folder: Path) -> str:
         f"---\norphan: true\n---\n\n# {path}\n\n"
         f"```{{literalinclude}} {up}\n:language: {language}\n:linenos:\n```\n"
     )
+
+
+def _copy_what_runs(folder: Path) -> None:
+    """Copy the modules that a page loads: the live parts, and the moving pictures."""
+    (folder / "moving").mkdir(parents=True)
+    for source in (ROOT / "book" / "live").iterdir():
+        if source.suffix in (".mjs", ".css"):
+            shutil.copy(source, folder)
+    for source in (ROOT / "labkit" / "notebook" / "moving").glob("*.mjs"):
+        shutil.copy(source, folder / "moving")
 
 
 def _notebooks() -> list[Path]:

@@ -21,7 +21,7 @@ class Part(NamedTuple):
 PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
     "calculators": (
         "Calculators",
-        "What a training needs on each GPU, and what its communication costs.",
+        "The memory that a training needs on each GPU, and the cost of its communication.",
         (
             Part(
                 "Memory of a training",
@@ -48,7 +48,7 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
                 "layout_planner()",
             ),
             Part(
-                "Who is in whose group",
+                "The groups of each rank",
                 "Choose the axes of a mesh, and point at a rank. Ranks that share a group with it "
                 "are coloured.",
                 "mesh_explorer()",
@@ -74,7 +74,7 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
     ),
     "cards": (
         "Cards, asked",
-        "Answer aloud, then compare. Cards come back when you would forget them.",
+        "Answer aloud, then compare. Spaced repetition asks each card again before you forget it.",
         (Part("What is due", "Cards that are due come first, then new ones.", "card()"),),
     ),
     "drills": (
@@ -123,7 +123,7 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
         "Your progress",
         "Days in a row, what is due, and mastery by topic. It stays in this browser.",
         (
-            Part("How far you are", "What you have practised on this site.", "dashboard()"),
+            Part("How far you are", "Everything you have practised on this site.", "dashboard()"),
             Part("Your votes", "Every claim, with your vote and the verdict.", "docket()"),
         ),
     ),

@@ -1,4 +1,4 @@
-"""What ipywidgets asks of IPython, where no cells are run."""
+"""The part of IPython that ipywidgets imports; here no cells are run."""
 
 
 def get_ipython() -> None:
