@@ -41,7 +41,7 @@ PACKAGES = {
 # They open only with torch, or for a terminal.
 ROOMS_LEFT_OUT = set(
     "checkpoint cli combined compiled context_parallel data data_parallel elastic hosts inject "
-    "lora measure moe rl tensor_parallel trees zero".split()
+    "lora measure moe tensor_parallel trees zero".split()
 )
 TEXT = {".py", ".md", ".toml", ".json", ".mjs"}
 

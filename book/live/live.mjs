@@ -14,7 +14,7 @@ for (const place of canRun ? document.querySelectorAll(".lab-live") : []) {
   const status = document.createElement("span");
   status.className = "lab-status";
   status.setAttribute("role", "status");
-  status.textContent = " Python runs in this page: 7 MB, loaded once.";
+  status.textContent = " Python runs in this page: 8 MB, loaded once.";
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
@@ -23,8 +23,8 @@ for (const place of canRun ? document.querySelectorAll(".lab-live") : []) {
       button.remove();
       status.textContent = "";
     } catch (error) {
-      button.disabled = false;
-      status.textContent = ` It could not start: ${error.message}. The stored answer stays.`;
+      button.remove();
+      status.textContent = ` It could not start: ${error.message}. The stored answer stays; reload the page to try again.`;
     }
   });
   place.after(button, status);
