@@ -109,13 +109,23 @@ def _read(path: Path) -> Raw:
     if path.is_dir():
         path = path / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; give a config.json or its folder") from None
+    return read_config(text, str(path))
+
+
+def read_config(text: bytes, name: str) -> Raw:
+    """Return the keys of a config.json's text, for `model_from_config`.
+
+    UserError for no JSON, and for JSON that is no object. It begins with `name`.
+    """
+    try:
+        raw = json.loads(text)
     except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from None
+        raise UserError(f"{name} is no JSON: {error}") from None
     if not isinstance(raw, dict):
-        raise UserError(f"{path} has no JSON object; give the config.json beside a model's weights")
+        raise UserError(f"{name} has no JSON object; give the config.json beside a model's weights")
     return raw
 
 

@@ -1,7 +1,7 @@
 """Notebook pages: predictions, tables, calculators, cards, cells that are meant to fail.
 
     from labkit.notebook import calculator, expect_error, predict, reveal, table
-    from labkit.notebook import memory_calculator, pipeline_calculator
+    from labkit.notebook import cache_calculator, memory_calculator, pipeline_calculator
     from labkit.notebook import layout_planner, mesh_explorer, schedule_puzzle
     from labkit.notebook import docket, judge, vote
     from labkit.notebook import card, case, dashboard, drill, mock_interview
@@ -10,8 +10,8 @@
     magic.py             %%ranks
     sliders.py           sliders for any function
     moving/              pictures of a run that move
-    ring.py memory.py pipeline.py planner.py mesh.py    a calculator each
-    bars.py              bars that they draw
+    ring.py memory.py cache.py pipeline.py planner.py mesh.py    a calculator each
+    bars.py, own_model.py    what calculators show; a reader's config.json
     controls.py          buttons and fields of the pages below
     cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
     mock.py, mock_items.py     an interview; designing.py: a design round
@@ -27,6 +27,7 @@ from labkit.lazy import lazy
 
 if TYPE_CHECKING:
     from labkit.notebook import moving
+    from labkit.notebook.cache import CacheCalculator, cache_calculator
     from labkit.notebook.cards import CardSitting, card
     from labkit.notebook.court import Vote, docket, judge, vote
     from labkit.notebook.designing import DesignView, design_round

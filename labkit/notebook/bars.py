@@ -1,4 +1,4 @@
-"""Bars of the calculators: a result's parts side by side, each as long as it is, and a legend."""
+"""Bars, legends and tables of the calculators."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -52,3 +52,30 @@ def legend(name: str, colours: Mapping[str, str], shown: Sequence[Result]) -> st
         for part, colour in swatches
     )
     return f'<div style="color: {FAINT};">{escape(name)}: {body}</div>'
+
+
+def rows_html(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table: the heading, the parts and their sum. The last column says how."""
+    cell = "padding: 1px 12px 1px 0; line-height: 1.5;"
+    number = f"{cell} text-align: right; font-variant-numeric: tabular-nums;"
+    lines = []
+    for place, (name, *cells, how) in enumerate(rows):
+        weight = "font-weight: 600;" if place in (0, len(rows) - 1) else ""
+        lines.append(
+            f'<tr><td style="{cell} text-align: left; {weight}">{escape(name)}</td>'
+            + "".join(f'<td style="{number} {weight}">{escape(each)}</td>' for each in cells)
+            + f'<td style="{cell} text-align: left; color: {FAINT};">{escape(how)}</td></tr>'
+        )
+    return f'<table style="border-collapse: collapse; margin: 6px 0;">{"".join(lines)}</table>'
+
+
+def rows_text(rows: Sequence[Sequence[str]]) -> str:
+    """Return the same table as plain text, aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [
+        row[0].ljust(widths[0])
+        + "".join(cell.rjust(width + 3) for cell, width in zip(row[1:-1], widths[1:-1]))
+        + f"   {row[-1]}"
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -96,6 +96,31 @@ def row(parts: Sequence[Any]) -> Any:
     return widgets.HBox(parts, layout={"flex_flow": "row wrap", "align_items": "center"})
 
 
+def choice(
+    label: str,
+    stops: Sequence[Any],
+    start: Any,
+    text: Callable[[Any], str],
+    *,
+    is_menu: bool = False,
+    width: str = "27em",
+) -> Any:
+    """Make a slider over `stops`, or a menu of them, at `start`, which becomes a stop too.
+
+    text: writes a stop.
+    """
+    if start not in stops:
+        stops = (*stops, start) if is_menu else sorted((*stops, start))
+    kind = widgets.Dropdown if is_menu else widgets.SelectionSlider
+    return kind(
+        options=[(text(stop), stop) for stop in stops],
+        value=start,
+        description=label,
+        style={"description_width": "11em"},
+        layout={"width": width},
+    )
+
+
 def note() -> Any:
     """Make a place for words that appear later; a screen reader says them when they do."""
     return widgets.HTML(layout={"display": "none"})

@@ -10,6 +10,7 @@ change. Formulas are labkit.calc's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -19,8 +20,9 @@ from labkit import calc
 from labkit.calc import Result, TrainingSetup
 from labkit.calc.memory.fit import Change, smallest_change
 from labkit.calc.memory.model_state import recipe_of
-from labkit.notebook.bars import bar, legend
-from labkit.notebook.controls import with_slider_names
+from labkit.notebook.bars import bar, legend, rows_html, rows_text
+from labkit.notebook.controls import choice, with_slider_names
+from labkit.notebook.own_model import config_upload
 from labkit.notebook.shown import FAINT, box
 from labkit.viz.style import memory_colour
 
@@ -117,15 +119,7 @@ def bars_html(setup: TrainingSetup, capacity: float) -> str:
 
 def text(setup: TrainingSetup, capacity: float) -> str:
     """Write the table, aligned, and the advice below it."""
-    table = rows(setup)
-    widths = [max(map(len, column)) for column in zip(*table)]
-    lines = [
-        row[0].ljust(widths[0])
-        + "".join(cell.rjust(width + 3) for cell, width in zip(row[1:-1], widths[1:-1]))
-        + f"   {row[-1]}"
-        for row in table
-    ]
-    return "\n".join([*(line.rstrip() for line in lines), advice(setup, capacity)])
+    return f"{rows_text(rows(setup))}\n{advice(setup, capacity)}"
 
 
 def _gpus(count: int) -> str:
@@ -191,11 +185,7 @@ def value_text(name: str, value: Any) -> str:
 def _choice(name: str, start: Any) -> Any:
     label, stops = _CHOICES[name]
     start = _OF_THE_MODEL if start is None else start
-    if start not in stops:  # one of the caller's own gets a stop too
-        stops = (*stops, start) if name in MENUS else tuple(sorted((*stops, start)))
-    kind = widgets.Dropdown if name in MENUS else widgets.SelectionSlider
-    options = [(value_text(name, value), value) for value in stops]
-    return kind(options=options, value=start, description=label, **_LOOK)
+    return choice(label, stops, start, partial(value_text, name), is_menu=name in MENUS)
 
 
 class MemoryCalculator:
@@ -235,7 +225,9 @@ class MemoryCalculator:
 
     def _laid_out(self) -> Any:
         column = {"margin": "4px 12px 4px 0"}
-        first = [*(self._knobs[name] for name in MENUS), self._device]
+        menus = [self._knobs[name] for name in MENUS]
+        own = config_upload(menus[0], lambda config: calc.activation_bytes(config, 1))
+        first = [menus[0], own, *menus[1:], self._device]
         first += [self._knobs[name] for name in FLAGS]
         second = [knob for knob in self._knobs.values() if knob not in first]
         knobs = [widgets.VBox(each, layout=column) for each in (first, second)]
@@ -254,7 +246,7 @@ class MemoryCalculator:
         capacity = DEVICES[self._device.value]
         try:
             setup = setup_of(self._knobs)
-            table, bars = _html(setup), bars_html(setup, capacity)
+            table, bars = rows_html(rows(setup)), bars_html(setup, capacity)
         except ValueError as error:
             self.setup, self.says = None, f"There is no such setup: {error}."
             table = bars = ""
@@ -272,7 +264,7 @@ class MemoryCalculator:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         capacity = DEVICES[self._start_device]
         static = f"<b>{escape(_title(self._start))}</b>{bars_html(self._start, capacity)}"
-        static += f"{_html(self._start)}{escape(advice(self._start, capacity))}<br>"
+        static += f"{rows_html(rows(self._start))}{escape(advice(self._start, capacity))}<br>"
         static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()
         return {**bundle, "text/plain": repr(self), "text/html": box(static)}
@@ -298,18 +290,3 @@ def memory_calculator(
 
 def _title(setup: TrainingSetup) -> str:
     return f"{value_text('model', setup.model)}, {value_text('recipe', setup.recipe)}"
-
-
-def _html(setup: TrainingSetup) -> str:
-    cell = "padding: 1px 12px 1px 0; line-height: 1.5;"
-    number = f"{cell} text-align: right; font-variant-numeric: tabular-nums;"
-    lines = []
-    table = rows(setup)
-    for place, (name, *cells, how) in enumerate(table):
-        weight = "font-weight: 600;" if place in (0, len(table) - 1) else ""
-        lines.append(
-            f'<tr><td style="{cell} text-align: left; {weight}">{escape(name)}</td>'
-            + "".join(f'<td style="{number} {weight}">{escape(each)}</td>' for each in cells)
-            + f'<td style="{cell} text-align: left; color: {FAINT};">{escape(how)}</td></tr>'
-        )
-    return f'<table style="border-collapse: collapse; margin: 6px 0;">{"".join(lines)}</table>'

@@ -10,22 +10,27 @@ Each layout is a row of a table, with its step and its memory as bars:
 
 Step bars share a scale, the slowest of the table; memory bars share another, the GPU's room. A
 segment's tooltip and the legend name it.
+
+A plan takes seconds, and a slider passes many values on its way. So a button plans, and until it is
+pressed the last plan stays. The button also times the reader's own layout, and ranks it.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
 from labkit import arguments, calc
-from labkit.calc import MODELS, RECIPES, bytes_text
+from labkit.calc import MODELS, RECIPES, Layout, ModelConfig, bytes_text
 from labkit.calc.plan import Estimate, Job, Plan
 from labkit.notebook.bars import bar, legend
-from labkit.notebook.controls import with_slider_names
+from labkit.notebook.controls import button, choice, note, on_enter, say, with_slider_names
+from labkit.notebook.memory import value_text
+from labkit.notebook.own_model import config_upload
 from labkit.notebook.shown import box, scrolled
 
 # Computing pale, what waits for links saturated: as in pictures of runs.
@@ -88,6 +93,35 @@ def _losers(plan: Plan) -> str:
     return f'<div style="margin-top: 6px;"><b>why others lost</b><ul>{lines}</ul></div>'
 
 
+def own_html(plan: Plan, text: str) -> str:
+    """Say a layout's step, memory and place in a plan that ranks all shapes.
+
+    text: such as "dp=4 tp=8 pp=8", for `Layout.parse`.
+    """
+    try:
+        layout = Layout.parse(text)
+    except ValueError as error:
+        return f"<div>your own layout: {escape(str(error))}</div>"
+    judged = calc.plan.verdict(plan.job, layout)
+    if judged.refused is not None:
+        return f"<div><b>{escape(str(layout))}</b></div><div>{escape(judged.reason)}</div>"
+    own = calc.plan.estimate(plan.job, layout)
+    said = [f"<b>{escape(str(own))}</b>"]
+    said.append(escape("; ".join(f"{name} {share}" for name, share in breakdown(own))))
+    if judged:
+        place = 1 + sum(float(each.step) < float(own.step) for each in plan.ranked)
+        said.append(
+            f"place {place} among {len(plan.ranked)} layouts that fit: the fastest of each "
+            "tp, pp, cp and ep"
+        )
+    else:
+        change = calc.plan.smallest_change(plan.job, layout)
+        said.append(escape(f"It does not fit: {judged.reason}"))
+        said.append(escape(f"To change first: {change or 'more GPUs, or larger ones'}"))
+    said += map(escape, judged.warnings)
+    return "".join(f'<div style="{_SHORT}">{each}</div>' for each in said)
+
+
 def breakdown(estimate: Estimate) -> list[tuple[str, str]]:
     """Return (part, seconds and share) of a step, longest first."""
     step = float(estimate.step)
@@ -95,15 +129,16 @@ def breakdown(estimate: Estimate) -> list[tuple[str, str]]:
     return [(name, f"{part}, {float(part) / step:.1%}") for name, part in parts if float(part)]
 
 
-_LOOK: dict[str, Any] = {"style": {"description_width": "11em"}, "layout": {"width": "29em"}}
+_WIDTH = "29em"
 _MOST_GPUS = 100_000
+_EVERY = 10**6  # shapes; no cluster has as many
 
 
 @dataclass(frozen=True)
 class PlannerSetup:
     """The positions of the knobs. ValueError, TypeError for an impossible training."""
 
-    model: str = "llama3-70b"
+    model: str | ModelConfig = "llama3-70b"
     cluster: str = "h100"
     gpus: int = 256
     batch: int = 512
@@ -144,40 +179,67 @@ class LayoutPlanner:
         """`start`: the knobs' first positions, which the static form shows."""
         self._start = start
         self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
-        self._said = widgets.HTML()
-        for knob in self._knobs.values():
-            knob.observe(self._refresh, names="value")
+        self._layout = widgets.Text(
+            description="your own layout",
+            placeholder="dp=4 tp=8 pp=8",
+            style={"description_width": "11em"},
+            layout={"width": _WIDTH},
+        )
+        self._button = button("Plan", on_enter(self._layout, lambda _: self.plan_again()))
+        self._note, self._said = note(), widgets.HTML()
+        for knob in (*self._knobs.values(), self._layout):
+            knob.observe(self._on_move, names="value")
         knobs = list(self._knobs.values())
-        columns = [widgets.VBox(each) for each in (knobs[:4], knobs[4:])]
+        own = config_upload(knobs[0], lambda config: replace(start, model=config, sequence=0))
+        columns = [
+            widgets.VBox(each)
+            for each in ([knobs[0], own, *knobs[1:4]], [*knobs[4:], self._layout, self._button])
+        ]
         row = widgets.HBox(columns, layout={"flex_flow": "row wrap", "margin": "4px 0"})
-        self._widget = with_slider_names(widgets.VBox([row, self._said]))
-        self._refresh()
+        self._widget = with_slider_names(widgets.VBox([row, self._note, self._said]))
+        self.plan_again()
 
-    def _refresh(self, _: Any = None) -> None:
-        stands = {name: knob.value for name, knob in self._knobs.items()}
+    def plan_again(self) -> None:
+        """Plan for the present knobs, and time the own layout. This is the action of the button."""
+        self._planned_for = self._stands()
+        say(self._note, "Planning ...")
+        stands = dict(self._planned_for)
+        text = stands.pop("layout").strip()
         try:
-            self.plan = _planned(PlannerSetup(**stands, top=self._start.top))
+            every = _planned(PlannerSetup(**stands, top=self._start.top))
         except ValueError as error:  # GPUs that fill no nodes, more tokens than positions
             self.plan = None
             self._said.value = box(f"<div>{escape(str(error))}</div>")
-            return
-        self._said.value = plan_html(self.plan)
+        else:
+            self.plan = _top(every, self._start.top)
+            own = box(own_html(every, text)) if text else ""
+            self._said.value = own + plan_html(self.plan)
+        self._on_move()
+
+    def _stands(self) -> dict[str, Any]:
+        stands = {name: knob.value for name, knob in self._knobs.items()}
+        return stands | {"layout": self._layout.value}
+
+    def _on_move(self, _: Any = None) -> None:
+        is_shown = self._stands() == self._planned_for
+        say(self._note, "" if is_shown else "The knobs have moved: press Plan.")
 
     def __repr__(self) -> str:
-        return str(_planned(self._start))
+        return str(_top(_planned(self._start), self._start.top))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        static = plan_html(_planned(self._start))
+        static = plan_html(_top(_planned(self._start), self._start.top))
         return {**bundle, "text/plain": repr(self), "text/html": static}
 
 
-def layout_planner(model: str = "llama3-70b", **start: Any) -> LayoutPlanner:
+def layout_planner(model: str | ModelConfig = "llama3-70b", **start: Any) -> LayoutPlanner:
     """Show all layouts of a training on a cluster, with knobs, as the last line of a cell.
 
-    model: by its name in calc.MODELS. start: where the other knobs stand at first: cluster, gpus,
-    batch (sequences in a step), sequence (tokens of each), recipe, tokens (of the training); and
-    top, the rows of the table. TypeError for other names; ValueError for what no training has.
+    model: a ModelConfig, or its name in calc.MODELS. start: where the other knobs stand at first:
+    cluster, gpus, batch (sequences in a step), sequence (tokens of each), recipe, tokens (of the
+    training); and top, the rows of the table. TypeError for other names; ValueError for what no
+    training has.
     """
     known = [field.name for field in fields(PlannerSetup)]
     unknown = ", ".join(name for name in start if name not in known)
@@ -188,8 +250,15 @@ def layout_planner(model: str = "llama3-70b", **start: Any) -> LayoutPlanner:
 
 @functools.lru_cache(maxsize=32)
 def _planned(setup: PlannerSetup) -> Plan:
-    """Plan once: a cell asks three times for what it shows, as widget, HTML and text."""
-    return calc.plan.plan(setup.job(), setup.top)
+    """Plan once: a cell asks three times for what it shows, as widget, HTML and text.
+
+    Every shape is ranked, so that a layout can be placed among them.
+    """
+    return calc.plan.plan(setup.job(), _EVERY)
+
+
+def _top(plan: Plan, top: int) -> Plan:
+    return replace(plan, ranked=plan.ranked[:top])
 
 
 # The positions of each knob, and its label.
@@ -206,16 +275,15 @@ _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 def _knob(name: str, start: Any) -> Any:
     label, stops = _STOPS[name]
-    if start not in stops:  # one of the caller's own gets a stop too
-        stops = tuple(sorted((*stops, start)))
-    options = [(_text(name, stop), stop) for stop in stops]
-    kind = widgets.Dropdown if isinstance(start, str) else widgets.SelectionSlider
-    return kind(options=options, value=start, description=label, **_LOOK)
+    text = functools.partial(_text, name)
+    return choice(label, stops, start, text, is_menu=isinstance(stops[0], str), width=_WIDTH)
 
 
 def _text(name: str, value: Any) -> str:
     if name == "sequence" and not value:
         return "the model's"
+    if name == "model" and not isinstance(value, str):
+        return value_text(name, value)
     if isinstance(value, str):
         return value
     return calc.count_text(value) if isinstance(value, float) else f"{value:,}"

@@ -3,6 +3,8 @@
 All that is clicked is pressed by a key, as somebody without a mouse does.
 """
 
+import json
+
 import pytest
 from playwright.sync_api import expect
 
@@ -20,6 +22,7 @@ WIDGETS = {
     "calculator": "calculator('laptop: 4 processes')",
     "knobs": "knobs(lambda gpus: [('twice', str(2 * gpus))], gpus=Knob([1, 2, 4], start=2))",
     "memory-calculator": "memory_calculator('llama2-70b')",
+    "cache-calculator": "cache_calculator('llama3-70b', gpu='h200', tp=2)",
     "pipeline-calculator": "pipeline_calculator('interleaved', virtual=2)",
     "layout-planner": "layout_planner(gpus=64)",
     "mesh-explorer": "mesh_explorer(dp=2, pp=2, tp=4)",
@@ -116,6 +119,7 @@ KNOBS = {
     "calculator": ("ranks", "ArrowRight"),
     "knobs": ("gpus", "ArrowRight"),
     "memory-calculator": ("tensor parallel", "ArrowRight"),
+    "cache-calculator": ("requests", "ArrowRight"),
     "pipeline-calculator": ("send : forward", "ArrowRight"),
     "layout-planner": ("GPUs", "ArrowLeft"),
     "mesh-explorer": ("pp", "ArrowLeft"),
@@ -153,6 +157,33 @@ def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page
     said = said_at_first(output)
     page.press(output.get_by_role("button", name="Make this change"), "Enter")
     becomes(shown_by(output), differs_from=said)
+
+
+def test_enter_plans_and_places_a_layout_of_ones_own(page, again):
+    output = again("layout-planner")
+    entry = output.get_by_role("textbox", name="your own layout")
+    entry.fill("dp=1 tp=8 pp=8")
+    page.press(entry, "Enter")
+    shows(output, " among ")
+
+
+def test_a_config_that_is_brought_is_on_the_menu(page, again, tmp_path):
+    output = again("cache-calculator")
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama"}')
+    upload = output.get_by_role("button", name="config.json of your model")
+
+    def bring():
+        with page.page.expect_file_chooser() as chooser:
+            page.press(upload, "Enter")
+        chooser.value.set_files(file)
+
+    bring()
+    shows(output, "lacks num_hidden_layers")
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}
+    file.write_text(json.dumps({"model_type": "llama"} | sizes))
+    bring()
+    shows(output, "2 layers")
 
 
 def test_a_drill_rules_on_a_wrong_answer_and_then_on_the_right_one(page, again):

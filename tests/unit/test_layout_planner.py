@@ -32,15 +32,19 @@ def test_it_shows_the_plan_of_where_its_knobs_stand_and_of_where_they_are_turned
     for losers in plan.losers:
         assert f"{losers.count:,} " in html
     planner._knobs["gpus"].value = 16
-    assert planner.plan.job.num_gpus == 16
+    assert planner.plan.job.num_gpus == 8 and "press Plan" in planner._note.value
+    planner._button.click()
+    assert planner.plan.job.num_gpus == 16 and not planner._note.value
     assert str(planner.plan.best.layout) in planner._said.value
 
 
 def test_what_cannot_be_is_said_in_the_place_of_the_table():
     planner = layout_planner("gpt2", gpus=8, batch=8)
     planner._knobs["sequence"].value = 131072
+    planner.plan_again()
     assert planner.plan is None and "positions" in planner._said.value
     planner._knobs["sequence"].value = 0
+    planner.plan_again()
     assert planner.plan is not None
 
 
@@ -48,6 +52,49 @@ def test_where_nothing_fits_it_says_what_would_help():
     planner = layout_planner("llama3-405b", gpus=8, batch=8)
     assert not planner.plan.ranked
     assert "nothing fits" in planner._said.value
+
+
+def own_layout(planner, text):
+    planner._layout.value = text
+    planner._layout._handle_string_msg(None, {"event": "submit"}, None)
+    return planner._said.value.removesuffix(plan_html(planner.plan))
+
+
+def test_a_layout_of_ones_own_is_timed_and_has_a_place_among_all_shapes():
+    planner = layout_planner(**SMALL)
+    every = calc.plan.plan(planner.plan.job, 1000).ranked
+    assert len(every) > SMALL["top"]
+    for place in (1, len(every)):
+        own = every[place - 1]
+        sizes = {name: getattr(own.layout, name) for name in ("dp", "tp", "pp", "cp", "virtual")}
+        sizes |= {"zero": own.layout.zero, "microbatch": own.layout.microbatch}
+        said = own_layout(planner, " ".join(f"{name}={size}" for name, size in sizes.items()))
+        assert str(own) in said
+        assert f"place {place} among {len(every)} layouts" in said
+        assert f"compute {own.step['compute']}" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("dp=8 zero=0 microbatch=8", "To change first: "),
+        ("dp=4", "a layout of 4 ranks on a cluster of 8 GPUs"),
+        ("dp=8 tq=2", "give pairs such as tp=4"),
+    ],
+)
+def test_a_layout_that_cannot_be_says_why_and_the_plan_stays(own, said):
+    planner = layout_planner("llama3-8b", gpus=8, batch=64, top=2)
+    found = own_layout(planner, own)
+    assert said in found and "place" not in found
+    assert planner.plan.ranked
+
+
+def test_a_model_of_ones_own_is_planned():
+    config = calc.ModelConfig(layers=4, hidden=512, heads=8, vocab=1000, context=1024)
+    planner = layout_planner(config, gpus=8, batch=8, top=1)
+    assert planner.plan.job.model == config
+    label, last = planner._knobs["model"].options[-1]
+    assert label.startswith("your own (") and last == config
 
 
 def test_a_bar_is_as_long_as_its_parts(job):
