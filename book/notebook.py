@@ -18,8 +18,9 @@ from book.links import Links
 
 # Names of labkit.notebook whose call with literal arguments runs in the page.
 LIVE = frozenset(
-    "calculator card dashboard design_round docket draw drill layout_planner memory_calculator"
-    " mesh_explorer mock_interview pipeline_calculator quiz schedule_puzzle vote".split()
+    "cache_calculator calculator card dashboard design_round docket draw drill layout_planner"
+    " memory_calculator mesh_explorer mock_interview pipeline_calculator quiz schedule_puzzle"
+    " vote".split()
 )
 _ASKS = re.compile(
     r"(?:<br>)?(<span[^>]*>)?(Run this cell(?:, and| to) [^<]*?)\.?(</span>)", re.DOTALL

@@ -30,6 +30,12 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
                 "memory_calculator()",
             ),
             Part(
+                "Key-value caches of requests",
+                "Choose a model, requests, number formats and a GPU. The answer says what the "
+                "caches take by kind of layer, and how many requests fit beside the weights.",
+                "cache_calculator()",
+            ),
+            Part(
                 "A ring all-reduce",
                 "Choose size, ranks, latency and bandwidth. The answer says how many bytes each "
                 "rank sends, and how long that takes.",
@@ -43,8 +49,9 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
         (
             Part(
                 "Which layouts fit, and which is fastest",
-                "Choose a model and a cluster. The answer ranks the layouts by seconds per step "
-                "and says why the others lose.",
+                "Choose a model and a cluster, and press Plan. The answer ranks the layouts by "
+                "seconds per step and says why the others lose. A layout of your own gets its "
+                "place among them.",
                 "layout_planner()",
             ),
             Part(
