@@ -34,6 +34,7 @@ Daly, "A higher order estimate of the optimum checkpoint interval for restart du
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -264,8 +265,92 @@ def groups(n: int, m: int) -> Holders:
     return [[o for o in range(h - h % m, h - h % m + m) if o != h] for h in range(n)]
 
 
+_MOST_OPERATIONS = 2**24
+
+
 def fatal_share(holders: Holders, k: int) -> float:
-    """Return the share of all sets of k failed hosts that include every holder of some state."""
-    fatal = {sum(1 << each for each in {host, *its}) for host, its in enumerate(holders)}
-    failed = [bits for bits in range(1 << len(holders)) if bits.bit_count() == k]
-    return sum(any(bits & its == its for its in fatal) for bits in failed) / len(failed)
+    """Return the share of all sets of k failed hosts that include every holder of some state.
+
+    The result is exact. Hosts are decided one after the other, and a partial loss is a set of
+    states of which all holders so far have failed. Rings and groups of thousands of hosts have few
+    partial losses.
+
+    fatal_share(groups(4, 2), 2) == 2 / 6
+    ValueError for a k above the hosts, for a holder that is no host, and for too many partial
+    losses, such as those of a random placement on thousands of hosts with a large k.
+    """
+    num_hosts = len(holders)
+    k = arguments.counted("k", k, f"0 to {num_hosts} failed hosts", least=0, most=num_hosts)
+    hosts = f"a holder is a host, 0 to {num_hosts - 1}"
+    for each in itertools.chain.from_iterable(holders):
+        arguments.counted("holders", each, hosts, least=0, most=num_hosts - 1)
+    place = {host: place for place, host in enumerate(_side_by_side(holders))}
+    # Bit p: the host at place p holds it.
+    masks = {sum(1 << place[each] for each in {host, *its}) for host, its in enumerate(holders)}
+    beginning: list[list[int]] = [[] for _ in holders]
+    for mask in masks:
+        beginning[(mask & -mask).bit_length() - 1].append(mask)
+    # By the holders yet to fail of each state that may be lost: sets of failures, by their number.
+    ways: dict[frozenset[int], dict[int, int]] = {frozenset(): {0: 1}}
+    size = 0
+    for here, states in enumerate(beginning):
+        size += sum(len(alive) ** 2 + len(counts) for alive, counts in ways.items())
+        if size > _MOST_OPERATIONS:
+            raise ValueError(
+                f"k={k} failures of {num_hosts} hosts: {size:,} operations on partial losses, the "
+                f"limit is {_MOST_OPERATIONS:,}: place copies in groups or in a ring, or give "
+                "fewer holders, fewer hosts or a smaller k"
+            )
+        after: dict[frozenset[int], dict[int, int]] = {}
+        bit, num_left = 1 << here, num_hosts - here - 1
+        for alive, counts in ways.items():
+            survived = frozenset(mask for mask in alive if not mask & bit)
+            _add(after, survived, counts, range(k - num_left, k + 1))
+            failed = {mask & ~bit for mask in (*alive, *states)}
+            if 0 not in failed:
+                spare = k - 1 - min(counts)
+                more = {number + 1: count for number, count in counts.items()}
+                _add(after, _least(failed, spare), more, range(k - num_left, k + 1))
+        ways = after
+    safe = sum(counts.get(k, 0) for counts in ways.values())
+    return (math.comb(num_hosts, k) - safe) / math.comb(num_hosts, k)
+
+
+def _side_by_side(holders: Holders) -> list[int]:
+    """Return all hosts so ordered that hosts which hold a state together are near each other."""
+    together: list[set[int]] = [set() for _ in holders]
+    for host, its in enumerate(holders):
+        for each in {host, *its}:
+            together[each].update({host, *its})
+    order: dict[int, None] = {}
+    for first in range(len(holders)):
+        waiting = [] if first in order else [first]
+        order.update(dict.fromkeys(waiting))
+        for host in waiting:  # grows
+            near = sorted(together[host] - order.keys())
+            waiting.extend(near)
+            order.update(dict.fromkeys(near))
+    return list(order)
+
+
+def _least(masks: set[int], spare: int) -> frozenset[int]:
+    """Drop states that need more than `spare` failures, and those that contain another."""
+    kept: list[int] = []
+    for mask in sorted(masks, key=int.bit_count):
+        if mask.bit_count() <= spare and all(mask & each != each for each in kept):
+            kept.append(mask)
+    return frozenset(kept)
+
+
+def _add(
+    ways: dict[frozenset[int], dict[int, int]],
+    alive: frozenset[int],
+    counts: dict[int, int],
+    useful: range,
+) -> None:
+    """Add sets of failures, without numbers of them from which k cannot be reached."""
+    counts = {number: count for number, count in counts.items() if number in useful}
+    if counts:
+        into = ways.setdefault(alive, {})
+        for number, count in counts.items():
+            into[number] = into.get(number, 0) + count

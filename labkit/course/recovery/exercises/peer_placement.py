@@ -1,4 +1,4 @@
-"""Grade peer_placement: racks of equal and other sizes, and all sets of failures by their bits."""
+"""Grade peer_placement: racks of equal and other sizes, and shares of all sets of failures."""
 
 from typing import Any
 
