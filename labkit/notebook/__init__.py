@@ -11,7 +11,7 @@
     sliders.py           sliders for any function
     moving/              pictures of a run that move
     ring.py memory.py cache.py pipeline.py planner.py mesh.py    a calculator each
-    bars.py, own_model.py    what calculators show; a reader's config.json
+    bars.py, schedule_svg.py   what calculators show; own_model.py: a reader's config.json
     controls.py          buttons and fields of the pages below
     cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
     mock.py, mock_items.py     an interview; designing.py: a design round

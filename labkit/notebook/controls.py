@@ -62,6 +62,7 @@ _STYLE = f"""<style>
   flex: none; width: 100%; margin: 0; padding: 0.35em 0.5em; height: auto; line-height: 1.5;
   font-size: var(--jp-content-font-size1, 14px);
   font-family: var(--jp-content-font-family, inherit); }}
+.{_CLASS} .labkit-rows textarea {{ font-family: monospace; white-space: pre; overflow-x: auto; }}
 .{_CLASS} table {{ display: block; max-width: 100%; overflow-x: auto; border-collapse: collapse;
   margin: 0.6em 0; }}
 .{_CLASS} td, .{_CLASS} th {{ padding: 3px 14px 3px 4px; border-bottom: 1px solid {BORDER};
@@ -130,6 +131,13 @@ def say(place: Any, html: str) -> None:
     """Put words into a `note`; "" hides it."""
     place.value = f'<div role="status">{html}</div>' if html else ""
     show(place, bool(html))
+
+
+def rows_field(label: str) -> Any:
+    """Make a field for the rows of a schedule: their columns align, and it scrolls sideways."""
+    layout = {"width": "100%"}
+    found = widgets.Textarea(description=label, rows=5, continuous_update=False, layout=layout)
+    return found.add_class("labkit-rows")
 
 
 def show(widget: Any, is_shown: bool) -> None:

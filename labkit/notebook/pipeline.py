@@ -6,6 +6,8 @@ pipeline_calculator("interleaved", ranks=8, microbatches=32, virtual=4, send=0.1
 PipelineAnswer computes, from labkit.pipeline and calc. A rank has the same layers whatever the
 schedule: with v virtual stages each stage takes a v-th of its time and of its activations, while a
 message is as large as ever. The unit of time is a rank's forward of one microbatch.
+
+A schedule of one's own is rows of text, as labkit.pipeline.parse reads them: below the knobs.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from labkit import arguments, calc, viz
-from labkit.notebook.controls import with_slider_names
-from labkit.notebook.shown import FAINT
+from labkit import arguments, calc
+from labkit.notebook.controls import button, note, page, row, rows_field, say, with_slider_names
+from labkit.notebook.schedule_svg import schedule_image, schedule_svg
+from labkit.notebook.shown import FAINT, scrolled
 from labkit.pipeline import (
     Costs,
     Schedule,
@@ -30,12 +33,16 @@ from labkit.pipeline import (
     interleaved,
     naive,
     one_f_one_b,
+    parse,
     plan,
     simulate,
+    text,
+    validate,
     zero_bubble_h1,
     zero_bubble_v,
 )
 from labkit.viz.schedule_input import require_drawable
+from labkit.viz.schedule_parts import held_texts, words
 
 SCHEDULES: dict[str, Callable[..., Any]] = {
     "naive": naive,
@@ -85,15 +92,22 @@ class PipelineSetup:
 
 @dataclass(frozen=True)
 class PipelineAnswer:
-    """The results of a setup, or of the nearest one that exists: see `setup`."""
+    """The results of a setup, or of the nearest one that exists: see `setup`.
+
+    own: a schedule instead of the setup's, at the setup's costs; see `own_schedule`.
+    """
 
     asked: PipelineSetup
+    own: Schedule | None = None
 
     @cached_property
     def setup(self) -> PipelineSetup:
         """The schedule to compute. An interleaved one has a multiple of the ranks in
         microbatches."""
         p, m = self.asked.ranks, self.asked.microbatches
+        if self.own is not None:
+            m = self.own.num_microbatches
+            return replace(self.asked, ranks=self.own.num_ranks, microbatches=m)
         if not self.asked.has_virtual_stages:
             is_v = SCHEDULES[self.asked.schedule] is zero_bubble_v
             return replace(self.asked, virtual=2 if is_v else 1)
@@ -103,6 +117,8 @@ class PipelineAnswer:
     @cached_property
     def schedule(self) -> Schedule:
         """The operations of every rank."""
+        if self.own is not None:
+            return self.own
         choices = {"virtual": self.setup.virtual} if self.setup.has_virtual_stages else {}
         row = SCHEDULES[self.setup.schedule]
         return plan(row, self.setup.ranks, self.setup.microbatches, **choices)
@@ -115,14 +131,20 @@ class PipelineAnswer:
         return kinds * self.setup.ranks * self.setup.virtual * self.setup.microbatches
 
     @cached_property
+    def num_stages(self) -> list[int]:
+        """Stages of each rank."""
+        return [len(self.schedule.stages_of(rank)) for rank in range(self.schedule.num_ranks)]
+
+    @cached_property
     def timing(self) -> Timing:
         """The schedule with times, in forwards of a rank."""
-        v, backward = self.setup.virtual, self.setup.backward
+        backward, rank_of = self.setup.backward, self.schedule.rank_of
         weights = min(1.0, backward / 2)
+        shares = [self.num_stages[rank_of[s]] for s in range(self.schedule.num_stages)]
         costs = Costs(
-            forward=1 / v,
-            input_gradient=(backward - weights) / v,
-            weight_gradient=weights / v,
+            forward=[1 / v for v in shares],
+            input_gradient=[(backward - weights) / v for v in shares],
+            weight_gradient=[weights / v for v in shares],
             send=self.setup.send,
         )
         return simulate(self.schedule, costs)
@@ -135,18 +157,20 @@ class PipelineAnswer:
     @property
     def held(self) -> list[str]:
         """The same as text: 4, or 11/2 where a rank has two stages."""
-        share = f"/{self.setup.virtual}" if self.setup.virtual > 1 else ""
-        return [f"{most}{share}" for most in self.in_flight]
+        return held_texts(self.schedule)
 
     @property
     def held_bytes(self) -> list[float]:
         """Bytes of these by rank; a microbatch is held whole until its B, or its W."""
-        return [most * self.setup.activation_bytes / self.setup.virtual for most in self.in_flight]
+        whole = self.setup.activation_bytes
+        return [most * whole / v for most, v in zip(self.in_flight, self.num_stages, strict=True)]
 
     @property
     def note(self) -> str:
         """Say how the schedule differs from the one asked for, and why; "" if it does not."""
         asked, used = self.asked, self.setup
+        if self.own is not None:
+            return "Your own schedule, at the costs of the knobs."
         if used.microbatches != asked.microbatches:
             return (
                 f"Interleaved microbatches go in rounds of one per rank, and {asked.microbatches} "
@@ -166,6 +190,11 @@ class PipelineAnswer:
             f"{self.timing.bubble('ideal'):.1%} of ideal time; rank {rank} holds the most, "
             f"{self.held[rank]} microbatches, {calc.bytes_text(most)}."
         )
+
+    @property
+    def says(self) -> str:
+        """The note and the headline."""
+        return " ".join(filter(None, [self.note, self.headline]))
 
     def times(self) -> list[list[str]]:
         """Name, value and derivation of makespan and bubble."""
@@ -200,6 +229,21 @@ class PipelineAnswer:
         return "\n".join(filter(None, [*lines, self.note, self.headline]))
 
 
+def own_schedule(rows: str) -> Schedule:
+    """Read a schedule of one's own: a line per rank, as `labkit.pipeline.parse` reads them.
+
+    ScheduleError if it is no training step; ValueError for a cell that is no operation, for a rank
+    without any, since every rank here has as many layers, and for more than can be drawn.
+    """
+    found = parse(rows, "your own schedule")
+    require_drawable(found.num_ranks, sum(map(len, found.rows)))
+    validate(found)
+    for rank, ops in enumerate(found.rows):
+        if not ops:
+            raise ValueError(f"rank {rank} has no operation: give it a stage, or drop its line")
+    return found
+
+
 # The positions of each knob, and its label.
 _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "schedule": ("schedule", tuple(SCHEDULES)),
@@ -210,13 +254,17 @@ _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "send": ("send : forward", (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)),
     "activation_bytes": ("a microbatch's activations", (1e8, 2.5e8, 5e8, 1e9, 2e9, 4e9, 8e9)),
 }
+_COSTS = ("backward", "send", "activation_bytes")
+_WRITE = "Write the rows of the schedule on show into the field"
 _LOOK: dict[str, Any] = {"style": {"description_width": "14em"}, "layout": {"width": "31em"}}
 
 
 class PipelineCalculator:
     """Knobs for a pipeline; its grid, bubble and memory, which change together.
 
-    `answer` is on show; `says` is its headline, after a note on differences from the knobs.
+    `answer` is on show; `says` is its headline, after a note on differences from the knobs. The
+    schedule may be the reader's own: `write_out` fills the field with the rows on show, `draw`
+    shows what is in it. A move of a knob that chooses a schedule shows that one again.
     """
 
     def __init__(self, start: PipelineSetup) -> None:
@@ -224,41 +272,66 @@ class PipelineCalculator:
         self._start = start
         self._knobs = {name: _knob(name, getattr(start, name)) for name in _STOPS}
         self._says, self._table = widgets.HTML(), widgets.HTML()
-        size = {"max_width": "900px"}
-        self._picture = widgets.Image(format="png", layout=size).add_class("labkit-picture")
-        for knob in self._knobs.values():
-            knob.observe(self._refresh, names="value")
+        self._picture = widgets.HTML()
+        for name, knob in self._knobs.items():
+            is_cost = name in _COSTS
+            knob.observe(self._refresh if is_cost else self._from_knobs, names="value")
         column = {"margin": "4px 12px 4px 0"}
         knobs = list(self._knobs.values())
         columns = [widgets.VBox(each, layout=column) for each in (knobs[:4], knobs[4:])]
         first = widgets.HBox(columns, layout={"flex_flow": "row wrap"})
-        whole = widgets.VBox([first, self._says, self._picture, self._table])
+        self._own: Schedule | None = None
+        self._rows, self._trouble = rows_field("Your own schedule, a line per rank"), note()
+        write = button("Write it out", self.write_out, tooltip=_WRITE)
+        own = page([self._rows, row([write, button("Draw", self.draw)]), self._trouble])
+        whole = widgets.VBox([first, self._says, self._picture, self._table, own])
         self._widget = with_slider_names(whole)
         self._refresh()
+
+    def write_out(self) -> None:
+        """Write the rows of the schedule on show into the field."""
+        self._rows.value = text(self.answer.schedule)
+        say(self._trouble, "")
+
+    def draw(self) -> None:
+        """Show the schedule in the field at the costs of the knobs, or what is wrong with it."""
+        try:
+            self._own = own_schedule(self._rows.value)
+        except ValueError as error:
+            reason, _, rows = str(error).partition("\n")
+            marked = scrolled(f"<pre>{escape(rows)}</pre>", "the first wrong cell") if rows else ""
+            say(self._trouble, f"<p>✗ {escape(reason)}</p>{marked}")
+        else:
+            say(self._trouble, "")
+            self._refresh()
 
     @property
     def says(self) -> str:
         """Text below the picture: differences from the knobs, the bubble and the memory."""
-        return " ".join(filter(None, [self.answer.note, self.answer.headline]))
+        return self.answer.says
+
+    def _from_knobs(self, _: Any) -> None:
+        self._own = None
+        self._refresh()
 
     def _refresh(self, _: Any = None) -> None:
         asked = PipelineSetup(**{name: knob.value for name, knob in self._knobs.items()})
-        self.answer = PipelineAnswer(asked)
+        self.answer = PipelineAnswer(asked, self._own)
         self._knobs["virtual"].disabled = not asked.has_virtual_stages
-        self._picture.value = _picture(self.answer).png()
+        self._picture.value = scrolled(schedule_svg(self.answer.timing), "the schedule in time")
         self._says.value = f"<b>{escape(self.says)}</b>"
         self._table.value = _html(self.answer)
 
     def __repr__(self) -> str:
         answer = PipelineAnswer(self._start)
-        return f"{_picture(answer).caption}\n{answer.text()}"
+        return f"schedule of {words(answer.schedule)}\n{answer.text()}"
 
-    def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        static, metadata = _picture(PipelineAnswer(self._start))._repr_mimebundle_()
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        answer = PipelineAnswer(self._start)
+        static = f"<b>{escape(answer.says)}</b>{schedule_image(answer.timing)}{_html(answer)}"
+        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, **static, "text/plain": repr(self)}, metadata
+        return {**bundle, "text/plain": repr(self), "text/html": f"<div>{static}</div>"}
 
 
 def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalculator:
@@ -277,10 +350,6 @@ def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalcula
     answer = PipelineAnswer(setup)
     require_drawable(answer.setup.ranks, answer.num_operations)
     return PipelineCalculator(setup)
-
-
-def _picture(answer: PipelineAnswer) -> viz.Picture:
-    return viz.schedule(answer.timing)
 
 
 def _knob(name: str, start: Any) -> Any:

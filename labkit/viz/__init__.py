@@ -44,13 +44,12 @@
 
 Each kind of picture has a file; style.py, picture.py and journals.py are shared. Of a run:
 timelines.py, lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
-in_flight_curve.py, schedule_svg.py, schedule_parts.py, schedule_drawing.py, schedule_input.py. Of
-layouts: shard_map.py, mesh.py, extents_picture.py, expert_load.py, causal_mask.py. Of numbers:
+in_flight_curve.py, schedule_parts.py, schedule_drawing.py, schedule_input.py. Of layouts:
+shard_map.py, mesh.py, extents_picture.py, expert_load.py, causal_mask.py. Of numbers:
 size_curves.py, link_curves.py, memory.py, steps.py, performance.py, failures.py, serving.py,
 training.py, actors.py, rl_figures.py. Of ZeRO: zero.py, compiled_figures.py.
 
-Names load when first used: without matplotlib there are still traces (chrome_trace.py)
-and schedules as SVG (schedule_svg.py).
+Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """
 
 from typing import TYPE_CHECKING

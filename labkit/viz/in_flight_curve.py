@@ -14,9 +14,9 @@ from labkit.pipeline import Kind, Timing
 from labkit.pipeline.simulation import Span
 from labkit.viz import style
 from labkit.viz.picture import Picture
-from labkit.viz.schedule_grid import LEFT, RIGHT, WIDTH, at_most, row_inches, style_rows, unit_of
+from labkit.viz.schedule_grid import LEFT, RIGHT, WIDTH, at_most, row_inches, style_rows
 from labkit.viz.schedule_input import require_some_time, timing_of
-from labkit.viz.schedule_parts import BOTTOM, TOP, started, words
+from labkit.viz.schedule_parts import BOTTOM, TOP, started, unit_of, words
 
 _HEADER, _AXIS = 0.42, 0.46  # inches
 _COLOUR = style.memory_colour("activations")

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from labkit.pipeline import Schedule, Timing, in_flight
+from labkit.pipeline import Schedule, Timing
 from labkit.viz import style
 from labkit.viz.picture import Picture, text_inches
 from labkit.viz.schedule_drawing import draw_boxes, draw_legend, draw_messages
 from labkit.viz.schedule_input import require_same_schedule, require_some_time, timing_of
 from labkit.viz.schedule_parts import (
-    COSTS,
     boxes,
+    held_texts,
     most_stages,
     time_words,
+    unit_of,
     words,
 )
 
@@ -82,11 +83,6 @@ def _ends(timing: Timing, measured: Timing) -> tuple[float, float]:
     return end, end * per_unit
 
 
-def unit_of(timing: Timing) -> style.TimeUnit:
-    """Return the axis' unit. Of a Timing without costs of messages, which was measured: seconds."""
-    return COSTS if timing.send is not None else style.time_unit(timing.makespan)
-
-
 def row_inches(num_ranks: int) -> float:
     """Height of a row: less where there are many."""
     return 0.38 if num_ranks <= 4 else 0.32 if num_ranks <= 8 else 0.24 if num_ranks <= 16 else 0.18
@@ -140,16 +136,11 @@ def _draw_panel_header(picture: Picture, panel: Panel) -> None:
 
 
 def at_most(axes: Axes, schedule: Schedule) -> None:
-    """Write the most microbatches that a rank holds to the right of each row.
-
-    If ranks hold v stages each, a microbatch counts on each stage, and the number is written n/v.
-    """
-    held_by = {len(schedule.stages_of(rank)) for rank in range(schedule.num_ranks)}
-    share = f"/{max(held_by)}" if len(held_by) == 1 and held_by != {1} else ""
+    """Write the most microbatches that a rank holds to the right of each row."""
     place = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
     look = style.FAINT | place | {"fontsize": _row_points(schedule.num_ranks)}
-    for rank, most in enumerate(in_flight(schedule)):
-        axes.text(1.01, rank + 0.5, f"at most {most}{share}", **look)
+    for rank, held in enumerate(held_texts(schedule)):
+        axes.text(1.01, rank + 0.5, f"at most {held}", **look)
 
 
 def _row_points(num_ranks: int) -> float:

@@ -8,7 +8,7 @@ every common form of colour blindness, and the darkest shades differ in lightnes
 dark to light), so that they survive a black-and-white printer. A rank's virtual stages are shades
 of the kind's colour, its first stage the darkest.
 
-Without matplotlib, which schedule_drawing.py draws them with; schedule_svg.py writes them as SVG.
+Without matplotlib: schedule_drawing.py draws them with it, labkit.notebook.schedule_svg without.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from labkit.pipeline import Kind, Schedule, Timing
+from labkit.pipeline import Kind, Schedule, Timing, in_flight
 from labkit.viz import style
 
 # For a row of height 1. Messages are drawn in the gap between rows.
@@ -148,6 +148,21 @@ _WRITTEN = {
 
 
 COSTS = style.TimeUnit("in the unit of the costs", 1.0)
+
+
+def unit_of(timing: Timing) -> style.TimeUnit:
+    """Return the axis' unit. Of a Timing without costs of messages, which was measured: seconds."""
+    return COSTS if timing.send is not None else style.time_unit(timing.makespan)
+
+
+def held_texts(schedule: Schedule) -> list[str]:
+    """Return the most microbatches that each rank holds: 4, or 11/2 where it has two stages, on
+    each of which a microbatch counts."""
+    num_stages = [len(schedule.stages_of(rank)) for rank in range(schedule.num_ranks)]
+    return [
+        f"{most}/{num}" if num > 1 else str(most)
+        for most, num in zip(in_flight(schedule), num_stages, strict=True)
+    ]
 
 
 def words(schedule: Schedule) -> str:

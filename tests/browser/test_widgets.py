@@ -32,6 +32,7 @@ WIDGETS = {
     "drill": f"drill({DRILL!r}, seed={SEED})",
     "wrong-drill": "wrong = drill('bubble_of_total', seed=4); wrong.question.finish(); wrong",
     "drawing": "draw('ring-3')",
+    "open-puzzle": "schedule_puzzle('let go')",
     "quiz": "asked = quiz('pp', 2, seed=1); asked.next(); asked",
     "design": "design_round('8b-one-host')",
     "mock": "started = mock_interview(10, 'junior', seed=3); started.start(); started",
@@ -141,15 +142,40 @@ def said_at_first(output):
 def test_a_key_moves_a_knob_and_the_answer_follows(page, again, widget):
     label, key = KNOBS[widget]
     output = again(widget)
-    handle, picture = slider(output, label), output.locator("img")
+    handle, picture = slider(output, label), output.locator("svg[role=img]")
     stood = handle.get_attribute("aria-valuenow")
-    drawn = widget in WITH_A_PICTURE and picture.get_attribute("src")
+    drawn = widget in WITH_A_PICTURE and picture.inner_html()
     said = said_at_first(output)
     page.press(handle, key)
     becomes(lambda: handle.get_attribute("aria-valuenow"), differs_from=stood)
     if widget in WITH_A_PICTURE:
-        becomes(lambda: picture.get_attribute("src"), differs_from=drawn)
+        becomes(picture.inner_html, differs_from=drawn)
     becomes(shown_by(output), differs_from=said)
+
+
+def test_a_schedule_is_written_out_changed_and_drawn(page, again):
+    output = again("pipeline-calculator")
+    rows = output.get_by_label("Your own schedule")
+    page.press(output.get_by_role("button", name="Write it out"), "Enter")
+    becomes(rows.input_value, differs_from="")
+    rows.fill("F0 F1 B0 B1\nF0 B0 F1 B1")
+    page.press(output.get_by_role("button", name="Draw"), "Enter")
+    shows(output, "Your own schedule, at the costs of the knobs.")
+
+
+def test_a_schedule_that_is_none_is_explained(page, again):
+    output = again("pipeline-calculator")
+    output.get_by_label("Your own schedule").fill("F0 F1 B0 B1\nF0 B0 F1")
+    page.press(output.get_by_role("button", name="Draw"), "Enter")
+    shows(output, "B1 of stage 1 is missing")
+
+
+def test_a_puzzle_is_answered_in_its_field(page, again):
+    output = again("open-puzzle")
+    output.get_by_label("Your rows").fill("F0 F1 F2 F3 B0 B1 B2 B3\nF0 B0 F1 B1 F2 B2 F3 B3")
+    page.press(output.get_by_role("button", name="Check"), "Enter")
+    shows(output, "it holds too much")
+    expect(output.locator("svg[role=img]")).to_be_visible()
 
 
 def test_the_button_of_the_memory_calculator_makes_the_change_that_it_names(page, again):

@@ -7,8 +7,8 @@ import pytest
 from labkit import cli
 from labkit.grade.puzzles import PUZZLES, standing
 from labkit.notebook import schedule_puzzle
-from labkit.notebook.puzzle import picture_html
-from labkit.pipeline import gpipe, plan, simulate
+from labkit.notebook.schedule_svg import schedule_image, schedule_svg
+from labkit.pipeline import gpipe, plan
 
 GOOD = "F0 F1 B0 B1\nF0 B0 F1 B1\n"
 
@@ -52,13 +52,15 @@ def test_a_pass_is_shown_with_its_picture_and_remembered():
     assert (
         shown and "two ranks: passed" in repr(shown) and PUZZLES["two ranks"].teaches in html(shown)
     )
-    assert picture_html(simulate(shown.ruling.timing.schedule)) in html(shown)
+    assert schedule_image(shown.ruling.timing) in html(shown)
     assert standing("two ranks") == "passed"
 
 
 def test_what_is_over_budget_is_shown_with_picture_and_marked_cell():
     shown = schedule_puzzle("let go", plan(gpipe, 2, 4))
-    assert not shown and "[F2]" in html(shown) and picture_html(shown.ruling.timing) in html(shown)
+    assert (
+        not shown and "[F2]" in html(shown) and schedule_image(shown.ruling.timing) in html(shown)
+    )
 
 
 def test_what_is_no_step_is_shown_with_the_marked_cell_alone():
@@ -75,6 +77,23 @@ def test_rows_without_a_puzzle_are_refused_and_not_dropped():
 
 def test_what_was_written_is_shown_as_text_not_as_html():
     assert "<b>x" not in html(schedule_puzzle("two ranks", "<b>x</b>"))
+
+
+def test_rows_in_the_field_are_judged_and_remembered():
+    shown = schedule_puzzle("two ranks")
+    before = html(shown)
+    shown._rows.value = GOOD.replace("F1 B0", "B0 F1")
+    assert not shown.check() and "takes too long" in shown._ruling.value
+    shown._rows.value = GOOD
+    ruling = shown.check()
+    assert ruling and schedule_svg(ruling.timing) in shown._ruling.value
+    assert standing("two ranks") == "passed" and html(shown) == before
+
+
+def test_an_empty_field_gets_the_facts_and_is_no_answer():
+    shown = schedule_puzzle("let go")
+    shown.check()
+    assert "no rows yet" in shown._ruling.value and standing("let go") == "not attempted"
 
 
 # --- from a terminal ------------------------------------------------------------------------------

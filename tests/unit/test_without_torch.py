@@ -190,6 +190,24 @@ def progress_is_written_and_read():
     assert practice.state("card/co-8") is not None
 
 
+def a_pipeline_is_chosen_or_written_and_drawn():
+    from labkit.notebook import pipeline_calculator
+
+    widget = pipeline_calculator("ZB-V", ranks=4, microbatches=8)
+    assert "<svg" in widget._picture.value and "data:image/svg" in repr(widget._repr_mimebundle_())
+    widget._rows.value = "F0 F1 B0 B1\nF0 B0 F1 B1"
+    widget.draw()
+    assert widget.answer.timing.makespan == 9
+
+
+def a_puzzle_has_a_field_and_a_picture():
+    from labkit.notebook import schedule_puzzle
+
+    page = schedule_puzzle("two ranks")
+    page._rows.value = "F0 F1 B0 B1\nF0 B0 F1 B1"
+    assert page.check() and "<svg" in page._ruling.value
+
+
 USES = [
     a_layout_is_planned_and_its_step_simulated,
     ranks_of_a_mesh_have_coordinates,
@@ -209,12 +227,36 @@ USES = [
 ]
 
 
+# With ipywidgets, as a page of the web edition has them: with its own stand-in for IPython.
+WIDGETS = [
+    a_pipeline_is_chosen_or_written_and_drawn,
+    a_puzzle_has_a_field_and_a_picture,
+]
+WITH_WIDGETS = """
+import sys
+for name in "torch numpy matplotlib PIL cloudpickle multiprocessing fcntl resource".split():
+    sys.modules[name] = None
+"""
+
+
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 def test_without_torch(use, tmp_path):
-    code = f"{WITHOUT}\n{textwrap.dedent(inspect.getsource(use))}\n{use.__name__}()"
-    result = subprocess.run(
+    done = ran(WITHOUT, use, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("use", WIDGETS, ids=lambda use: use.__name__)
+def test_widgets_without_torch(use, tmp_path):
+    done = ran(WITH_WIDGETS, use, tmp_path, ROOT / "book" / "live" / "python")
+    assert done.returncode == 0, done.stderr
+
+
+def ran(hidden, use, home, *first):
+    """Run a function in a process of its own; first: folders in which modules are found first."""
+    code = f"{hidden}\n{textwrap.dedent(inspect.getsource(use))}\n{use.__name__}()"
+    found = os.pathsep.join(map(str, [*first, ROOT]))
+    return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "LABKIT_HOME": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": found, "LABKIT_HOME": str(home)},
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
