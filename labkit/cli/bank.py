@@ -36,7 +36,12 @@ def bank(
     """
     found, problems = cards.read_bank()
     chosen = [card for card in found if card.id.startswith(only)]
-    topics = [topic for topic in cards.load_topics().values() if topic.id.startswith(only)]
+    of_chosen = {card.topic for card in chosen}  # co-8b is a card of topic co-8
+    topics = [
+        topic
+        for topic in cards.load_topics().values()
+        if topic.id.startswith(only) or topic.id in of_chosen
+    ]
     if not topics:
         raise typer.BadParameter(_nothing_begins_so(only))
     if pending:

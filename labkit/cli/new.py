@@ -145,7 +145,7 @@ _DRILL = '''
     difficulty=1,
     notebook=None,
     prompt="{ranks} ranks all-reduce {megabytes} MB on a ring. How much does each of them send?",
-    draws={"ranks": (4, 8, 16, 32), "megabytes": (100, 250, 400)},
+    draws={"ranks": (4, 8, 16, 32, 64), "megabytes": (100, 150, 250, 350, 400)},
     unit="MB",
     between=("100 MB", "1 GB"),
 )
@@ -155,8 +155,14 @@ def NAME(ranks: int, megabytes: int) -> Solution:
     sent = calc.collective("all_reduce", "ring", ranks, size).sent_bytes
     return Solution(
         sent,
-        [f"2 x {ranks - 1}/{ranks} x {megabytes} MB = {sent / 1e6:g} MB."],
-        [Trap("forgot the second half", sent / 2, "An all-gather follows the reduce-scatter.")],
+        [
+            f"A reduce-scatter sends {ranks - 1}/{ranks} of the tensor, and an all-gather as much.",
+            f"2 x {ranks - 1}/{ranks} x {megabytes} MB = {sent / 1e6:g} MB.",
+        ],
+        [
+            Trap("forgot the second half", sent / 2, "An all-gather follows the reduce-scatter."),
+            Trap("the whole in each step", 2 * (ranks - 1) * size, "A step sends one chunk."),
+        ],
     )
 '''
 
@@ -199,7 +205,9 @@ def card(
     if id in load_bank():
         raise CannotBegin(f"there is a card {id} already; a second one on a topic is {id}b")
     path = _folder(_topic(id.rstrip("bcdefghijklmnopqrstuvwxyz")).subject) / "cards.md"
-    _append(path, _CARD.replace("ID", id), f"tests/unit/test_bank.py -k {id}")
+    tests = "wrong_with or exercises"
+    checks = f"labkit bank --run --only {id}, and pytest tests/unit/test_bank.py -k '{tests}'"
+    _append(path, _CARD.replace("ID", id), checks)
 
 
 @new.command()
@@ -216,7 +224,7 @@ def drill(
     if not path.exists():
         path.write_text(_IMPORTS.replace("SUBJECT", folder.name), encoding="utf-8")
     text = _DRILL.replace("TOPIC", topic).replace("NAME", name)
-    _append(path, text, f"tests/unit/test_drills.py -k {name}")
+    _append(path, text, f"pytest tests/unit/test_drills.py -k {name}")
 
 
 def _check_name(name: str) -> None:
@@ -234,11 +242,11 @@ def _topic(id: str) -> Topic:
     return topics[id]
 
 
-def _append(path: Path, text: str, test: str) -> None:
+def _append(path: Path, text: str, checks: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
     console().print(_clone().shown(path), highlight=False)
-    console().print(f"Fill in what is new at its end, then: pytest {test}", highlight=False)
+    console().print(f"Fill in what is new at its end, then: {checks}", highlight=False)
 
 
 def _folder(subject: str) -> Path:

@@ -100,6 +100,8 @@ def test_a_mistake_known_by_its_results_gets_its_own_name_and_no_other(name, cou
     mistakes = [mistake for part in load_graders(name) for mistake in part.mistakes]
     unnamed = {patch: m.name for m in mistakes if not m.predicate for patch in m.patches}
     solution = WORKSPACE.solution(name).read_text()
+    for made_by in unnamed:
+        made_by.applied_to(solution)  # raises where a text is not in the solution
     for part, n, cases in questions_of(name):
         mistaken = engine.observe_mistakes(part, solution, cases, n)
         for made_by in set(unnamed) & set(mistaken):

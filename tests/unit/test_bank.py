@@ -63,6 +63,11 @@ def test_the_command_counts_cards_and_evidence_and_lists_missing_topics(capsys, 
     assert said in capsys.readouterr().out
 
 
+def test_the_command_finds_a_topics_second_card_by_its_id(capsys):
+    bank(only="ec-6b")
+    assert "1 of 1 topics: 1 cards, " in capsys.readouterr().out
+
+
 def test_the_command_fails_for_a_card_that_cannot_be_read(monkeypatch):
     problem = cards.Problem("collectives.md", 1, "co-2", "there is no prompt", "write it")
     monkeypatch.setattr(cards, "read_bank", lambda: (CARDS, [problem]))
