@@ -56,9 +56,10 @@ onmessage = ({ data: message }) => {
       if (message.do !== "read") await synced((await ready).py, false);
       postMessage({ id: message.id, done: true, answer });
     } catch (error) {
-      // The last line of Python's traceback says what went wrong.
-      const said = String(error.message ?? error).trim().split("\n").pop();
-      postMessage({ id: message.id, done: true, error: said });
+      // Python's traceback ends with what went wrong; Pyodide may add advice of its own.
+      const lines = String(error.message ?? error).trim().split("\n");
+      const said = lines.findLast((line) => /^[\w.]+(Error|Exception|Unknown\w*)\b/.test(line));
+      postMessage({ id: message.id, done: true, error: said ?? lines.at(-1) });
     }
   });
 };
