@@ -25,7 +25,7 @@ PICTURE = Path(__file__).resolve().parents[1] / "docs" / "first_minute.webp"
 PAGE, EXERCISE = "00_start_here.ipynb", "ring_all_reduce"
 WIDTH, HEIGHT, CAPTION = 960, 600, 44
 QUALITY = 80
-# Of the page's cells, by id.
+# Cells of the page, by id.
 SILENT = ("start-picture", "start-03", "start-07")
 PREDICT, TRAIN, TIMELINE = "start-09", "start-11", "start-14"
 DEADLOCK, CHECK = ("start-19", "start-21"), "start-25"
@@ -60,7 +60,7 @@ class Film:
             self.times_ms.append(round(seconds * 1000))
 
     def save(self) -> None:
-        """Store the film; it starts anew after its last frame."""
+        """Store the film; after its last frame it starts again."""
         first, *others = self.frames
         first.save(
             PICTURE,

@@ -1,5 +1,6 @@
 """Actions of make on a fresh clone, on a second call, and after an interruption."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -146,3 +147,10 @@ def test_make_alone_lists_every_target(checkout):
     phony = "help lab book test test-fast lint format notebooks pins clean".split()
     assert [line.split()[1] for line in lines] == phony
     assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_codespace_is_installed_by_make(checkout):
+    made = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["onCreateCommand"]
+    program, target = made.split()
+    assert program == "make"
+    assert "install_torch.py" in make(checkout, "-n", target).stdout

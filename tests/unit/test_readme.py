@@ -5,10 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 
+from labkit.grade.catalog import load_catalog
 from labkit.grade.workspace import COPY
+from labkit.interview.cards import load_bank
+from labkit.interview.drills import DRILLS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -52,3 +56,34 @@ def test_progress_is_where_the_documents_say(monkeypatch):
         folder = system("labkit", appauthor=False).user_data_dir
         shown = f"`~/{Path(folder).relative_to(Path.home())}`"
         assert shown in README and shown in UPDATES
+
+
+def test_every_picture_says_what_it_shows_and_is_small_enough_to_load():
+    pictures = re.findall(r"!\[(.*?)\]\((.+?)\)", README)
+    assert pictures[0][1] == "docs/first_minute.webp"
+    for words, path in pictures:
+        assert len(words.split()) > 15
+        assert (ROOT / path).stat().st_size < 3e6
+    with Image.open(ROOT / pictures[0][1]) as moving:
+        assert moving.n_frames > 10 and moving.info["loop"] == 0
+
+
+def test_there_is_at_least_as_much_to_practise_as_readme_says():
+    (exercises,) = re.findall(r"More than (\d+) exercises", README)
+    ((cards, drills),) = re.findall(r"More than (\d+) question cards and (\d+) drills", README)
+    assert len(load_catalog()) > int(exercises)
+    assert len(load_bank()) > int(cards)
+    assert len(DRILLS) > int(drills)
+
+
+def test_links_lead_to_files_and_headings():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
+            path, _, anchor = target.partition("#")
+            found = (page.parent / path).resolve() if path else page
+            assert found.exists(), f"{page.name}: {target}"
+            if anchor and found.suffix == ".md":
+                headings = re.findall(r"^#+ (.+)$", found.read_text(), re.M)
+                slugs = [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+                assert anchor in slugs, f"{page.name}: {target}"
