@@ -22,6 +22,8 @@ LIVE = frozenset(
     " memory_calculator mesh_explorer mock_interview pipeline_calculator quiz schedule_puzzle"
     " vote".split()
 )
+_RUN_CELLS = "Run the cells in order with Shift+Enter."
+_STORED = "The outputs below are stored ones. In the lab you run the cells with Shift+Enter."
 _ASKS = re.compile(
     r"(?:<br>)?(<span[^>]*>)?(Run this cell(?:, and| to) [^<]*?)\.?(</span>)", re.DOTALL
 )
@@ -33,6 +35,7 @@ def staged(path: str, notebook: dict[str, Any], links: Links, pictures: Path) ->
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
+            source = source.replace(_RUN_CELLS, _STORED)
             cell["source"] = links.in_markdown(path, source)
         elif cell["cell_type"] == "code":
             _stage_code(path, cell, source, links, pictures)

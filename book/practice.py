@@ -23,6 +23,11 @@ from labkit.interview.court import VERDICTS, Claim, Exhibit, load_claims, shown
 _ORPHAN = "---\norphan: true\n---\n\n"
 _RUN = re.compile(r"\bruns\.(\w+)\.(\w+)")
 _SPECIAL = re.compile(r"([\\*<\[\]#|~$])")
+_ROLES = {
+    "ml": "ML engineers",
+    "infrastructure": "infrastructure engineers",
+    "research": "researchers",
+}
 HINTS = ("the concept", "the invariant", "the lines where it goes wrong")
 
 
@@ -97,7 +102,7 @@ def _cards_index(cards: dict[str, Card], topics: dict[str, Topic]) -> str:
 
 def _card_page(card: Card, topic: Topic, links: Links) -> str:
     page, path = f"cards/{card.id}.md", f"labkit/course/{card.file}"
-    roles = ", ".join(card.roles)
+    roles = ", ".join(_ROLES[role] for role in card.roles)
     about = (
         f"{card.kind} · for {card.level} · asked of: {roles} · [{topic.group}]({topic.subject}.md)"
     )
@@ -203,7 +208,7 @@ def _is_of(key: str, file: str) -> bool:
 
 
 def _claim(claim: Claim, page: str, links: Links) -> str:
-    quote = f'<p class="lab-question">{escape(claim.claim)}</p>'
+    choices = f"<p>Your vote: {' / '.join(VERDICTS)}.</p>"
     rows = "".join(
         f"| {cell(plain(each.shows))} | {cell(plain(each.claimed))} | {cell(_found(each))} | "
         f"{'yes' if each.stands else 'no'} |\n"
@@ -219,9 +224,8 @@ def _claim(claim: Claim, page: str, links: Links) -> str:
     if claim.notebook:
         there = links.to(f"notebooks/{claim.notebook}.ipynb", page)
         about = f"At length in [the notebook]({there}).\n\n"
-    name = claim.claim if len(claim.claim) < 70 else f"{claim.claim[:66].rsplit(' ', 1)[0]} ..."
     return (
-        f"## {plain(name)}\n\n{live(f'vote({claim.key!r})', quote)}\n\n{about}"
+        f"## {plain(claim.claim)}\n\n{live(f'vote({claim.key!r})', choices)}\n\n{about}"
         + folded("The verdict", verdict)
         + "\n"
         + folded(

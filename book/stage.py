@@ -34,19 +34,10 @@ _LANGUAGES = {
     ".sbatch": "bash",
     ".yml": "yaml",
 }
-_CAPTIONS = {
-    "Try it": "try/index",
-    "Practise": "cards/index claims/index exercises/index",
-    "Look up": " ".join(
-        [
-            "notebooks/README",
-            "notebooks/glossary",
-            *(f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md"))),
-            "CONTRIBUTING",
-            "CHANGELOG",
-        ]
-    ),
-}
+_SHEET = "docs/numbers_to_know"
+_ABOUT = [f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md"))]
+_ABOUT = [each for each in _ABOUT if each != _SHEET] + ["CONTRIBUTING", "CHANGELOG"]
+_NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # Files that are no pages: pictures, and what a reader may keep.
 _COPIED = (".png", ".svg", ".pdf", ".html")
 
@@ -83,8 +74,8 @@ def _pages(folder: Path) -> Iterator[tuple[str, str]]:
     yield from once(claim_pages(links))
     yield from once(exercise_pages(links))
     yield from once(try_pages(links, pictures))
-    listed = [f"{each}.md" for each in _CAPTIONS["Look up"].split()]
-    listed += [f"notebooks/{path.name}" for path in _notebooks()]
+    listed = [f"{each}.md" for each in ("notebooks/README", "notebooks/glossary", _SHEET, *_ABOUT)]
+    listed += [f"notebooks/{path.name}" for path in _NOTEBOOKS]
     links.wanted |= set(listed)
     seen: set[str] = set()
     while left := sorted(links.wanted - seen):  # pages lead to further pages
@@ -154,15 +145,15 @@ def _copy_what_runs(folder: Path) -> None:
         shutil.copy(source, folder / "moving")
 
 
-def _notebooks() -> list[Path]:
-    return sorted((ROOT / "notebooks").glob("*.ipynb"))
-
-
 def _index(links: Links) -> str:
     """Return the first page: index.md and the tree of all pages."""
     text = links.in_markdown("README.md", (ROOT / "book" / "index.md").read_text("utf-8"))
-    trees = {"Notebooks": [_titled(path) for path in _notebooks()]}
-    trees |= {caption: names.split() for caption, names in _CAPTIONS.items()}
+    trees = {
+        "Practise": ["try/index", "cards/index", "claims/index", "exercises/index"],
+        "Look up": ["Topics of interviews <notebooks/README>", "notebooks/glossary", _SHEET],
+        "Notebooks": [_titled(path) for path in _NOTEBOOKS],
+        "The lab": _ABOUT,
+    }
     for caption, entries in trees.items():
         tree = "\n".join(entries)
         text += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{tree}\n```\n"
