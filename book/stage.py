@@ -11,6 +11,7 @@ Nothing is executed: pages show what the notebooks store.
 """
 
 import ast
+import filecmp
 import json
 import os
 import shutil
@@ -44,15 +45,21 @@ _COPIED = (".png", ".svg", ".pdf", ".html")
 
 def stage(folder: Path = STAGE) -> int:
     """Replace the folder by a new one. Returns the number of pages; raises DeadLink."""
+    new, num_pages = folder.with_suffix(".new"), 0
+    shutil.rmtree(new, ignore_errors=True)
     with tempfile.TemporaryDirectory() as home:
         os.environ["LABKIT_HOME"] = home  # no page shows the progress of whoever builds it
-        shutil.rmtree(folder, ignore_errors=True)
-        written: set[str] = set()
-        for page, text in _pages(folder):
-            (folder / page).parent.mkdir(parents=True, exist_ok=True)
-            (folder / page).write_text(text, encoding="utf-8")
-            written.add(page)
-    return len(written)
+        for page, text in _pages(new):
+            (new / page).parent.mkdir(parents=True, exist_ok=True)
+            (new / page).write_text(text, encoding="utf-8")
+            num_pages += 1
+    for file in filter(Path.is_file, new.rglob("*")):
+        before = folder / file.relative_to(new)
+        if before.is_file() and filecmp.cmp(file, before, shallow=False):
+            shutil.copystat(before, file)  # Sphinx reads newer files again
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+    return num_pages
 
 
 def _pages(folder: Path) -> Iterator[tuple[str, str]]:
