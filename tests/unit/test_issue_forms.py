@@ -1,4 +1,4 @@
-"""Issue forms keep GitHub's rules: a form that breaks one is not offered, and nobody is told."""
+"""Issue forms keep GitHub's rules: GitHub leaves out a form that breaks one."""
 
 import re
 from pathlib import Path
