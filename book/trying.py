@@ -36,9 +36,9 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
                 "cache_calculator()",
             ),
             Part(
-                "A ring all-reduce",
-                "Choose size, ranks, latency and bandwidth. The answer says how many bytes each "
-                "rank sends, and how long that takes.",
+                "Traffic of a collective",
+                "Choose a collective, size, ranks, latency and bandwidth. The answer says how many "
+                "bytes each rank sends, and how long that takes.",
                 "calculator()",
             ),
         ),

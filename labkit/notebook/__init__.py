@@ -10,7 +10,7 @@
     magic.py             %%ranks
     sliders.py           sliders for any function
     moving/              pictures of a run that move
-    ring.py memory.py cache.py pipeline.py planner.py mesh.py    a calculator each
+    traffic.py memory.py cache.py pipeline.py planner.py mesh.py    a calculator each
     bars.py, schedule_svg.py   what calculators show; own_model.py: a reader's config.json
     controls.py          buttons and fields of the pages below
     cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from labkit.notebook.progress import Dashboard, dashboard
     from labkit.notebook.puzzle import schedule_puzzle
     from labkit.notebook.quizzes import Quiz, quiz
-    from labkit.notebook.ring import RingCost, calculator
     from labkit.notebook.shown import Row, expect_error, table
     from labkit.notebook.sliders import Knob, knobs
+    from labkit.notebook.traffic import TrafficCost, calculator
 
 __getattr__, __dir__, __all__ = lazy(__name__)

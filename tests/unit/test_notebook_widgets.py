@@ -13,18 +13,18 @@ from nbval.kernel import CURRENT_ENV_KERNEL_NAME
 from labkit import calc
 from labkit.calc.units import Quantity, in_unit
 from labkit.notebook import (
-    RingCost,
     Row,
+    TrafficCost,
     calculator,
     expect_error,
     predict,
     predictions,
     reveal,
-    ring,
     table,
+    traffic,
 )
 from labkit.notebook.predictions import verdict
-from labkit.notebook.ring import _CHOICES, PRESETS, chart
+from labkit.notebook.traffic import _CHOICES, KINDS, PRESETS, chart
 from scripts.notebooks import ThisPython
 
 
@@ -240,12 +240,12 @@ def test_every_preset_lies_on_the_sliders(preset):
 
 
 def test_the_calculator_says_what_calc_says():
-    cost = RingCost(1e9, 1, 8, 100, 360e9, 5e-6)
+    cost = TrafficCost(1e9, 1, 8, 100, 360e9, 5e-6)
     each = calc.collective("all_reduce", "ring", 8, 1e7).seconds(5e-6, 1 / 360e9)
     assert cost.seconds == pytest.approx(100 * each)
     values = {name: value for name, value, _ in cost.lines()}
     assert values["each rank sends"] == "1.75 GB"
-    assert values["in messages"] == "1,400"
+    assert values["in steps"] == "1,400"
     assert values["time"] == "11.9 ms"
     assert PRESETS["one node: 8 GPUs"].text().count("\n") == 5
 
@@ -263,7 +263,7 @@ def test_a_slider_changes_result_chart_and_preset():
 def test_a_preset_moves_the_sliders_and_draws_once(monkeypatch):
     shown = calculator("one node: 8 GPUs")
     drawn = []
-    monkeypatch.setattr(ring, "chart", lambda cost: drawn.append(cost) or "")
+    monkeypatch.setattr(traffic, "chart", lambda cost: drawn.append(cost) or "")
     shown._preset.value = "cluster: 512 GPUs"
     assert drawn == [PRESETS["cluster: 512 GPUs"]]
     assert shown._sliders["world_size"].value == 512
@@ -277,18 +277,36 @@ def test_the_chart_has_a_point_for_each_cost_on_log_scales_and_words_for_those_w
     _, _, time = (
         [p.split(",") for p in each.get("points").split()] for each in drawn.iter("polyline")
     )
-    costs = ring.over_ranks(cost, ring._WORLD_SIZES)
+    costs = traffic.over_ranks(cost, traffic._WORLD_SIZES)
     assert len(time) == len(costs)
     (x0, y0), *_, (x1, y1) = ((float(x), float(y)) for x, y in time)
-    assert x1 - x0 == ring._RIGHT - ring._LEFT
+    assert x1 - x0 == traffic._RIGHT - traffic._LEFT
     labels = {each.text: float(each.get("y")) for each in drawn.iter("text")}
     decade = labels["10 ms"] - labels["100 ms"]
     grown = math.log10(costs[-1].seconds / costs[0].seconds)
     assert y0 - y1 == pytest.approx(decade * grown, abs=0.3)
     (dot,) = drawn.iter("circle")
-    assert [dot.get("cx"), dot.get("cy")] == time[list(ring._WORLD_SIZES).index(8)]
+    assert [dot.get("cx"), dot.get("cy")] == time[list(traffic._WORLD_SIZES).index(8)]
     assert drawn.get("role") == "img" and "ranks" in drawn.find("title").text
     assert f"{calc.seconds_text(costs[0].seconds)} over 2" in drawn.find("desc").text
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_collective_has_the_cost_that_calc_has_and_a_chart(name):
+    shown = calculator("one node: 8 GPUs")
+    shown._collective.value = name
+    assert shown._preset.value == "one node: 8 GPUs"
+    operation, _, algorithm = name.partition(" by ")
+    each = calc.collective(operation, algorithm, 8, 14e9)
+    cost = shown.cost
+    assert cost.seconds == each.seconds(5e-6, 1 / 360e9) and cost.sent_bytes == each.sent_bytes
+    assert 0 < cost.latency_seconds < cost.seconds
+    shares = {"all_reduce": "2 x 7/8 x D"}
+    assert shares.get(operation, ">7/8 x D") in shown._result.value
+    assert str(calc.busbw(14e9, cost.seconds, 8, operation)) in shown._result.value
+    assert f"Time of {name}" in shown._chart.value
+    shown._preset.value = "cluster: 512 GPUs"
+    assert shown.cost == dataclasses.replace(PRESETS["cluster: 512 GPUs"], collective=name)
 
 
 @pytest.mark.parametrize("own", [{"num_parameters": 0}, {"latency_s": 0}, {"world_size": 1}])
@@ -306,7 +324,7 @@ def test_the_ends_of_every_slider_work(name):
 
 
 def test_an_initial_value_between_the_stops_becomes_a_stop_on_each_slider():
-    own = RingCost(124_439_808, 4, 5, 3, 1.25e9, 30e-6)
+    own = TrafficCost(124_439_808, 4, 5, 3, 1.25e9, 30e-6)
     shown = calculator(own)
     assert shown.cost == own
     assert "your own" in repr(shown)
@@ -315,6 +333,8 @@ def test_an_initial_value_between_the_stops_becomes_a_stop_on_each_slider():
 def test_an_unknown_preset_is_refused():
     with pytest.raises(ValueError, match="one node: 8 GPUs"):
         calculator("moon base")
+    with pytest.raises(ValueError, match="all_reduce by ring"):
+        dataclasses.replace(PRESETS["one node: 8 GPUs"], collective="all_reduce by pigeon")
 
 
 # --- expect_error ------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from labkit import calc, viz
-from labkit.notebook import RingCost, calculator, predict, reveal
-from labkit.notebook.ring import PRESETS
+from labkit.notebook import TrafficCost, calculator, predict, reveal
+from labkit.notebook.traffic import PRESETS
 
 NODE = PRESETS["one node: 8 GPUs"]
 NONSENSE = [math.inf, -math.inf, math.nan]
@@ -30,17 +30,17 @@ def test_a_text_shows_what_is_no_number_without_a_prefix(write, unit):
 def test_a_ring_that_cannot_be_is_refused(field, value):
     fields = {name: getattr(NODE, name) for name in NODE.__dataclass_fields__}
     with pytest.raises(ValueError, match=f"{field}={value}"):
-        calculator(RingCost(**fields | {field: value}))
+        calculator(TrafficCost(**fields | {field: value}))
 
 
-def test_a_ring_of_half_a_rank_is_refused():
+def test_a_collective_of_half_a_rank_is_refused():
     with pytest.raises(ValueError, match=r"world_size=2\.5"):
-        RingCost(1e9, 4, 2.5, 1, 1e9, 0)
+        TrafficCost(1e9, 4, 2.5, 1, 1e9, 0)
 
 
 @pytest.mark.parametrize("start", [None, 8, {"world_size": 8}])
-def test_a_calculator_starts_with_a_ring(start):
-    with pytest.raises(TypeError, match="pass one of laptop"):
+def test_a_calculator_starts_with_a_cost(start):
+    with pytest.raises(TypeError, match="pass a TrafficCost, or laptop"):
         calculator(start)
 
 

@@ -1,21 +1,23 @@
-"""The ring calculator: bytes and time of a ring all-reduce, with sliders, from laptop to cluster.
+"""The traffic calculator: bytes and time of a collective, with sliders, from laptop to cluster.
 
-RingCost computes, from labkit.calc's formulas alone. `chart` draws the time over the number of
-ranks, in its two parts. RingCalculator has the sliders.
+TrafficCost computes, from labkit.calc's formulas alone. `chart` draws the time over the number of
+ranks, in its two parts. TrafficCalculator has the sliders.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
 from labkit import calc
-from labkit.calc.traffic.cost import Collective
+from labkit.calc.traffic.collective import COLLECTIVES
+from labkit.calc.traffic.cost import Blocked, Collective
 from labkit.calc.units import bytes_text, count_text, seconds_text
-from labkit.notebook.controls import with_slider_names
+from labkit.notebook.controls import choice, with_slider_names
 from labkit.notebook.shown import BORDER, FAINT, INK, box
 
 # The least sensible values; a link slower than a byte per second is a mistake in the unit.
@@ -29,87 +31,113 @@ _LEAST = {
 }
 
 
-@dataclass(frozen=True)
-class RingCost:
-    """An all-reduce of a model's gradients over a ring, with its cost as properties.
+_OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+KINDS: dict[str, type[Collective]] = {
+    f"{kind.operation} by {kind.algorithm}": kind
+    for operation in _OPERATIONS
+    for kind in COLLECTIVES
+    if kind.operation == operation and kind.algorithm != "hierarchical"  # it has two kinds of link
+}
+"""The collectives that have a bus bandwidth, by every algorithm for equal links."""
 
-    Raises ValueError for numbers that are not finite, below 0, or below 1 for counts.
+
+@dataclass(frozen=True)
+class TrafficCost:
+    """A collective of a model's gradients or parameters, with its cost as properties.
+
+    Raises ValueError for numbers that are not finite, below 0, or below 1 for counts, and for a
+    collective that is none of KINDS.
     """
 
     num_parameters: float
     bytes_per_element: int
     world_size: int
     num_tensors: int
-    """The gradients travel as this many tensors of equal size, one after the other."""
+    """The bytes travel as this many tensors of equal size, one after the other."""
     link_bytes_per_s: float
-    """One direction of the slowest link in the ring."""
+    """One direction of the slowest link."""
     latency_s: float
     """Seconds per message."""
+    collective: str = "all_reduce by ring"
+    """One of KINDS."""
 
     def __post_init__(self) -> None:
         """Check every number: a slider cannot be at infinity."""
+        if self.collective not in KINDS:
+            raise ValueError(f"collective={self.collective!r:.60}: give one of {', '.join(KINDS)}")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             is_counted = name in ("world_size", "num_tensors")
             if not least <= value < math.inf or (is_counted and value != int(value)):
                 kind = "a whole number" if is_counted else "a finite number"
                 raise ValueError(
-                    f"{name}={value}: a ring needs {kind}, {least} or more; "
+                    f"{name}={value}: a collective needs {kind}, {least} or more; "
                     f"try {getattr(PRESETS['one node: 8 GPUs'], name):g}"
                 )
 
     @property
-    def gradient_bytes(self) -> float:
+    def total_bytes(self) -> float:
         """D: all tensors together."""
         return self.num_parameters * self.bytes_per_element
 
     @property
-    def _ring(self) -> Collective:
-        return calc.collective("all_reduce", "ring", self.world_size, self.gradient_bytes)
+    def of_one_tensor(self) -> Collective:
+        """The collective of one tensor, by `calc.collective`."""
+        kind, nbytes = KINDS[self.collective], self.total_bytes / self.num_tensors
+        return calc.collective(kind.operation, kind.algorithm, self.world_size, nbytes)
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that each rank sends."""
-        return self._ring.sent_bytes
-
-    @property
-    def num_messages(self) -> int:
-        """Messages that each rank sends."""
-        return self.num_tensors * self._ring.steps
+        """Bytes that a rank sends; the mean, where ranks send different numbers."""
+        return self.num_tensors * self.of_one_tensor.sent_bytes
 
     @property
     def seconds(self) -> float:
         """Time of all tensors by the alpha-beta model."""
-        return self.latency_seconds + self.bandwidth_seconds
+        return self._seconds(self.latency_s)
 
     @property
     def latency_seconds(self) -> float:
-        """Part of the time for latency, paid per message."""
-        return self.num_tensors * self._ring.seconds(self.latency_s, 0)
+        """Part of the time that the latency of messages adds."""
+        return self.seconds - self.bandwidth_seconds
 
     @property
     def bandwidth_seconds(self) -> float:
-        """Part of the time for bandwidth, paid per byte."""
-        return self._ring.seconds(0, 1 / self.link_bytes_per_s)
+        """Time of all tensors on links without latency."""
+        return self._seconds(0)
+
+    def _seconds(self, latency_s: float) -> float:
+        of_one = self.of_one_tensor.seconds(latency_s, 1 / self.link_bytes_per_s)
+        return self.num_tensors * of_one
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Name, value and derivation of each result."""
-        n, total = self.world_size, calc.bytes_text(self.gradient_bytes)
+        n, total, each = self.world_size, self.total_bytes, self.of_one_tensor
         busbw = algbw = "–"
         if self.seconds > 0:
-            algbw = str(calc.algbw(self.gradient_bytes, self.seconds))
-            busbw = str(calc.busbw(self.gradient_bytes, self.seconds, n))
+            algbw = str(calc.algbw(total, self.seconds))
+            busbw = str(calc.busbw(total, self.seconds, n, each.operation))
         parameters, itemsize = calc.count_text(self.num_parameters), self.bytes_per_element
-        messages = f"{self.num_tensors:,} x 2 x {n - 1}"
         parts = f"{calc.seconds_text(self.latency_seconds)} latency"
         parts += f" + {calc.seconds_text(self.bandwidth_seconds)} bytes"
+        steps, how = f"{self.num_tensors * each.steps:,}", f"{self.num_tensors:,} x {each.steps:,}"
+        how += " (tensors x steps of each)"
+        if isinstance(each, Blocked):
+            steps, how = "–", "each tensor in as many blocks as are fastest"
+        is_equal = each.operation != "broadcast" and each.algorithm in ("ring", "pairwise")
+        share = f"{'2 x ' * (each.rounds == 2)}{n - 1}/{n}"
+        factor = "" if each.operation == "broadcast" else f" x {share}"
         return [
-            ("gradients D", total, f"{parameters} parameters x {itemsize} B"),
-            ("each rank sends", calc.bytes_text(self.sent_bytes), f"2 x {n - 1}/{n} x D"),
-            ("in messages", f"{self.num_messages:,}", f"{messages} (tensors x 2(n-1))"),
+            ("bytes D", calc.bytes_text(total), f"{parameters} parameters x {itemsize} B"),
+            (
+                "each rank sends" if is_equal else "sent, on average",
+                calc.bytes_text(self.sent_bytes),
+                f"{share} x D",
+            ),
+            ("in steps", steps, how),
             ("time", calc.seconds_text(self.seconds), parts),
             ("algbw", algbw, "algorithm bandwidth, D / time"),
-            ("busbw", busbw, f"bus bandwidth, algbw x 2 x {n - 1}/{n}: compare with the link"),
+            ("busbw", busbw, f"bus bandwidth, algbw{factor}: compare with the link"),
         ]
 
     def text(self) -> str:
@@ -117,23 +145,22 @@ class RingCost:
         return "\n".join(f"{name:16}{value:>12}   {how}" for name, value, how in self.lines())
 
 
-def over_ranks(cost: RingCost, world_sizes: Iterable[int]) -> list[RingCost]:
+def over_ranks(cost: TrafficCost, world_sizes: Iterable[int]) -> list[TrafficCost]:
     """Return the costs of the same gradients and links, for each number of ranks."""
-    fixed = {name: getattr(cost, name) for name in cost.__dataclass_fields__}
-    return [RingCost(**fixed | {"world_size": world_size}) for world_size in world_sizes]
+    return [replace(cost, world_size=world_size) for world_size in world_sizes]
 
 
 PRESETS = {
     # Illustrative round numbers; benchmarks show what this machine really does.
     # What benchmarks/ring.py shows for four processes on two cores, rounded.
-    "laptop: 4 processes": RingCost(10e6, 4, 4, 1, 0.5e9, 500e-6),
-    "one node: 8 GPUs": RingCost(7e9, 2, 8, 1, 360e9, 5e-6),
-    "cluster: 512 GPUs": RingCost(70e9, 2, 512, 100, 50e9, 10e-6),
+    "laptop: 4 processes": TrafficCost(10e6, 4, 4, 1, 0.5e9, 500e-6),
+    "one node: 8 GPUs": TrafficCost(7e9, 2, 8, 1, 360e9, 5e-6),
+    "cluster: 512 GPUs": TrafficCost(70e9, 2, 512, 100, 50e9, 10e-6),
 }
 
 
 _WORLD_SIZES = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024)
-# (name, colour, dashes, the property of a RingCost)
+# (name, colour, dashes, the property of a TrafficCost)
 _LINES = (
     ("latency", "#e69f00", "6 3", "latency_seconds"),
     ("bytes", "#1f83c6", "3 3", "bandwidth_seconds"),
@@ -142,7 +169,7 @@ _LINES = (
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 428, 28, 226
 
 
-def chart(cost: RingCost) -> str:
+def chart(cost: TrafficCost) -> str:
     """Draw time over ranks as an SVG, both on log scales, with a dot at the cost's own ranks."""
     costs = over_ranks(cost, _WORLD_SIZES)
     most = 2 * max(one.seconds for one in costs) or 1.0
@@ -178,7 +205,7 @@ def chart(cost: RingCost) -> str:
     )
     return (
         '<svg role="img" viewBox="0 0 440 264" width="440" style="max-width: 100%; font-size: 12px;'
-        f' color: {INK}" fill="currentColor"><title>Time of the all-reduce by ranks</title>'
+        f' color: {INK}" fill="currentColor"><title>Time of {cost.collective}, over ranks</title>'
         f"<desc>Both scales are logarithmic. The time is {ends} ranks.</desc>{drawn}</svg>"
     )
 
@@ -210,50 +237,50 @@ _LABELS = {
     "latency_s": "latency per message",
 }
 _OTHER = "your own"
+_WIDTH = "31em"
 
 
-class RingCalculator:
-    """Sliders for a `RingCost`, its results, and its chart. `cost` is the one on show."""
+class TrafficCalculator:
+    """Sliders for a `TrafficCost`, its results, and its chart. `cost` is the one on show."""
 
-    def __init__(self, start: RingCost) -> None:
+    def __init__(self, start: TrafficCost) -> None:
         """`start`: the sliders' first positions, which the static form shows."""
         self.cost = start
         self._start = start
         self._is_applying_preset = False
         self._sliders = {name: self._slider(name) for name in _CHOICES}
+        self._collective = choice(
+            "collective", list(KINDS), start.collective, str, is_menu=True, width=_WIDTH
+        )
         self._preset = widgets.ToggleButtons(
             options=[*PRESETS, _OTHER], value=_name_of(start), style={"button_width": "13em"}
         )
         self._result, self._chart = widgets.HTML(), widgets.HTML()
-        for slider in self._sliders.values():
+        for slider in (self._collective, *self._sliders.values()):
             slider.observe(self._on_slider, names="value")
         self._preset.observe(self._on_preset, names="value")
-        knobs = widgets.VBox(list(self._sliders.values()), layout={"margin": "8px 0"})
+        knobs = widgets.VBox(
+            [self._collective, *self._sliders.values()], layout={"margin": "8px 0"}
+        )
         columns = widgets.HBox([knobs, self._chart], layout={"flex_flow": "row wrap"})
         self._widget = with_slider_names(widgets.VBox([self._preset, columns, self._result]))
         self._refresh()
 
     def _slider(self, name: str) -> Any:
-        start = getattr(self._start, name)
-        values = sorted({*_CHOICES[name], start})  # a start of the caller's own gets a stop too
-        return widgets.SelectionSlider(
-            options=[(_value_text(name, value), value) for value in values],
-            value=start,
-            description=_LABELS[name],
-            style={"description_width": "11em"},
-            layout={"width": "31em"},
-        )
+        start, text = getattr(self._start, name), partial(_value_text, name)
+        return choice(_LABELS[name], _CHOICES[name], start, text, width=_WIDTH)
 
     def _on_slider(self, _: Any) -> None:
         if self._is_applying_preset:
             return
-        self.cost = RingCost(**{name: slider.value for name, slider in self._sliders.items()})
+        sizes = {name: slider.value for name, slider in self._sliders.items()}
+        self.cost = TrafficCost(**sizes, collective=self._collective.value)
         self._preset.value = _name_of(self.cost)
         self._refresh()
 
     def _on_preset(self, change: Any) -> None:
         preset = PRESETS.get(change["new"])
-        if preset is None or preset == self.cost:
+        if preset is None or change["new"] == _name_of(self.cost):
             return
         self._is_applying_preset = True  # six sliders move, one redrawing
         try:
@@ -261,7 +288,7 @@ class RingCalculator:
                 slider.value = getattr(preset, name)
         finally:
             self._is_applying_preset = False
-        self.cost = preset
+        self.cost = replace(preset, collective=self.cost.collective)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -269,35 +296,40 @@ class RingCalculator:
         self._chart.value = chart(self.cost)
 
     def __repr__(self) -> str:
-        return f"Ring all-reduce, {_name_of(self._start)}\n{self._start.text()}"
+        return f"{_title(self._start)}\n{self._start.text()}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        static = f"<b>Ring all-reduce, {escape(_name_of(self._start))}</b>{_html(self._start)}"
+        static = f"<b>{escape(_title(self._start))}</b>{_html(self._start)}"
         static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
         bundle: dict[str, Any] = self._widget._repr_mimebundle_()
         return {**bundle, "text/plain": repr(self), "text/html": box(static)}
 
 
-def calculator(start: str | RingCost = "one node: 8 GPUs") -> RingCalculator:
-    """Show bytes and time of a ring all-reduce, with sliders, as the last line of a cell.
+def calculator(start: str | TrafficCost = "one node: 8 GPUs") -> TrafficCalculator:
+    """Show bytes and time of a collective, with sliders, as the last line of a cell.
 
-    start: "laptop: 4 processes", "one node: 8 GPUs", "cluster: 512 GPUs", or a RingCost of your
-    own. Its formulas are those of `labkit.calc`: the ring, by the alpha-beta model.
+    start: "laptop: 4 processes", "one node: 8 GPUs", "cluster: 512 GPUs", or a TrafficCost of your
+    own. Its formulas are those of `calc.collective`, by the alpha-beta model.
     Raises ValueError for an unknown preset, TypeError for anything else.
     """
     if isinstance(start, str):
         if start not in PRESETS:
             raise ValueError(f"no preset {start!r}; there are: {', '.join(PRESETS)}")
         start = PRESETS[start]
-    if not isinstance(start, RingCost):
+    if not isinstance(start, TrafficCost):
         raise TypeError(
-            f"start={start!r} is no place to start: pass one of {', '.join(PRESETS)}, or a RingCost"
+            f"start={start!r} is no place to start: pass a TrafficCost, or {', '.join(PRESETS)}"
         )
-    return RingCalculator(start)
+    return TrafficCalculator(start)
 
 
-def _name_of(cost: RingCost) -> str:
-    return next((name for name, preset in PRESETS.items() if preset == cost), _OTHER)
+def _name_of(cost: TrafficCost) -> str:
+    presets = {replace(each, collective=cost.collective): name for name, each in PRESETS.items()}
+    return presets.get(cost, _OTHER)
+
+
+def _title(cost: TrafficCost) -> str:
+    return f"{cost.collective}, {_name_of(cost)}"
 
 
 def _value_text(name: str, value: float) -> str:
@@ -308,7 +340,7 @@ def _value_text(name: str, value: float) -> str:
     return count_text(value)
 
 
-def _html(cost: RingCost) -> str:
+def _html(cost: TrafficCost) -> str:
     cell = "padding: 1px 10px 1px 0; line-height: 1.5;"
     rows = "".join(
         f'<tr><td style="{cell}">{escape(name)}</td>'
