@@ -208,6 +208,26 @@ def a_puzzle_has_a_field_and_a_picture():
     assert page.check() and "<svg" in page._ruling.value
 
 
+def calculators_of_memory_caches_and_traffic_turn():
+    from labkit.notebook import cache_calculator, calculator, memory_calculator
+
+    memory, cache, traffic = memory_calculator(), cache_calculator(), calculator()
+    bars, said, chart = memory._bars.value, cache._said.value, traffic._chart.value
+    memory._knobs["tp"].value = cache._knobs["tp"].value = 2
+    traffic._collective.value = "broadcast by tree"
+    assert bars != memory._bars.value and said != cache._said.value
+    assert chart != traffic._chart.value and chart.startswith("<svg")
+
+
+def a_layout_of_ones_own_is_planned():
+    from labkit.notebook import layout_planner
+
+    planner = layout_planner("llama3-8b", gpus=8, batch=64, top=2)
+    planner._layout.value = "tp=8"
+    planner.plan_again()
+    assert "place " in planner._said.value
+
+
 USES = [
     a_layout_is_planned_and_its_step_simulated,
     ranks_of_a_mesh_have_coordinates,
@@ -231,6 +251,8 @@ USES = [
 WIDGETS = [
     a_pipeline_is_chosen_or_written_and_drawn,
     a_puzzle_has_a_field_and_a_picture,
+    calculators_of_memory_caches_and_traffic_turn,
+    a_layout_of_ones_own_is_planned,
 ]
 WITH_WIDGETS = """
 import sys
