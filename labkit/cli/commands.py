@@ -23,6 +23,7 @@ COMMANDS = {
             "Bring what is new in the course into your copy. Your answers and notes stay."
         ),
         "lab.lab": "Open your copy of the course in JupyterLab, until Ctrl-C.",
+        "web.web": "Serve the website that `make book` has built, on this machine, until Ctrl-C.",
         "exercises.list_exercises": "Show the exercises, in reading order, and how far you are.",
         "exercises.check": "Grade an exercise on real ranks.",
         "watch.watch": (
