@@ -109,10 +109,10 @@ def own_html(plan: Plan, text: str) -> str:
     said = [f"<b>{escape(str(own))}</b>"]
     said.append(escape("; ".join(f"{name} {share}" for name, share in breakdown(own))))
     if judged:
-        place = 1 + sum(float(each.step) < float(own.step) for each in plan.ranked)
+        faster = sum(float(each.step) < float(own.step) for each in plan.ranked)
         said.append(
-            f"place {place} among {len(plan.ranked)} layouts that fit: the fastest of each "
-            "tp, pp, cp and ep"
+            f"It fits, at place {faster + 1}: {faster} of {len(plan.ranked)} ranked layouts are "
+            "faster. The ranking has the fastest of each tp, pp, cp and ep."
         )
     else:
         change = calc.plan.smallest_change(plan.job, layout)

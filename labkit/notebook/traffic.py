@@ -190,7 +190,8 @@ def chart(cost: TrafficCost) -> str:
         drawn += f"{seconds_text(10.0**power)}</text>"
     for place, (name, colour, dashes, part) in enumerate(_LINES):
         look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
-        points = (at(one.world_size, getattr(one, part)) for one in costs)
+        seen = [(one.world_size, getattr(one, part)) for one in costs]
+        points = [at(*each) for each in seen if each[1] >= low]
         drawn += f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {look}/>'
         x = _LEFT + 90 * place
         drawn += f'<path d="M{x} 12h24" {look}/><text x="{x + 30}" y="16">{name}</text>'

@@ -190,7 +190,7 @@ def test_enter_plans_and_places_a_layout_of_ones_own(page, again):
     entry = output.get_by_role("textbox", name="your own layout")
     entry.fill("dp=1 tp=8 pp=8")
     page.press(entry, "Enter")
-    shows(output, " among ")
+    shows(output, "at place ")
 
 
 def test_a_config_that_is_brought_is_on_the_menu(page, again, tmp_path):

@@ -70,7 +70,7 @@ def test_a_layout_of_ones_own_is_timed_and_has_a_place_among_all_shapes():
         sizes |= {"zero": own.layout.zero, "microbatch": own.layout.microbatch}
         said = own_layout(planner, " ".join(f"{name}={size}" for name, size in sizes.items()))
         assert str(own) in said
-        assert f"place {place} among {len(every)} layouts" in said
+        assert f"place {place}: {place - 1} of {len(every)} ranked layouts are faster" in said
         assert f"compute {own.step['compute']}" in said
 
 

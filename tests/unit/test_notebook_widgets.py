@@ -291,6 +291,12 @@ def test_the_chart_has_a_point_for_each_cost_on_log_scales_and_words_for_those_w
     assert f"{calc.seconds_text(costs[0].seconds)} over 2" in drawn.find("desc").text
 
 
+def test_what_is_below_the_scale_is_not_drawn():
+    drawn = xml.fromstring(chart(PRESETS["cluster: 512 GPUs"]))
+    latency, _, time = (each.get("points").split() for each in drawn.iter("polyline"))
+    assert 0 < len(latency) < len(time)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_every_collective_has_the_cost_that_calc_has_and_a_chart(name):
     shown = calculator("one node: 8 GPUs")
