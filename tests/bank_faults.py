@@ -6,7 +6,7 @@ Every number of an answer has evidence, is in the question, or is given.
 import re
 from collections.abc import Iterable, Iterator
 
-from labkit.interview.cards import Card, FollowUp, load_topics
+from labkit.interview.cards import Card, FollowUp, load_topics, spoken
 from labkit.interview.court import VERDICTS, Claim, findings
 from labkit.interview.evidence import Number, numbers, prove, uses
 
@@ -35,20 +35,6 @@ _LENGTHS = {
     "prompt": (5, 999),
 }
 _MOST_NUMBERS = 3
-_NUMBER_WORDS = (
-    "three|four|five|six|seven|eight|nine|ten|eleven|twelve|sixteen|twenty|thirty|forty|fifty|sixty"
-    "|hundred|thousand"
-)
-_SPOKEN = re.compile(
-    r"(?<![\w(/.^-])\d[\d,]*(?:\.\d+)?(?: (?:thousand|million|billion))?(?![\w(]|\.\d)"
-    rf"|\b(?:{_NUMBER_WORDS})\b",
-    re.I,
-)
-# Stages, levels and models have numbers in their names; a formula is said as a formula.
-_NAMES_AND_FORMULAS = re.compile(
-    r"\b(?:ZeRO|Llama|NVLink|[Ll]evels?|[Ss]tages?|[Rr]anks?|GPT|float|fp|int)[ -]?\d[\dvBx.]*"
-    r"(?:(?:,| and| or| to) \d+)*|\b\d+ ?[A-Za-z]? ?\([^)]*\)\S*|\b\d+ N\b"
-)
 # The same for a follow-up that has an answer.
 _OF_A_FOLLOW_UP = {"answer": (40, 80), "rubric": (2, 4)}
 
@@ -81,16 +67,8 @@ def _of_the_form(card: Card) -> Iterator[str]:
     if card.difficulty not in (1, 2, 3):
         yield f"difficulty = {card.difficulty}"
     yield from _of_the_lengths(card, _LENGTHS)
-    if len(said := _spoken(card)) > _MOST_NUMBERS:
+    if len(said := spoken.numbers_of(card)) > _MOST_NUMBERS:
         yield f"minute says {len(said)} numbers, {', '.join(said)}, not at most {_MOST_NUMBERS}"
-
-
-def _spoken(card: Card) -> list[str]:
-    """The numbers of the minute, aloud: digits and words, without the question's and formulas'."""
-    text = _NAMES_AND_FORMULAS.sub(" ", card.minute)
-    found = {match.lower().rstrip(".,") for match in _SPOKEN.findall(text)}
-    asked = f"{card.prompt} {' '.join(card.given)}".lower()
-    return sorted(each for each in found if not re.search(rf"(?<![\w.]){re.escape(each)}", asked))
 
 
 def _of_the_lengths(
@@ -98,7 +76,7 @@ def _of_the_lengths(
 ) -> Iterator[str]:
     for name, (low, high) in lengths.items():
         whole = getattr(of, name)
-        number = len(re.findall(r"\S*\w\S*", whole) if isinstance(whole, str) else set(whole))
+        number = spoken.num_words(whole) if isinstance(whole, str) else len(set(whole))
         if not low <= number <= high:
             yield f"{name}{about} has {number}, not {low} to {high}"
 

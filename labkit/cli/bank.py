@@ -13,6 +13,7 @@ from rich.text import Text
 
 from labkit.cli.terminal import console
 from labkit.interview import cards
+from labkit.interview.cards import spoken
 from labkit.interview.court import Claim, load_claims
 from labkit.interview.evidence import prove, uses
 
@@ -124,6 +125,14 @@ def _show_topics(topics: list[cards.Topic], chosen: list[cards.Card]) -> None:
         f"{answered} of {len(asked)} follow-ups have an answer; {chains} topics have a chain of "
         "four: recall, apply, analyse, design"
     )
+    if chosen:
+        words = [spoken.num_words(card.minute) for card in chosen]
+        said = [len(spoken.numbers_of(card)) for card in chosen]
+        lengths = [spoken.num_words(each.answer) for each in asked] or [0]
+        out.print(
+            f"aloud: a minute has {min(words)} to {max(words)} words and at most {max(said)} "
+            f"numbers, a follow-up's answer {min(lengths)} to {max(lengths)} words"
+        )
     if missing:
         out.print(Text(f"missing: {', '.join(missing)}", style="red"))
 

@@ -2,8 +2,8 @@
 
 cards.load_bank()["co-8"].minute      the spoken answer of a minute
 
-card.py reads them, sitting.py asks them. `labkit bank` counts them, and proves their numbers with
-evidence.py.
+card.py reads them, sitting.py asks them, spoken.py counts their words and numbers. `labkit bank`
+proves their numbers with evidence.py.
 """
 
 from labkit.interview.cards.card import (
