@@ -76,6 +76,11 @@ def test_there_is_at_least_as_much_to_practise_as_readme_says():
     assert len(DRILLS) > int(drills)
 
 
+def test_without_a_clone_torch_is_the_version_that_the_lab_is_tested_with():
+    (pin,) = re.findall("^torch==.+", (ROOT / "constraints.txt").read_text(), re.M)
+    assert f"pip install {pin} --index-url" in (ROOT / "docs" / "commands.md").read_text()
+
+
 def test_links_lead_to_files_and_headings():
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
