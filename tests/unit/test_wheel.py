@@ -162,6 +162,9 @@ QUICK = [
     ("start lab", 0, "files written into lab"),
     ("start lab", 2, "labkit update lab"),
     ("update lab", 0, "Nothing is new"),
+    ("lab --no-browser", 2, "No such option"),
+    ("web", 2, "make book"),
+    ("lab -- --no-browser", 2, "labkit lab my-lab -- --no-browser"),
     (f"start {ROOT / 'docs'}", 2, "name a new folder"),
 ]
 
@@ -221,6 +224,9 @@ def test_without_an_extra_one_line_says_how_to_install_it(installed):
     bare = installed("-m", "labkit.cli", "list", hidden=EXTRAS)
     assert (bare.returncode, bare.stdout) == (2, "")
     assert len(bare.stderr.splitlines()) == 1 and "pip install 'labkit[lab]'" in bare.stderr
+    no_lab = installed("-m", "labkit.cli", "lab", hidden=["jupyterlab"])
+    assert (no_lab.returncode, no_lab.stdout) == (2, "")
+    assert "pip install 'labkit[lab]'" in no_lab.stderr
     of_serve = [name for name, extra in EXTRAS.items() if extra == "serve"]
     without = installed("-m", "labkit.cli", "serve", ".", hidden=of_serve)
     assert (without.returncode, without.stdout) == (2, "")
