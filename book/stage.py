@@ -11,6 +11,7 @@ Nothing is executed: pages show what the notebooks store.
 """
 
 import ast
+import contextlib
 import filecmp
 import json
 import os
@@ -47,8 +48,7 @@ def stage(folder: Path = STAGE) -> int:
     """Replace the folder by a new one. Returns the number of pages; raises DeadLink."""
     new, num_pages = folder.with_suffix(".new"), 0
     shutil.rmtree(new, ignore_errors=True)
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["LABKIT_HOME"] = home  # no page shows the progress of whoever builds it
+    with _no_progress():
         for page, text in _pages(new):
             (new / page).parent.mkdir(parents=True, exist_ok=True)
             (new / page).write_text(text, encoding="utf-8")
@@ -60,6 +60,20 @@ def stage(folder: Path = STAGE) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     new.rename(folder)
     return num_pages
+
+
+@contextlib.contextmanager
+def _no_progress() -> Iterator[None]:
+    """Keep the progress of the person who builds the site out of its pages."""
+    before = os.environ.get("LABKIT_HOME")
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["LABKIT_HOME"] = home
+        try:
+            yield
+        finally:
+            del os.environ["LABKIT_HOME"]
+            if before is not None:
+                os.environ["LABKIT_HOME"] = before
 
 
 def _pages(folder: Path) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,16 @@ def test_a_picture_and_the_player_are_one_module(name):
 def test_what_a_page_stores_says_to_run_the_cell_and_shows_the_whole_run(ring, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
-    picture = moving.ring(ring, title="a ring")
+    picture = moving.ring(ring, title="a ring </script>")
     monkeypatch.setattr(picture.still, "show", lambda: shown.append(picture.still))
     picture._ipython_display_()
     view, still = shown
     assert view["application/vnd.jupyter.widget-view+json"]["model_id"] == picture.model_id
     assert HINT in view["text/html"] and view["text/plain"] == HINT
+    place = re.search(
+        'data-picture="ring"><script type="application/json">(.*)</script>', view["text/html"]
+    )
+    assert json.loads(place[1]) == picture.data and place[1].count("</") == 0
     assert repr(still) == repr(picture) == "<ring of 4 ranks in 6 steps>"
     assert len(json.dumps(picture.data)) < 10_000
 

@@ -5,6 +5,7 @@ also works on a saved page whose kernel has ended. A picture's own module import
 player.mjs; for anywidget, which takes one text, `module_text` puts the two together.
 """
 
+import json
 import re
 from functools import cache
 from importlib.resources import files
@@ -33,7 +34,11 @@ class Moving(anywidget.AnyWidget):
     """A picture in steps with a player, and below it a picture of the whole run.
 
     The second is for pages that only show what was stored, and for readers without JavaScript.
-    There a line in the player's place says to run the cell.
+    There a line in the player's place says to run the cell. The stored HTML has the data too, so
+    that the website plays the picture without a kernel:
+
+        <div class="lab-moving" data-picture="ring">
+        <script type="application/json">the data</script>the line</div>
     """
 
     data = traitlets.Dict().tag(sync=True)
@@ -41,6 +46,7 @@ class Moving(anywidget.AnyWidget):
     def __init__(self, picture: str, data: dict[str, Any], still: Picture) -> None:
         """picture: the name of a module beside this one. data: for it, with `title` and `steps`."""
         self._esm = module_text(picture)  # anywidget makes a field of it
+        self.picture = picture
         self.still = still
         super().__init__(data=data)
 
@@ -50,7 +56,13 @@ class Moving(anywidget.AnyWidget):
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        html = f'<span style="color: {FAINT}">{HINT}</span>'
+        # A script ends at the first "</", also inside of a string.
+        data = json.dumps(self.data, separators=(",", ":")).replace("</", "<\\/")
+        html = (
+            f'<div class="lab-moving" data-picture="{self.picture}">'
+            f'<script type="application/json">{data}</script>'
+            f'<span style="color: {FAINT}">{HINT}</span></div>'
+        )
         view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         display({_WIDGET_VIEW: view, "text/html": html, "text/plain": HINT}, raw=True)
         self.still.show()
