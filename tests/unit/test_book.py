@@ -112,8 +112,11 @@ def test_a_page_says_what_the_lab_does(stored, said):
 
 def test_links_lead_to_pages_and_a_missing_file_is_an_error():
     links = Links()
-    text = "[a](../exercises/ring_all_reduce.py), "
-    text += "[b](02_all_reduce_inside_out.ipynb#What-no-algorithm-can-beat), `[c](no.py)`, [d](https://example.org/x), [e](../labkit/collectives/ring.py)"
+    text = (
+        "[a](../exercises/ring_all_reduce.py), "
+        "[b](02_all_reduce_inside_out.ipynb#What-no-algorithm-can-beat), `[c](no.py)`, "
+        "[d](https://example.org/x), [e](../labkit/collectives/ring.py)"
+    )
     assert links.in_markdown("notebooks/01_ranks_and_collectives.ipynb", text) == (
         "[a](../exercises/ring_all_reduce.md), "
         "[b](02_all_reduce_inside_out.ipynb#what-no-algorithm-can-beat), `[c](no.py)`, "
