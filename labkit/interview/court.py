@@ -290,19 +290,23 @@ def findings(claim: Claim, *, measure: bool = True, remeasure: bool = False) -> 
 
     measure: execute the real runs, which takes some seconds, once for each run in a process. Bytes
     and counts are measured now. Times are read from the `record`, so they are the same on every
-    machine. remeasure: measure the times now, too.
+    machine. remeasure: measure the times now, too. Without torch nothing is measured, and exhibits
+    that only a run can give are left out.
     """
     return list(_findings(claim, measure, remeasure))
 
 
 def _findings(claim: Claim, measure: bool, remeasure: bool) -> Iterator[Finding]:
+    can_run = proofs.can_run()
     for exhibit in claim.exhibits:
+        if not can_run and exhibit.proof and proofs.uses(exhibit.proof, "runs"):
+            continue
         if exhibit.published:
             found = parse_quantity(exhibit.published).value
         else:
             found = float(proofs.value(exhibit.proof))
         measured = None
-        if measure and exhibit.run:
+        if measure and exhibit.run and can_run:
             with nullcontext() if remeasure else times_of(record().times):
                 measured = float(proofs.value(exhibit.run))
         yield Finding(exhibit, found, measured)

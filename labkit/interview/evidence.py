@@ -22,6 +22,7 @@ A number inside a name (H100, fp32, GPT-3, 1F1B) does not count.
 """
 
 import ast
+import importlib.util
 import math
 import re
 from collections.abc import Sequence
@@ -64,6 +65,11 @@ def uses(proof: str, room: str) -> bool:
     """Return whether a proof uses the name `room`: "calc" or "runs"."""
     tree = ast.parse(proof.strip(), mode="eval")
     return any(isinstance(node, ast.Name) and node.id == room for node in ast.walk(tree))
+
+
+def can_run() -> bool:
+    """Return whether real runs can be made here: torch is installed."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def multiplies(proof: str) -> bool:

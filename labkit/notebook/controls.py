@@ -20,6 +20,7 @@ ipywidgets has its label beside it, but nothing ties the two together: a screen 
 """
 
 import asyncio
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from labkit.notebook.shown import BORDER, FAINT
 from labkit.progress import ProgressWarning, practice
 
 _CLASS = "labkit-practice"
+# A browser's Python has files of its own, which nobody sees.
+KEEPS_FILES = sys.platform != "emscripten"
 # Both are on their way at once: this is for the kernel to take the second one from its queue.
 _TEXT_FOLLOWS_S = 0.2
 # ipywidgets cuts long words off; here they go on in the next line. Its own mark of the control that

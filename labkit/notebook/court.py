@@ -18,6 +18,7 @@ from labkit.grade.verdict import ink
 from labkit.interview.cards import Evidence
 from labkit.interview.court import VERDICTS, Claim, Finding, findings, load_claims, record
 from labkit.interview.court import Evidence as EvidenceOfClaim
+from labkit.interview.evidence import can_run
 from labkit.notebook.shown import BORDER, FAINT, Shown, box
 from labkit.progress import clock, practice
 
@@ -179,11 +180,12 @@ def judge(key: str, *, measure: bool = True, remeasure: bool = False) -> Shown:
 
     measure: whether the runs are made that its exhibits ask for; each once in a process. Times are
     marked with ~, and come from the court's record. `remeasure=True` measures them on this machine.
+    Without torch there are no runs, and it says so.
     """
     claim = claim_of(key)
     found = findings(claim, measure=measure, remeasure=remeasure)
     record_verdict(claim)
-    notes = [*_origin(key, found, remeasure), *_doubts(found)]
+    notes = [*_origin(key, found, remeasure), *_doubts(found), *_without_runs(claim)]
     return Shown(_text(claim, found, notes), _html(claim, found, notes))
 
 
@@ -220,6 +222,14 @@ def _doubts(found: list[Finding]) -> list[str]:
     return [f"(The run contradicts the calculation of {shows}. One of them is wrong: say so.)"]
 
 
+def _without_runs(claim: Claim) -> list[str]:
+    """Say that runs are missing, where they cannot be made."""
+    is_run = any(each.run or "runs." in each.proof for each in claim.exhibits)
+    if can_run() or not is_run:
+        return []
+    return ["(What real runs measure is left out: they need torch, which is not installed here.)"]
+
+
 def _cells(found: list[Finding]) -> list[tuple[str, ...]]:
     return [
         (
@@ -234,8 +244,8 @@ def _cells(found: list[Finding]) -> list[tuple[str, ...]]:
 
 
 def _text(claim: Claim, found: list[Finding], notes: list[str]) -> str:
-    cells = [_HEADING, *_cells(found)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADING))]
+    cells = [_HEADING, *_cells(found)] if found else []
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(5)]
     lines = [
         row[0].ljust(widths[0])
         + "".join(f"   {cell.rjust(width)}" for cell, width in zip(row[1:], widths[1:]))
@@ -259,7 +269,7 @@ def _html(claim: Claim, found: list[Finding], notes: list[str]) -> str:
     parts = [
         f'<div><b style="color: {ink(colour)};">{escape(_verdict_text(claim))}</b> '
         f'<span style="color: {FAINT};">{escape(_vote_text(claim))}</span></div>',
-        _table(found),
+        _table(found) if found else "",
         *(f'<div style="color: {FAINT};">{escape(each)}</div>' for each in notes),
         f'<p style="margin: 6px 0;"><b>What is true.</b> {escape(claim.truth)}</p>',
         f'<p style="margin: 6px 0;"><b>What was confused.</b> {escape(claim.confusion)}</p>',

@@ -25,7 +25,17 @@ from labkit.interview.design import NUMBERS, DesignRound, draw_briefing, get_bri
 from labkit.interview.design.briefing import Part
 from labkit.interview.design.report import html_of, markdown_of
 from labkit.interview.page import html_of as html_of_markdown
-from labkit.notebook.controls import button, capture_warnings, note, on_enter, page, row, say, show
+from labkit.notebook.controls import (
+    KEEPS_FILES,
+    button,
+    capture_warnings,
+    note,
+    on_enter,
+    page,
+    row,
+    say,
+    show,
+)
 from labkit.notebook.shown import FAINT, box
 
 
@@ -77,7 +87,7 @@ class DesignView:
         _, captured = capture_warnings(self.round.finish)
         say(self._trouble, captured.html)
         say(self._report, html_of_markdown(markdown_of(self.round)))
-        show(self._save, True)
+        show(self._save, KEEPS_FILES)
         if not self._is_over:
             self._is_over = True
             self._on_over()

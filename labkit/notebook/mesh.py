@@ -22,7 +22,7 @@ import ipywidgets as widgets
 from labkit import arguments
 from labkit.notebook.controls import with_slider_names
 from labkit.notebook.shown import BORDER, FAINT, box, scrolled
-from labkit.viz.mesh import Place, checked_sizes, group_text, groups_of, places
+from labkit.viz.mesh_places import Place, checked_sizes, group_text, groups_of, places
 
 COLOURS = {"dp": "#72b1d4", "pp": "#f2ca74", "cp": "#cc9ec0", "ep": "#d9d26a", "tp": "#74cbb2"}
 # The theme's own colour, inverted: a fixed black would vanish on a dark page.

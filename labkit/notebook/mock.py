@@ -28,7 +28,17 @@ from labkit.interview.mock import interview as asking
 from labkit.interview.mock.interview import Scored
 from labkit.interview.mock.report import write_report
 from labkit.interview.page import html_of
-from labkit.notebook.controls import Ticker, button, capture_warnings, note, page, row, say, show
+from labkit.notebook.controls import (
+    KEEPS_FILES,
+    Ticker,
+    button,
+    capture_warnings,
+    note,
+    page,
+    row,
+    say,
+    show,
+)
 from labkit.notebook.mock_items import ItemView, view_of
 from labkit.notebook.shown import FAINT, box
 from labkit.progress import clock
@@ -237,9 +247,10 @@ class ReportView:
         self._save_markdown = button("Save as Markdown", lambda: self.save("md"))
         self._saved = note()
         summary, details = _pages(self.report)
-        save = [self._file, row([self._save_html, self._save_markdown]), self._saved]
+        save = widgets.VBox([self._file, row([self._save_html, self._save_markdown]), self._saved])
+        show(save, KEEPS_FILES)
         report = widgets.HTML(summary + captured.html + self._stored_html())
-        self.widget = widgets.VBox([report, *save, widgets.HTML(details)])
+        self.widget = widgets.VBox([report, save, widgets.HTML(details)])
 
     def focus(self) -> None:
         """Move the cursor to the first control."""

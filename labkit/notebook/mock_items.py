@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import ipywidgets as widgets
 
 from labkit.grade.catalog import get_exercise
-from labkit.grade.engine import check
 from labkit.grade.verdict import Verdict
 from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import Card, load_bank
@@ -145,12 +144,14 @@ class ExerciseItem:
 
     def check(self) -> Verdict | None:
         """Grade the file as it is stored now, and remember it; a pass ends the item."""
+        from labkit.grade import engine  # it takes torch with it
+
         if self._is_over:
             return None
         say(self._verdict, _WAIT)
         self._check.disabled = True
         try:
-            verdict, captured = capture_warnings(lambda: check(self._name))
+            verdict, captured = capture_warnings(lambda: engine.check(self._name))
         except asking.CANNOT_BE_CHECKED as error:
             say(self._verdict, f"<p>✗ {escape(str(error))}</p>")
             return None
@@ -199,5 +200,5 @@ def _contract(name: str) -> str:
     try:
         source = find_workspace().exercise(name).read_text(encoding="utf-8")
         return ast.get_docstring(ast.parse(source)) or ""
-    except (*asking.CANNOT_BE_CHECKED, SyntaxError, ValueError):
+    except (asking.CANNOT_BE_CHECKED, SyntaxError, ValueError):
         return ""

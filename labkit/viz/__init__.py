@@ -45,9 +45,9 @@
 Each kind of picture has a file; style.py, picture.py and journals.py are shared. Of a run:
 timelines.py, lanes.py, rings.py, traffic.py, movement.py. Of schedules: schedule_grid.py,
 in_flight_curve.py, schedule_parts.py, schedule_drawing.py, schedule_input.py. Of layouts:
-shard_map.py, mesh.py, extents_picture.py, expert_load.py, causal_mask.py. Of numbers:
-size_curves.py, link_curves.py, memory.py, steps.py, performance.py, failures.py, serving.py,
-training.py, actors.py, rl_figures.py. Of ZeRO: zero.py, compiled_figures.py.
+shard_map.py, mesh.py, mesh_places.py, extents_picture.py, expert_load.py, causal_mask.py. Of
+numbers: size_curves.py, link_curves.py, memory.py, steps.py, performance.py, failures.py,
+serving.py, training.py, actors.py, rl_figures.py. Of ZeRO: zero.py, compiled_figures.py.
 
 Names load when first used: a machine without matplotlib can still write traces (chrome_trace.py).
 """

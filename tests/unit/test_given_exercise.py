@@ -6,12 +6,12 @@ import pytest
 
 from labkit import progress
 from labkit.cli import mock as cli_mock
+from labkit.grade import engine
 from labkit.grade.hints import reset
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
 from labkit.interview.mock import Item
 from labkit.interview.mock.interview import GivenExercise
-from labkit.notebook import mock_items
 from labkit.notebook.mock_items import ExerciseItem
 
 NAME = "ring_all_reduce"
@@ -94,7 +94,7 @@ def test_a_file_that_is_broken_or_missing_stops_nobody(workspace, text):
 
 def test_the_page_says_so_first_and_takes_no_old_pass(workspace, monkeypatch):
     solve(workspace)
-    monkeypatch.setattr(mock_items, "check", Passed)
+    monkeypatch.setattr(engine, "check", Passed)
     done = []
     view = ExerciseItem(ITEM, done.append)
     assert f"<code>labkit reset {NAME}</code>" in view.widget.children[0].value

@@ -339,3 +339,15 @@ def test_what_cannot_be_is_said_before_the_interview(monkeypatch, capsys, words,
     status, _, err = labkit(monkeypatch, capsys, "mock", *words)
     assert status == 2
     assert said in err.replace("│ ", "").replace(" │", "")
+
+
+def test_without_torch_there_is_no_exercise_and_no_case_and_the_plan_says_so(monkeypatch):
+    whole = plan_interview(60, "senior", seed=1)
+    assert {"exercise", "case"} <= {item.kind for item in whole.items}
+    assert "No exercise" not in asking.planned(whole)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    less = plan_interview(60, "senior", seed=1)
+    assert {item.kind for item in less.items} == {"story", "question", "drill"}
+    assert less.planned_minutes > 58
+    assert asking.planned(less).endswith("they are real runs, and torch is not installed here")
+    assert "No exercise" not in asking.planned(plan_interview(10, "senior", seed=1))

@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from labkit import progress
+from labkit.grade import engine
 from labkit.grade.verdict import Outcome
 from labkit.interview.mock import Item, Plan, interview, plan_interview
-from labkit.notebook import mock_interview, mock_items
+from labkit.notebook import mock_interview
 from labkit.notebook.mock import MockInterview, clock_html, named
 from labkit.progress import practice
 from tests.virtual_loop import run_virtually
@@ -100,7 +101,7 @@ def test_an_exercise_is_checked_until_it_passes(monkeypatch):
         def _repr_html_(self):
             return f"it is {self.outcome.value}"
 
-    monkeypatch.setattr(mock_items, "check", Verdict)
+    monkeypatch.setattr(engine, "check", Verdict)
     box, _ = box_of(EXERCISE)
     box.start()
     assert "Budget, on n ranks" in box._item.children[0].children[0].value, "the contract is shown"
@@ -117,7 +118,7 @@ def test_a_check_that_cannot_be_or_is_interrupted_says_so(monkeypatch, error):
     def check(name):
         raise error
 
-    monkeypatch.setattr(mock_items, "check", check)
+    monkeypatch.setattr(engine, "check", check)
     box, _ = box_of(EXERCISE)
     box.start()
     box.view.check()

@@ -6,7 +6,8 @@ from matplotlib.colors import to_hex
 from labkit import run, viz
 from labkit.mesh import Mesh, coordinates_at, ranks_along
 from labkit.viz import style
-from labkit.viz.mesh import AXIS_COLOURS, MAX_RANKS, groups_of, places
+from labkit.viz.mesh import AXIS_COLOURS, MAX_RANKS
+from labkit.viz.mesh_places import groups_of, places
 
 SIZES = {"dp": 2, "pp": 2, "tp": 2}
 TINTS = {axis: style.tint(colour, 0.45) for axis, colour in AXIS_COLOURS.items()}

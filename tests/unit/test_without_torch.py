@@ -228,6 +228,108 @@ def a_layout_of_ones_own_is_planned():
     assert "place " in planner._said.value
 
 
+def a_mesh_is_explored():
+    from labkit.notebook import mesh_explorer
+
+    assert "node 1" in mesh_explorer(dp=2, pp=2, tp=4)._repr_mimebundle_()["text/html"]
+
+
+def a_card_is_answered_in_its_box():
+    from labkit import progress
+    from labkit.notebook import card
+
+    shown = card("co-8")
+    shown.question.reveal()
+    assert shown.question.grade("good")
+    assert [each.kind for each in progress.events("card/co-8")] == ["answer"]
+    shown.follow_up()
+    assert shown.question.card.id != "co-8"
+
+
+def a_drill_is_answered_in_its_box():
+    from labkit import progress
+    from labkit.notebook import drill
+
+    shown = drill("bubble_of_total", seed=3)
+    shown.question.submit("0.001%")
+    ruling = shown.question.submit(shown.question.asked.question.answer_text)
+    assert ruling and "stored" in shown.question._end.value
+    assert progress.events("drill/bubble_of_total", "answer")
+
+
+def a_quiz_is_taken():
+    from labkit import progress
+    from labkit.notebook import quiz
+
+    asked = quiz("co", 2, seed=1)
+    asked.next()
+    asked.choose((asked.question.right + 1) % len(asked.question.choices))
+    asked.next()
+    asked.choose(asked.question.right)
+    asked.next()
+    assert asked.results == [False, True] and "1 of 2" in asked._prompt.value
+    assert progress.events(kind="answer")
+
+
+def a_grid_is_drawn():
+    from labkit import progress
+    from labkit.notebook import draw
+
+    drawn = draw("ring-3")
+    assert not drawn.check()
+    drawn.answer()
+    assert drawn.check()
+    outcomes = [each.detail["outcome"] for each in progress.events("ring-3", "drawing")]
+    assert outcomes == ["wrong", "passed"]
+
+
+def a_claim_is_voted_on_and_judged():
+    from labkit import progress
+    from labkit.interview.court import load_claims
+    from labkit.notebook import docket, judge, vote
+
+    vote("gpipe-10-4").choose("misleading")
+    assert progress.events("gpipe-10-4", "vote") and "you voted on 1" in repr(docket())
+    for key in load_claims():
+        assert "What is true." in judge(key).html
+    assert "real runs" in repr(judge("ring-8")) and "You voted" in repr(judge("gpipe-10-4"))
+
+
+def an_interview_is_held_in_its_box():
+    from labkit import progress
+    from labkit.notebook import mock_interview
+
+    for minutes in (45, 60):
+        shown = mock_interview(minutes, "senior", seed=1)
+        assert "No exercise and no case" in shown._rules.value
+        shown.start()
+        while shown.report is None:
+            shown.skip()
+    assert shown.report.report.markdown.startswith("# Mock interview: senior, 60")
+    assert len(progress.events("senior", "mock")) == 2
+    assert {each.item.kind for each in shown.interview.taken} == {"story", "question", "drill"}
+
+
+def a_design_round_is_held_to_its_report():
+    from labkit import progress
+    from labkit.interview.design.report import html_of
+    from labkit.notebook import design_round
+
+    shown = design_round("8b-one-host")
+    assert "fits" in shown._propose("dp=8 zero=3 recompute=full")
+    shown.report()
+    assert "Design round" in shown._report.value and "<h1>" in html_of(shown.round)
+    assert progress.events("8b-one-host", "design")
+
+
+def the_dashboard_counts_what_was_done():
+    from labkit.notebook import dashboard, drill
+
+    shown = dashboard()
+    drill("bubble_of_total", seed=3).question.finish()
+    assert shown.refresh().streak == 1
+
+
 USES = [
     a_layout_is_planned_and_its_step_simulated,
     ranks_of_a_mesh_have_coordinates,
@@ -251,6 +353,15 @@ USES = [
 WIDGETS = [
     a_pipeline_is_chosen_or_written_and_drawn,
     a_puzzle_has_a_field_and_a_picture,
+    a_mesh_is_explored,
+    a_card_is_answered_in_its_box,
+    a_drill_is_answered_in_its_box,
+    a_quiz_is_taken,
+    a_grid_is_drawn,
+    a_claim_is_voted_on_and_judged,
+    an_interview_is_held_in_its_box,
+    a_design_round_is_held_to_its_report,
+    the_dashboard_counts_what_was_done,
     calculators_of_memory_caches_and_traffic_turn,
     a_layout_of_ones_own_is_planned,
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 from html import escape
 
 from labkit import calc, viz
@@ -55,9 +56,12 @@ def markdown_of(round_: DesignRound) -> str:
 
 
 def html_of(round_: DesignRound) -> str:
-    """Return the report as a page, with the layout's memory and its step in time."""
-    pictures = ""
-    if (chosen := round_.chosen) is not None:
+    """Return the report as a page, with the layout's memory and its step in time.
+
+    Without matplotlib there are no pictures.
+    """
+    pictures, can_draw = "", importlib.util.find_spec("matplotlib") is not None
+    if can_draw and (chosen := round_.chosen) is not None:
         step = calc.simulate.step(calc.plan.pieces(chosen.job, chosen.layout), chosen.layout)
         drawn = {
             f"Memory of the fullest GPU under {chosen.layout}": viz.memory_bar(

@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 
 from labkit import progress
 from labkit.grade.hints import has_passed
-from labkit.grade.submission import NothingToGrade, Submission
 from labkit.grade.verdict import Outcome
-from labkit.grade.workspace import WorkspaceNotFound, find_workspace
+from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import Card
 from labkit.interview.cards.sitting import points_missed
 from labkit.interview.design import DesignRound
 from labkit.interview.drills.session import Asked, Round
-from labkit.interview.mock.plan import EXERCISE, Item, Plan, kind_of
+from labkit.interview.evidence import can_run
+from labkit.interview.mock.plan import EXERCISE, WITH_EXERCISE, Item, Plan, kind_of
 from labkit.interview.mock.report import GIVEN_UP, Report, Taken
 
 _SECONDS = 60
@@ -109,8 +109,9 @@ class Interview:
 
 
 SKIPPED = "skipped"
-# If a file is missing or not Python, the interview goes on, and says so.
-CANNOT_BE_CHECKED = (NothingToGrade, WorkspaceNotFound, OSError)
+# If a file is missing or not Python, the interview goes on, and says so. NothingToGrade and
+# WorkspaceNotFound are such errors.
+CANNOT_BE_CHECKED = OSError
 _OF_A_RATING = {"easy": 1.0, "good": 1.0, "hard": 0.5, "again": 0.0}
 
 Scored = tuple[float, list[str]]
@@ -118,13 +119,15 @@ Scored = tuple[float, list[str]]
 
 
 def planned(plan: Plan) -> str:
-    """Write `6 questions, 3 drills, 1 exercise`, with their minutes if these are fewer than
-    asked."""
+    """Write `6 questions, 3 drills, 1 exercise`; with their minutes if these are fewer than asked,
+    and what there is none of without torch."""
     counts = Counter(item.kind for item in plan.items)
     items = ", ".join(f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items())
-    if plan.planned_minutes == plan.minutes:
-        return items
-    return f"{items}: {plan.planned_minutes} of the {plan.minutes} minutes"
+    if plan.planned_minutes != plan.minutes:
+        items += f": {plan.planned_minutes} of the {plan.minutes} minutes"
+    if plan.minutes >= WITH_EXERCISE and not can_run():
+        items += ". No exercise and no case: they are real runs, and torch is not installed here"
+    return items
 
 
 def announced(interview: Interview, item: Item) -> str:
@@ -212,6 +215,7 @@ class GivenExercise:
 def _code_of(name: str) -> str | None:
     """Return the learner's code without comments and spacing; None for a stub or a missing file."""
     from labkit.grade.grader import functions_of  # it takes torch with it
+    from labkit.grade.submission import NothingToGrade, Submission
 
     workspace = find_workspace()
     try:

@@ -13,7 +13,8 @@ turn has an item of the next kind, or there is no time for one, an item of the o
 Within a group the choice is random.
 
 An exercise that was passed is drawn only if all of the level were. None is drawn outside a folder
-of the course, because there are no files to write it in.
+of the course, because there are no files to write it in. Without torch there is no exercise and no
+case: both are real runs.
 """
 
 import math
@@ -30,6 +31,7 @@ from labkit.interview.cards import load_bank, load_topics
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
 from labkit.interview.drills.drill import Kind
+from labkit.interview.evidence import can_run
 
 STORY, QUESTION, DRILL, CASE = "story", "question", "drill", "case"
 EXERCISE, DESIGN = "exercise", "design"
@@ -105,9 +107,10 @@ def plan_interview(minutes: int = 45, level: str = "senior", seed: int | None = 
         seed = random.randrange(10**6)
     rng = random.Random(f"mock {seed}")
     of_questions, of_exercises = LEVELS[level]
-    has_exercise = minutes >= WITH_EXERCISE and find_workspace().has_learners_files
+    has_case = minutes >= _WITH_CASE and can_run()
+    has_exercise = minutes >= WITH_EXERCISE and can_run() and find_workspace().has_learners_files
     exercises = [_exercise(rng, of_exercises)] if has_exercise else []
-    long = ([_case(rng, of_exercises)] if minutes >= _WITH_CASE else []) + exercises
+    long = ([_case(rng, of_exercises)] if has_case else []) + exercises
     telling = load_topics()[STORY_CARD].group
     if minutes >= _WITH_DESIGN:
         long.append(Item(DESIGN, rng.choice(design.names()), telling))
