@@ -153,7 +153,7 @@ def _evidence(items: Iterable[object]) -> str:
     if not rows:
         return "The answer has no number.\n"
     text = f"| number | proved by |\n|---|---|\n{''.join(rows)}\n"
-    text += "`calc` is `labkit.calc`; `runs` are real runs on this machine.\n\n" if runs else ""
+    text += "`calc` is `labkit.calc`; `runs` are runs of real processes.\n\n" if runs else ""
     return text + "".join(_run_source(*each) for each in runs)
 
 
