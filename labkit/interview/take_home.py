@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from labkit.arguments import UserError
 from labkit.calc.layout import Layout
 from labkit.calc.pieces import Pieces
 from labkit.calc.plan import gpu_memory
-from labkit.pipeline import Costs, Schedule, ScheduleError
+from labkit.pipeline import Costs, Schedule, ScheduleError, Timing
 
 NUM_HOSTS, PER_HOST = 8, 8
 SLOW_HOST, SLOW_FACTOR = 5, 1.2
@@ -45,13 +45,14 @@ FAR_HOST, FAR_FACTOR = 2, 2.0
 """A host whose network is slower."""
 _NAME = "llama3-70b"
 JOB = calc.plan.Job(_NAME, "megatron_bf16", calc.cluster("h100", 64), 64, 8192)
-_ROWS = {
+SCHEDULES = {
     "gpipe": pipeline.gpipe,
     "1f1b": pipeline.one_f_one_b,
     "interleaved": pipeline.interleaved,
     "zb-h1": pipeline.zero_bubble_h1,
     "zb-h2": pipeline.zero_bubble_h2,
 }
+"""Schedules that an answer may name."""
 _KEYS = ("layout", "schedule", "hosts")
 
 
@@ -71,6 +72,8 @@ class Score:
     """Seconds of exchanges over dp that nothing hides."""
     memory_bytes: float
     """Bytes of the fullest GPU."""
+    timing: Timing = field(repr=False, compare=False)
+    """The slowest replica's pipeline, in seconds."""
 
     def __str__(self) -> str:
         over = self.seconds / bound_s()
@@ -92,6 +95,11 @@ BASELINES: dict[str, dict[str, Any]] = {
     },
 }
 """Answers to beat, by name."""
+
+
+def task() -> str:
+    """Return the job and its cluster in words."""
+    return " ".join((__doc__ or "").split("\n\n")[1].split())
 
 
 @cache
@@ -143,7 +151,7 @@ def score(answer: dict[str, Any], *, keep: bool = True) -> Score:
     seconds = slowest.makespan + exchange_s + parts.optimizer_s
     if keep:
         progress.record("take-home", _NAME, seconds=seconds)
-    return Score(seconds, slowest.bubble(), exchange_s, nbytes)
+    return Score(seconds, slowest.bubble(), exchange_s, nbytes, slowest)
 
 
 def best_s() -> float | None:
@@ -178,15 +186,15 @@ def _hosts(given: Any) -> list[int]:
 
 def _schedule(given: Any, layout: Layout, parts: Pieces) -> Schedule:
     """Return the schedule of a name or of rows. ValueError, ScheduleError."""
-    if given in _ROWS:
+    if given in SCHEDULES:
         choices = {"virtual": layout.virtual} if given == "interleaved" else {}
-        made = pipeline.plan(_ROWS[given], layout.pp, parts.num_microbatches, **choices)
+        made = pipeline.plan(SCHEDULES[given], layout.pp, parts.num_microbatches, **choices)
     elif isinstance(given, str) and "F0" in given:
         made = pipeline.parse(given)
     else:
         raise ValueError(
-            f"schedule = {given!r:.60}: give one of {', '.join(_ROWS)}, or rows as labkit puzzle "
-            "takes them, a line per rank"
+            f"schedule = {given!r:.60}: give one of {', '.join(SCHEDULES)}, or rows as "
+            "labkit puzzle takes them, a line per rank"
         )
     pipeline.validate(made)
     shape = (made.num_stages, made.num_microbatches)

@@ -14,7 +14,7 @@
     bars.py, schedule_svg.py   what calculators show; own_model.py: a reader's config.json
     controls.py          buttons and fields of the pages below
     cards.py drills.py quizzes.py drawings.py puzzle.py court.py    practice
-    mock.py, mock_items.py     an interview; designing.py: a design round
+    mock.py, mock_items.py     an interview; designing.py: a design round; take_home_page.py
     progress.py          the learner's standing; page_strip.py: on one page
 
 No other room imports IPython or ipywidgets. Everything here also works in a kernel without a
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from labkit.notebook.quizzes import Quiz, quiz
     from labkit.notebook.shown import Row, expect_error, table
     from labkit.notebook.sliders import Knob, knobs
+    from labkit.notebook.take_home_page import TakeHome, take_home
     from labkit.notebook.traffic import TrafficCost, calculator
 
 __getattr__, __dir__, __all__ = lazy(__name__)

@@ -34,6 +34,7 @@ WIDGETS = {
     "drawing": "draw('ring-3')",
     "open-puzzle": "schedule_puzzle('let go')",
     "quiz": "asked = quiz('pp', 2, seed=1); asked.next(); asked",
+    "take-home": "take_home()",
     "design": "design_round('8b-one-host')",
     "mock": "started = mock_interview(10, 'junior', seed=3); started.start(); started",
     "dashboard": "dashboard()",

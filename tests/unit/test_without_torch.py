@@ -322,6 +322,15 @@ def a_design_round_is_held_to_its_report():
     assert progress.events("8b-one-host", "design")
 
 
+def a_take_home_is_scored():
+    from labkit.interview.take_home import best_s
+    from labkit.notebook import take_home
+
+    shown = take_home()
+    found = shown.score()
+    assert found and best_s() == found.seconds and "<svg" in shown._result.value
+
+
 def the_dashboard_counts_what_was_done():
     from labkit.notebook import dashboard, drill
 
@@ -361,6 +370,7 @@ WIDGETS = [
     a_claim_is_voted_on_and_judged,
     an_interview_is_held_in_its_box,
     a_design_round_is_held_to_its_report,
+    a_take_home_is_scored,
     the_dashboard_counts_what_was_done,
     calculators_of_memory_caches_and_traffic_turn,
     a_layout_of_ones_own_is_planned,
