@@ -68,8 +68,8 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
         (
             Part(
                 "The bubble and the memory of a schedule",
-                "Choose a schedule, ranks and microbatches. The schedule is checked, simulated and "
-                "drawn, with its bubble and the microbatches that each rank holds.",
+                "Choose a schedule, or write your own, a line per rank. It is checked, simulated "
+                "and drawn, with its bubble and the microbatches that each rank holds.",
                 "pipeline_calculator()",
             ),
             Part(
@@ -111,6 +111,12 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
                 "Clarify, plan, predict, and meet facts that change. The planner checks the "
                 "numbers.",
                 "design_round('70b-small-cluster')",
+            ),
+            Part(
+                "A take-home",
+                "Layout, schedule and placement of a 70B model on 64 GPUs, two of whose hosts are "
+                "slow. The score is the seconds of a step.",
+                "take_home()",
             ),
         ),
     ),
