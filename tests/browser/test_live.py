@@ -35,6 +35,10 @@ PARTS = {
     "cache": "cache_calculator()",
     "traffic": "calculator()",
     "plan": "layout_planner('llama3-8b', gpus=32)",
+    "mesh": "mesh_explorer()",
+    "interview": "mock_interview(45, 'senior', 3)",
+    "design": "design_round('8b-one-host')",
+    "take-home": "take_home()",
     "dashboard": "dashboard()",
 }
 PART = (
@@ -179,6 +183,27 @@ def test_a_slider_moved_by_keys_shows_the_last_position_of_many(page):
         button.click()
         idle(page)
     assert "llama3-8b on 128 x h100" in part.inner_text()
+
+
+def test_a_schedule_is_typed_and_drawn_and_a_puzzle_answered(page):
+    part = page.locator('[data-cell="pipeline"] .lab-live')
+    part.get_by_label("Your own schedule").fill("F0 F1 B0 B1\nF0 B0 F1 B1")
+    part.get_by_role("button", name="Draw").press("Enter")
+    idle(page)
+    assert "Your own schedule, at the costs of the knobs. Bubble 33.3%" in part.inner_text()
+    puzzle = page.locator('[data-cell="puzzle"] .lab-live')
+    puzzle.get_by_label("Your rows").fill("F0 F1 B0 B1\nF0 B0 F1 B1")
+    puzzle.get_by_role("button", name="Check").press("Enter")
+    idle(page)
+    assert "two ranks: passed" in puzzle.inner_text() and puzzle.locator("svg").count() == 1
+
+
+def test_an_interview_without_torch_says_what_it_leaves_out(page):
+    part = page.locator('[data-cell="interview"] .lab-live')
+    assert "No exercise and no case" in part.inner_text()
+    part.get_by_role("button", name="Start").press("Enter")
+    idle(page)
+    assert "1 of " in part.inner_text()
 
 
 def test_a_card_is_answered_by_keyboard_and_remembered_after_a_reload(page, address):
