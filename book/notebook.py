@@ -57,36 +57,43 @@ def _stage_code(path: str, cell: dict[str, Any], source: str, links: Links, pict
     ]
     if words:
         cell["metadata"]["mystnb"] = {"image": {"alt": "; ".join(filter(None, words))}}
-    call = live_call(source)
-    if call and call.startswith("strip("):
+    calls = literal_calls(source)
+    if calls and calls[0].startswith("strip("):
         cell["metadata"].setdefault("tags", []).append("remove-input")
-    if call and call.partition("(")[0] in LIVE:
-        html = "".join(_html_of(each, pictures) for each in cell["outputs"])
-        cell["outputs"] = [_display(live(call, html))]
+    for call, output in zip(reversed(calls), reversed(cell["outputs"])):  # display() comes last
+        if call.partition("(")[0] in LIVE:
+            output["data"] = {"text/html": live(call, _html_of(output, pictures))}
     for output in cell["outputs"]:
         if "text/html" in output.get("data", {}):
             output["data"]["text/html"] = in_the_lab(output["data"]["text/html"])
 
 
-def live_call(source: str) -> str | None:
-    """Return the call that is a cell's last line, if all of its arguments are literals.
+def literal_calls(source: str) -> list[str]:
+    """Return what a cell's last line shows, if it is a call, or display() of several.
 
-    None for any other last line, and for a cell that is no Python alone.
+    "" stands for each of them that is no call of a name, or has an argument that is no literal.
+    [] for any other last line, and for a cell that is no Python alone.
     """
     try:
         last = ast.parse(source).body[-1]
     except (SyntaxError, IndexError):
-        return None
-    if not isinstance(last, ast.Expr) or not isinstance(call := last.value, ast.Call):
-        return None
-    if not isinstance(call.func, ast.Name):
-        return None
+        return []
+    if not isinstance(last, ast.Expr):
+        return []
+    is_display = isinstance(last.value, ast.Call) and ast.unparse(last.value.func) == "display"
+    shown = last.value.args if is_display else [last.value]
+    return [ast.unparse(each) if _is_literal(each) else "" for each in shown]
+
+
+def _is_literal(call: ast.expr) -> bool:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return False
     try:
         for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
             ast.literal_eval(value)
     except ValueError:
-        return None
-    return ast.unparse(call)
+        return False
+    return True
 
 
 def live(call: str, html: str) -> str:
@@ -138,7 +145,3 @@ def _kept(content: bytes, suffix: str, pictures: Path) -> str:
     pictures.mkdir(parents=True, exist_ok=True)
     (pictures / name).write_bytes(content)
     return name
-
-
-def _display(html: str) -> dict[str, Any]:
-    return {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}

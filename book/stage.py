@@ -15,6 +15,7 @@ import contextlib
 import filecmp
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -40,6 +41,7 @@ _SHEET = "docs/numbers_to_know"
 _ABOUT = [f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md"))]
 _ABOUT = [each for each in _ABOUT if each != _SHEET] + ["CONTRIBUTING", "CHANGELOG"]
 _NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+_CARD = re.compile(r"`([a-z]{2}-\d+[a-z]?)`")
 # Files that are no pages: pictures, and what a reader may keep.
 _COPIED = (".png", ".svg", ".pdf", ".html")
 
@@ -120,6 +122,8 @@ def _own(
         yield page, json.dumps(staged(path, notebook, links, pictures))
     elif path.endswith(".md"):
         text = links.in_markdown(path, source.read_text("utf-8"))
+        if path == "notebooks/README.md":  # the map of topics
+            text = _CARD.sub(r"[\1](../cards/\1.md)", text)
         yield page, text if is_listed else f"---\norphan: true\n---\n\n{text}"
     elif source.is_dir():
         yield page, _folder_page(path, page, links)
@@ -130,17 +134,21 @@ def _own(
 def _folder_page(path: str, page: str, links: Links) -> str:
     init = ROOT / path / "__init__.py"
     about = ast.get_docstring(ast.parse(init.read_text("utf-8"))) if init.is_file() else None
-    text = f"---\norphan: true\n---\n\n# {path}/\n\n"
+    text = f"---\norphan: true\n---\n\n# {_name(path)}/\n\n"
     text += f"```text\n{about}\n```\n\n" if about else ""
     for each in sorted((ROOT / path).iterdir()):
         name = f"{path}/{each.name}"
         if each.suffix == ".py":
-            text += f"- [{each.name}]({links.to(name, page)})\n"
+            text += f"- [{_name(each.name)}]({links.to(name, page)})\n"
         elif each.is_file():
-            text += f"- {each.name}\n"
+            text += f"- {_name(each.name)}\n"
         elif (each / "__init__.py").is_file():  # its docstring says what else is in it
-            text += f"- [{each.name}/]({links.to(f'{name}/__init__.py', page)})\n"
+            text += f"- [{_name(each.name)}/]({links.to(f'{name}/__init__.py', page)})\n"
     return text
+
+
+def _name(path: str) -> str:
+    return path.replace("_", "\\_")  # two of them would make it bold
 
 
 def _code_page(path: str, page: str, folder: Path) -> str:
@@ -151,8 +159,8 @@ def _code_page(path: str, page: str, folder: Path) -> str:
     up = os.path.relpath(f"files/{path}", os.path.dirname(page))
     language = _LANGUAGES.get(Path(path).suffix, "text")
     return (
-        f"---\norphan: true\n---\n\n# {path}\n\n"
-        f"```{{literalinclude}} {up}\n:language: {language}\n:linenos:\n```\n"
+        f"---\norphan: true\n---\n\n# {_name(path)}\n\n"
+        f"```{{literalinclude}} {up}\n:language: {language}\n```\n"
     )
 
 

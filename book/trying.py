@@ -80,7 +80,7 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
         ),
     ),
     "cards": (
-        "Cards, asked",
+        "Cards by spaced repetition",
         "Answer aloud, then compare. Spaced repetition asks each card again before you forget it.",
         (Part("What is due", "Cards that are due come first, then new ones.", "card()"),),
     ),
