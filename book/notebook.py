@@ -80,8 +80,9 @@ def literal_calls(source: str) -> list[str]:
         return []
     if not isinstance(last, ast.Expr):
         return []
-    is_display = isinstance(last.value, ast.Call) and ast.unparse(last.value.func) == "display"
-    shown = last.value.args if is_display else [last.value]
+    shown = [last.value]
+    if isinstance(last.value, ast.Call) and ast.unparse(last.value.func) == "display":
+        shown = last.value.args
     return [ast.unparse(each) if _is_literal(each) else "" for each in shown]
 
 
