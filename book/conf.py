@@ -33,6 +33,7 @@ html_static_path = [str(BOOK / "static")]  # and static/ of the stage: see below
 html_css_files = ["book.css", "live/live.css"]
 html_js_files = [("live/live.mjs", {"type": "module"})]
 html_copy_source = False
+html_use_index = False
 html_show_sphinx = False
 html_show_copyright = False
 html_permalinks_icon = "#"

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from playwright.sync_api import expect
 from book.stage import stage
 from labkit.cli.web import server
 
+from .conftest import give_up
 from .lab_page import CHANGE_MS
 from .lab_server import ROOT
 
@@ -27,6 +29,8 @@ PAGES = (
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
     """The address of a site with PAGES."""
+    if find_spec("sphinx") is None:
+        give_up("Sphinx is not installed: `make book` and `make test` install it")
     folder = tmp_path_factory.mktemp("book")
     stage(folder / "stage")
     for source in (folder / "stage").rglob("*"):
