@@ -119,7 +119,8 @@ def _table_html(beaten: dict[str, Score], found: Score | None, best: float | Non
         lines.append(f'<td style="{cell}">{about}</td>{numbers}')
     table = "".join(f"<tr>{line}</tr>" for line in lines)
     mine = f"<p>Your best so far: {best:.3f} s.</p>" if best is not None else ""
-    return scrolled(f'<table style="border-collapse: collapse">{table}</table>', "answers") + mine
+    look = "border-collapse: collapse; min-width: 38em"
+    return scrolled(f'<table style="{look}">{table}</table>', "answers") + mine
 
 
 def _picture_html(found: Score) -> str:
