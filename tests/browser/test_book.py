@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from book.stage import stage
 from labkit.cli.web import server
 
+from . import accessibility
 from .conftest import give_up
 from .lab_page import CHANGE_MS
 from .lab_server import ROOT
@@ -82,7 +83,7 @@ def visit(chromium, book):
 
 @pytest.mark.parametrize("width", [1440, 400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_page_is_wider_than_the_screen_nor_asks_another_host(book, visit, theme, width):
+def test_each_page_fits_the_screen_can_be_read_and_asks_no_other_host(book, visit, theme, width):
     seen = visit(theme, width)
     is_dark = "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every(c => c < 60)"
     for name in PAGES:
@@ -90,6 +91,8 @@ def test_no_page_is_wider_than_the_screen_nor_asks_another_host(book, visit, the
         wide = seen.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if wide > 0:
             seen.faults.append(f"{name}: {wide} px wider than the screen")
+        if faint := accessibility.faint(seen.page.locator("article")):
+            seen.faults.append(f"{name}: too little contrast: {faint[:3]}")
         assert seen.page.evaluate(is_dark) is (theme == "dark"), name
     assert seen.faults == []
 
