@@ -6,9 +6,11 @@ Each function yields (page, Markdown): the page by its path in the stage, such a
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from html import escape
+from itertools import groupby
 
 from book.links import ROOT, Links
 from book.notebook import live
@@ -223,7 +225,7 @@ def _claim(claim: Claim, page: str, links: Links) -> str:
     about = ""
     if claim.notebook:
         there = links.to(f"notebooks/{claim.notebook}.ipynb", page)
-        about = f"At length in [the notebook]({there}).\n\n"
+        about = f"At length in [notebook {claim.notebook[:2]}]({there}).\n\n"
     return (
         f"## {plain(claim.claim)}\n\n{live(f'vote({claim.key!r})', choices)}\n\n{about}"
         + folded("The verdict", verdict)
@@ -279,16 +281,14 @@ def _exercise_page(exercise: Exercise, links: Links) -> str:
     module = ast.parse(stub)
     docstring = ast.get_docstring(module) or ""
     code_text = "\n".join(stub.splitlines()[module.body[0].end_lineno :]).strip()
-    asked, contract = _halves(docstring)
     notebook = links.to(f"notebooks/{exercise.notebook}.ipynb", page)
     subject = load_subjects()[exercise.subject].title
     text = f"{_ORPHAN}# {plain(exercise.title)}\n\n"
     text += (
         f"`{exercise.name}` · {subject} · difficulty {exercise.difficulty} of 5 · "
-        f"[the notebook]({notebook})\n\n"
+        f"[notebook {exercise.notebook[:2]}]({notebook})\n\n"
     )
-    text += "\n\n".join(map(plain, asked)) + "\n\n"
-    text += f"```text\n{contract}\n```\n\n" if contract else ""
+    text += _laid_out(docstring.split("\n\n")[1:])  # the first is the title
     text += f"## The stub\n\n```python\n{code_text}\n```\n\n"
     text += f"In the lab, `labkit check {exercise.name}` grades it.\n\n## Hints\n\n"
     for number, (name, hint) in enumerate(zip(HINTS, exercise.hints), 1):
@@ -301,11 +301,15 @@ def _exercise_page(exercise: Exercise, links: Links) -> str:
     return text + f"Then an interviewer may ask:\n\n{bullets(exercise.follow_ups)}"
 
 
-def _halves(docstring: str) -> tuple[list[str], str]:
-    """Return the paragraphs that ask, and the contract from its heading on, as it is laid out."""
-    parts = docstring.split("\n\n")[1:]  # the first is the title
-    at = next((i for i, part in enumerate(parts) if "\n  " in part), len(parts))
-    return parts[:at], "\n\n".join(parts[at:])
+def _laid_out(parts: list[str]) -> str:
+    """Return paragraphs as text; those with an indented line, such as a contract, as laid out."""
+    text = ""
+    for is_table, group in groupby(parts, lambda part: bool(re.search("^  ", part, re.MULTILINE))):
+        if is_table:
+            text += "```text\n" + textwrap.dedent("\n\n".join(group)) + "\n```\n\n"
+        else:
+            text += "\n\n".join(map(plain, group)) + "\n\n"
+    return text
 
 
 def _looks_at(grader: Grader, is_part: bool) -> str:
@@ -327,7 +331,7 @@ def _looks_at(grader: Grader, is_part: bool) -> str:
     text += f"{bullets(labels)}\n"
     if grader.budget.__doc__:
         text += f"**Budget.** {plain(grader.budget.__doc__)}\n\n"
-    text += f"**It passes when** {plain(grader.shown)}.\n\n"
+    text += f"**A pass shows that** {plain(grader.shown)}.\n\n"
     if grader.mistakes:
         text += "**Mistakes that it names:**\n\n"
         text += "\n".join(folded(plain(each.name), plain(each.why)) for each in grader.mistakes)
