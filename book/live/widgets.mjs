@@ -298,6 +298,7 @@ const VIEWS = {
         if (face.changed) widgets.change(model, face.changed);
         face.changed = undefined;
       },
+      send: (content) => widgets.custom(model, content),
       on: (event, call) => (model.handlers[event] ??= []).push(call),
       off: (event, call) => {
         model.handlers[event] = (model.handlers[event] ?? []).filter((each) => each !== call);

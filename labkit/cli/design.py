@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.text import Text
 
 from labkit.cli.terminal import console
@@ -17,6 +18,7 @@ from labkit.interview.design import (
     get_briefing,
 )
 from labkit.interview.design.report import html_of, markdown_of
+from labkit.interview.mock.report import require_report_name
 
 
 def design(
@@ -28,14 +30,19 @@ def design(
         str | None, typer.Option(help="A model or the path of its config.json, in a new briefing.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Show the briefings and end.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Save the report as FILE.html.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Save the report as FILE.md or FILE.html.")
+    ] = None,
 ) -> None:
     """Design a training in 45 minutes: clarify, plan, predict, and meet facts that change."""
     if show_list:
         for each in briefings().values():
-            console().print(Text(f"{each.name:20}{each.story}"))
+            console().print(Text(each.name, style="bold"))
+            console().print(Padding(Text(each.story), (0, 0, 0, 2)))
         return
     try:
+        if save is not None:
+            require_report_name(save)  # now, and not after 45 minutes
         briefing = get_briefing(name) if name else draw_briefing(seed, model)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -50,7 +57,8 @@ def design(
     console().print(Markdown(markdown_of(round_)))
     if save is not None:
         try:
-            save.write_text(html_of(round_), encoding="utf-8")
+            text = html_of(round_) if save.suffix == ".html" else markdown_of(round_)
+            save.write_text(text, encoding="utf-8")
         except OSError as error:
             raise typer.BadParameter(f"{save} cannot be written: {error.strerror}") from None
         console().print(Text(f"The report is in {save}"), soft_wrap=True)
@@ -67,16 +75,23 @@ def run_round(round_: DesignRound) -> None:
     _tell(round_, first.name)
     _layout(round_)
     for part in others:
+        if part.name == "checkpoints":  # before its model answer, which says the interval
+            _heading(round_, "How often do you write a checkpoint?")
+            _number(round_, "interval")
         _tell(round_, part.name)
-    _number(round_, "interval")
     for place, change in enumerate(briefing.changes):
-        out.print(Text(f"\n{change.says}", style="bold"))
-        out.print(Text(round_.meet(place, input("Seconds of a step: ")).text))
+        _heading(round_, change.says)
+        _change(round_, place)
+
+
+def _heading(round_: DesignRound, text: str) -> None:
+    left = f"{max(round_.left_s, 0) / 60:.0f} minutes left"
+    console().print(Text.assemble((f"\n{text} ", "bold"), (left, "dim")))
 
 
 def _clarify(round_: DesignRound) -> None:
     out = console()
-    out.print(Text("\nWhat do you ask back? Each question costs minutes.", style="bold"))
+    _heading(round_, "What do you ask back? Each question costs minutes.")
     for place, each in enumerate(round_.briefing.questions, 1):
         out.print(Text(f"  {place}. {each.question} ({each.minutes:g} min)"))
     count = len(round_.briefing.questions)
@@ -87,13 +102,14 @@ def _clarify(round_: DesignRound) -> None:
             out.print(Text(str(error), style="red"))
             continue
         for place in sorted(chosen):
-            out.print(Text(round_.clarify(place - 1)))
+            out.print(Text(f"{place}. {round_.clarify(place - 1)}"))
         out.print(Text(f"{max(round_.left_s, 0) / 60:.0f} minutes left", style="dim"))
 
 
 def _layout(round_: DesignRound) -> None:
     out = console()
-    out.print(Text("\nWhich layout? For example dp=8 tp=8 pp=4 zero=1 recompute=selective"))
+    _heading(round_, "Which layout?")
+    out.print(Text("For example dp=8 tp=8 pp=4 zero=1 recompute=selective"))
     while typed := input("A layout, or Enter to keep the last one: ").strip():
         out.print(Text(round_.propose(typed).text))
     for name in ("step", "days"):
@@ -112,9 +128,16 @@ def _number(round_: DesignRound, name: str) -> None:
             return
 
 
+def _change(round_: DesignRound, place: int) -> None:
+    while typed := input("Seconds of a step: ").strip():
+        console().print(Text(round_.meet(place, typed).text))
+        if place in round_.met or round_.chosen is None:
+            return
+
+
 def _tell(round_: DesignRound, name: str) -> None:
     out, part = console(), round_.part(name)
-    out.print(Text(f"\n{part.asks}", style="bold"))
+    _heading(round_, part.asks)
     lines: list[str] = []
     while typed := input("> " if lines else "Write it; an empty line ends it. > "):
         lines.append(typed)

@@ -33,7 +33,7 @@ def draw(
             out.print(Text(f"\nHint: {drawing.hint}"))
         cells = drawing.answer if answer else drawing.empty
         out.print(Text(f"\n{drawing.text_of(cells)}"), soft_wrap=True)
-        how = "Write the cells into a file, a line per row, cells apart by |, and "
+        how = f"`labkit draw {drawing.name} > FILE` writes this into a file. Fill it in there, and "
         out.print(Text(f"\n{how}`labkit draw {drawing.name} FILE` checks it."), soft_wrap=True)
         return
     try:

@@ -77,7 +77,7 @@ def _question(item: Item, _: int) -> asking.Scored:
 
 def _drill(item: Item, seed: int) -> asking.Scored:
     asked = asking.asked_drill(item, seed)
-    practise.ask_drill(asked, asked.drill.title)
+    practise.ask_drill(asked, item.kind.capitalize())
     return asking.scored_drill(asked)
 
 

@@ -7,6 +7,7 @@ puzzle    a schedule within a memory and a time budget, from a file with rows
 """
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -95,7 +96,10 @@ def ask_card(card: Card) -> frozenset[int]:
     about = f"{card.id}, {topic.title}, for {card.level}"
     out.print(Text(about, style="dim"))
     out.print(Text(card.prompt, style="bold"))
-    input("Say it aloud, in a minute. Enter shows an answer. ")
+    minutes, began_s = sittings.spoken_minutes(card), time.monotonic()
+    input(f"Say it aloud, in {sittings.spoken_text(card)}. Enter shows an answer. ")
+    spoken_s = int(time.monotonic() - began_s)
+    out.print(Text(f"{spoken_s // 60}:{spoken_s % 60:02} of {minutes}:00", style="dim"))
     out.print(Markdown(card.minute))
     out.print(Text("\nAn interviewer listens for:"))
     for place, point in enumerate(card.rubric, 1):
@@ -114,12 +118,15 @@ def ask_card(card: Card) -> frozenset[int]:
 
 
 def _said(card: Card) -> frozenset[int]:
-    """Ask for the points that were said; `d` shows the deeper part, `m` the mistake, `f` more."""
+    """Ask for the points that were said; `d` shows the deeper part, `m` the mistake, `f` more.
+
+    `f` shows no answers: one of these questions may come next.
+    """
     out = console()
     more = {
         "deeper": card.deeper,
         "mistake": card.mistake,
-        "follow-ups": "\n\n".join(each.markdown for each in card.follow_ups),
+        "follow-ups": "\n".join(f"- {each.question}" for each in card.follow_ups),
     }
     texts = {name[0]: (name, text) for name, text in more.items() if text}
     offered = f"; {', '.join(texts)}: {', '.join(name for name, _ in texts.values())}"

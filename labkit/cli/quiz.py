@@ -8,7 +8,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from labkit.cli.terminal import console
-from labkit.interview.quiz import SECONDS, QuizQuestion, make_quiz, taken_text
+from labkit.interview.quiz import QuizQuestion, clock_text, make_quiz, reasons, taken_text
 
 _LETTERS = "abcd"
 
@@ -26,8 +26,7 @@ def quiz(
     status = 0
     try:
         for number, question in enumerate(questions, 1):
-            left_s = round(len(questions) * SECONDS - (time.monotonic() - began_s))
-            clock = f"{left_s} s left" if left_s >= 0 else f"{-left_s} s over"
+            clock = clock_text(len(questions), time.monotonic() - began_s)
             about = f"{number} of {len(questions)} · {question.topic} · {clock}"
             console().print(Text(about, style="dim"))
             results.append(_ask(question))
@@ -50,12 +49,13 @@ def _ask(question: QuizQuestion) -> bool:
         out.print(Text(f"{typed!r} is no choice: type one of {', '.join(letters)}.", style="red"))
     chosen = letters.index(typed)
     is_right = question.choose(chosen)
+    wrong, right = reasons(question, chosen)
     if not is_right:
         out.print(Text("Wrong.", style="bold red"))
-        out.print(Markdown(question.choices[chosen].why))
+        out.print(Markdown(wrong))
         out.print(Text(f"Right is {letters[question.right]}.", style="bold"))
     else:
         out.print(Text("Right.", style="bold green"))
-    out.print(Markdown(question.choices[question.right].why))
+    out.print(Markdown(right))
     out.print()
     return is_right

@@ -155,6 +155,21 @@ def _mistake(card: Card) -> tuple[str, str]:
     return " ".join(match[1].split()), "".join(_SENTENCE.findall(following)[:2])
 
 
+def clock_text(num_questions: int, seconds: float) -> str:
+    """Write the time left after so many seconds: `270 s left`, or `12 s over`."""
+    left_s = round(num_questions * SECONDS - seconds)
+    return f"{left_s} s left" if left_s >= 0 else f"{-left_s} s over"
+
+
+def reasons(question: QuizQuestion, place: int) -> tuple[str, str]:
+    """Return why a choice, from 0, is wrong, and why the right one is right.
+
+    The first is "" for the right choice, and where both are the same.
+    """
+    wrong, right = question.choices[place].why, question.choices[question.right].why
+    return "" if wrong == right else wrong, right
+
+
 def taken_text(results: Sequence[bool], num_questions: int, seconds: float) -> str:
     """Write `7 of 10 right, in 4:12 of 5:00.`"""
     meant_s = num_questions * SECONDS

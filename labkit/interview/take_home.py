@@ -186,7 +186,7 @@ def _hosts(given: Any) -> list[int]:
 
 def _schedule(given: Any, layout: Layout, parts: Pieces) -> Schedule:
     """Return the schedule of a name or of rows. ValueError, ScheduleError."""
-    if given in SCHEDULES:
+    if isinstance(given, str) and given in SCHEDULES:
         choices = {"virtual": layout.virtual} if given == "interleaved" else {}
         made = pipeline.plan(SCHEDULES[given], layout.pp, parts.num_microbatches, **choices)
     elif isinstance(given, str) and "F0" in given:

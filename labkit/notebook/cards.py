@@ -175,7 +175,8 @@ class CardQuestion:
         self._prompt, self._answer, self._behind = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._entry = widgets.Textarea(
             description="Your answer",
-            placeholder="Say it aloud, in a minute, or write it here; the text is not kept.",
+            placeholder=f"Say it aloud, in {sittings.spoken_text(card)}, or write it here; "
+            "the text is not kept.",
             rows=4,
             continuous_update=False,
             layout={"width": "100%"},

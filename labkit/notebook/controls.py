@@ -35,7 +35,8 @@ from labkit.progress import ProgressWarning, practice
 _CLASS = "labkit-practice"
 # A browser's Python has files of its own, which nobody sees.
 KEEPS_FILES = sys.platform != "emscripten"
-# Both are on their way at once: this is for the kernel to take the second one from its queue.
+_HAS_THREADS = sys.platform != "emscripten"
+# Both are on their way at once: this is for the kernel to take the other one from its queue.
 _TEXT_FOLLOWS_S = 0.2
 # ipywidgets cuts long words off; here they go on in the next line. Its own mark of the control that
 # has the keyboard is one pale pixel.
@@ -70,6 +71,7 @@ _STYLE = f"""<style>
   margin: 0.6em 0; }}
 .{_CLASS} td, .{_CLASS} th {{ padding: 3px 14px 3px 4px; border-bottom: 1px solid {BORDER};
   text-align: left; vertical-align: top; }}
+.{_CLASS} th {{ white-space: nowrap; }}
 .{_CLASS} p, .{_CLASS} ul, .{_CLASS} ol {{ margin: 0.4em 0; }}
 .{_CLASS} h4 {{ margin: 0.8em 0 0.2em; font-size: inherit; font-weight: 600; }}
 .{_CLASS} summary {{ cursor: pointer; padding: 2px 0; font-weight: 600; }}
@@ -155,8 +157,8 @@ def on_enter(entry: Any, call: Callable[[str], object]) -> Callable[[], None]:
     for. Were every keystroke sent, those of a quick typist would still queue up behind Enter, and
     "25" be taken for "2".
 
-    Returns what a button beside the field calls: the same, at once. An Enter whose text is still
-    waited for is served by it, and does not call a second time.
+    Returns what a button beside the field calls: the same. It waits, too, as in `after_fields`. An
+    Enter whose text is still waited for is served by it, and does not call a second time.
     """
     entry.continuous_update = False
     waiting: list[asyncio.TimerHandle] = []
@@ -179,7 +181,28 @@ def on_enter(entry: Any, call: Callable[[str], object]) -> Callable[[], None]:
         warnings.simplefilter("ignore", DeprecationWarning)
         entry.on_submit(on_key)
     entry.observe(lambda _: submit() if waiting else None, names="value")
-    return submit
+    return lambda: submit() if waiting or not _HAS_THREADS else on_key(None)
+
+
+def after_fields(call: Callable[[], object]) -> Callable[[], None]:
+    """Return what a button below several fields calls: `call`, once their texts have arrived.
+
+    ipykernel 7.4 may take the messages of a field and of a button in two threads, and then the
+    button is sometimes first.
+    """
+
+    def soon() -> None:
+        if not _HAS_THREADS:
+            call()
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # no page, as in a test
+            call()
+        else:
+            loop.call_later(_TEXT_FOLLOWS_S, call)
+
+    return soon
 
 
 _SECOND_S = 1.0

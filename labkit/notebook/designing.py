@@ -64,13 +64,9 @@ class DesignView:
                 *self._part(first),
                 _heading("Layout"),
                 self._field("Layout", "dp=8 tp=8 pp=4 zero=1 recompute=selective", self._propose),
-                *(
-                    self._field(f"{NUMBERS[name][0]} ({NUMBERS[name][1]})", "", self._predict(name))
-                    for name in ("step", "days")
-                ),
+                *map(self._number, ("step", "days")),
                 self._speed,
                 *(part for each in others for part in self._part(each)),
-                self._field(NUMBERS["interval"][0] + " (min)", "", self._predict("interval")),
                 *self._changes(),
                 row([button("End the round and see the report", self.report)]),
                 self._trouble,
@@ -166,7 +162,15 @@ class DesignView:
             each.observe(keep, names="value")
         label = f"Points that are listened for: {part.name}"
         reveal = button(label, lambda: show(hidden, True))
-        return [_heading(part.asks), entry, row([reveal]), hidden]
+        found = [_heading(part.asks), entry, row([reveal]), hidden]
+        if part.name != "checkpoints":
+            return found
+        # Before its model answer, which says the interval.
+        return [self._number("interval"), *found]
+
+    def _number(self, name: str) -> Any:
+        asks, unit = NUMBERS[name]
+        return self._field(f"{asks} ({unit})", "", self._predict(name))
 
     def _changes(self) -> list[Any]:
         found: list[Any] = [_heading("What changes")]

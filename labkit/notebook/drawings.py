@@ -19,7 +19,16 @@ import ipywidgets as widgets
 import traitlets
 
 from labkit.interview.draw import Drawing, all_drawings, get_drawing
-from labkit.notebook.controls import button, capture_warnings, note, page, row, say, show
+from labkit.notebook.controls import (
+    after_fields,
+    button,
+    capture_warnings,
+    note,
+    page,
+    row,
+    say,
+    show,
+)
 from labkit.notebook.shown import FAINT, Shown, box
 
 _NUMBER = re.compile(r"\d+")
@@ -34,6 +43,17 @@ class Grid(anywidget.AnyWidget):
     cells = traitlets.List(traitlets.List(traitlets.Unicode())).tag(sync=True)
     wrong = traitlets.List(traitlets.Int()).tag(sync=True)
 
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.on_msg(self._write)
+
+    def _write(self, _: Any, message: dict[str, Any], __: Any = None) -> None:
+        """Take what was written into a field."""
+        row, column = message["cell"]
+        cells = [list(each) for each in self.cells]
+        cells[row][column] = message["text"]
+        self.cells = cells
+
 
 class DrawIt:
     """The box that `draw` shows. Its methods do what its buttons do."""
@@ -44,10 +64,10 @@ class DrawIt:
         self.grid = Grid(
             rows=list(drawing.rows), columns=list(drawing.columns), cells=drawing.empty
         )
-        self._ruling, self._hint = note(), note()
+        self._ruling, self._hint, self._is_answer_shown = note(), note(), False
         self._continue = button(
             "Continue the pattern",
-            self.continue_pattern,
+            after_fields(self.continue_pattern),
             tooltip="Fill each column from its first two cells, and empty columns from the two "
             "before: numbers go on as these two differ",
         )
@@ -55,7 +75,7 @@ class DrawIt:
             f'<div class="prompt">{escape(drawing.title)}</div><p>{escape(drawing.prompt)}</p>'
         )
         buttons = [
-            button("Check", self.check),
+            button("Check", after_fields(self.check)),
             self._continue,
             button("Hint", self.hint),
             button("Show an answer", self.answer),
@@ -64,8 +84,12 @@ class DrawIt:
         self._widget = page([title, self.grid, row(buttons), self._ruling, self._hint])
 
     def check(self) -> bool:
-        """Rule on what is drawn; the first cell that is wrong gets the cursor."""
-        ruling, captured = capture_warnings(lambda: self.drawing.rule(self.grid.cells))
+        """Rule on what is drawn; the first cell that is wrong gets the cursor.
+
+        Nothing is stored once the answer was shown.
+        """
+        keep = not self._is_answer_shown
+        ruling, captured = capture_warnings(lambda: self.drawing.rule(self.grid.cells, keep=keep))
         self.grid.wrong = []
         self.grid.wrong = list(ruling.place or ())
         mark = "✓" if ruling.is_right else "✗"
@@ -82,6 +106,7 @@ class DrawIt:
 
     def answer(self) -> None:
         """Fill in cells that are right."""
+        self._is_answer_shown = True
         self.grid.wrong = []
         self.grid.cells = [list(each) for each in self.drawing.answer]
 

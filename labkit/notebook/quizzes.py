@@ -3,7 +3,7 @@
 quiz()                      ten questions from all topics
 quiz("collectives", 5)      five from a subject; quiz("co", 5) is the same
 
-    3 of 10 · co-8
+    3 of 10 · co-8 · 240 s left
     What is asked?
     (14 steps) (7 steps) (16 steps)
     Wrong: ...  Right is 14 steps: ...
@@ -20,7 +20,7 @@ import ipywidgets as widgets
 
 from labkit.interview.cards.sitting import UnknownCards
 from labkit.interview.page import html_of
-from labkit.interview.quiz import QuizQuestion, make_quiz, taken_text
+from labkit.interview.quiz import QuizQuestion, clock_text, make_quiz, reasons, taken_text
 from labkit.notebook.controls import button, capture_warnings, note, page, row, say, show
 from labkit.notebook.shown import FAINT, Shown, box
 
@@ -59,6 +59,7 @@ class Quiz:
             self._choices.children = ()
             return
         place = f"{len(self.results) + 1} of {len(self.questions)} · {self.question.topic}"
+        place += f" · {clock_text(len(self.questions), self._clock_s() - self._began_s)}"
         self._prompt.value = (
             f'<div class="faint">{escape(place)}</div>'
             f'<div class="prompt">{escape(self.question.prompt)}</div>'
@@ -78,9 +79,10 @@ class Quiz:
         self.results.append(is_right)
         for each in self._choices.children:
             each.disabled = True
-        right, chosen = question.choices[question.right], question.choices[place]
-        said = "" if is_right else f"<p><b>✗ Wrong.</b></p>{html_of(chosen.why)}"
-        said += f"<p><b>✓ Right is: {escape(right.text)}</b></p>{html_of(right.why)}"
+        wrong, right = reasons(question, place)
+        said = "" if is_right else f"<p><b>✗ Wrong.</b></p>{html_of(wrong)}"
+        text = question.choices[question.right].text
+        said += f"<p><b>✓ Right is: {escape(text)}</b></p>{html_of(right)}"
         say(self._ruling, said + captured.html)
         self._next.description = "Next question" if self.question else "How many were right?"
         show(self._next, True)

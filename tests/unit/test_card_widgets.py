@@ -101,7 +101,7 @@ def test_one_sitting_stores_once():
     assert [event.detail["rating"] for event in answers()] == ["hard"]
     assert buttons(sitting._widget) == ["Hide the answer", "A follow-up", "Next card"]
     assert all(each.disabled for each in points(sitting._widget))
-    assert sitting.summary == "1 card: 1 hard"
+    assert sitting.summary == "1 answer: 1 hard"
 
 
 def test_who_was_graded_is_shown_where_to_look(monkeypatch, tmp_path):
@@ -119,8 +119,8 @@ def test_the_next_card_is_what_is_due_and_starts_afresh():
     assert not sitting.question.is_revealed and entry(sitting._widget).value == ""
     press(sitting._widget, "Show")
     press(sitting._widget, "easy")
-    assert sitting.summary == "2 cards: 1 easy, 1 good"
-    assert "2 cards: 1 easy, 1 good" in words(sitting._widget)
+    assert sitting.summary == "2 answers: 1 easy, 1 good"
+    assert "2 answers: 1 easy, 1 good" in words(sitting._widget)
 
 
 @pytest.mark.parametrize("name", ["co-8", " CO-8"])

@@ -40,14 +40,14 @@ def test_a_grade_that_cannot_be_stored_is_said_and_can_be_tried_again(broken, re
     press(sitting._widget, "good")
     reported = unescape(words(sitting._widget))
     assert "not stored" in reported and "✓" not in reported and str(store_path()) in reported
-    assert not sitting.question.is_stored and sitting.summary == "1 card: 1 good"
+    assert not sitting.question.is_stored and sitting.summary == "1 answer: 1 good"
     broken.unlink()
     press(sitting._widget, "hard")
     assert sitting.question.is_stored and "✓ Graded <b>hard</b>" in words(sitting._widget)
     assert "could not" not in words(sitting._widget)
     assert [event.detail["rating"] for event in answers()] == ["hard"]
     press(sitting._widget, "Next")
-    assert "1 card: 1 hard" in words(sitting._widget)
+    assert "1 answer: 1 hard" in words(sitting._widget)
     # Said on the page, not in a log; a ResourceWarning may be about another test's garbage.
     assert [each for each in recwarn if issubclass(each.category, ProgressWarning)] == []
 

@@ -161,7 +161,7 @@ def test_a_card_in_a_terminal_is_asked_shown_and_graded(labkit):
     flat = " ".join(out.split())
     assert card.prompt in flat and card.rubric[0] in flat
     assert "'seven'" in flat
-    assert "Rated easy; back in" in flat and "1 card: 1 easy" in flat
+    assert "Rated easy; back in" in flat and "1 answer: 1 easy" in flat
     assert practice.state("card/co-8").num_answers == 1
     # Known now, and not due.
     status, out, _ = labkit("cards", "co-8")
@@ -177,7 +177,7 @@ def test_who_did_not_know_is_shown_where_to_look(labkit):
 def test_a_sitting_may_end_at_any_time_and_keeps_what_was_graded(labkit, last, status):
     typed = ["", "all", "", *([] if last is None else [last])]
     code, out, err = labkit("cards", "pp", "--count", "3", typed=typed)
-    assert (code, err) == (status, "") and "1 card: 1 easy" in out
+    assert (code, err) == (status, "") and "1 answer: 1 easy" in out
     assert len(_answers()) == 1
 
 

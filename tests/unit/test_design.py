@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from labkit import cli, progress
+from labkit import calc, cli, progress
+from labkit.calc.result import amount
 from labkit.interview.design import (
     NUMBERS,
     DesignRound,
@@ -55,6 +56,10 @@ def test_spot_machines_fail_more_often_and_want_shorter_intervals():
         spot.machines.gpu_hours_between_interruptions
     )
     assert ratio == 12.5
+    shortest = get_briefing("405b-spot")
+    write_s, mtbf_s = 60.0, shortest.job.machines.mtbf_s
+    assert shortest.interval_s == float(calc.checkpoint_interval(write_s, mtbf_s, "daly"))
+    assert " 7 min by Daly's formula" in shortest.parts[3].answer
     points = get_briefing("8b-spot").parts
     assert any("notice of two minutes" in p for part in points for p in part.points)
 
@@ -112,7 +117,8 @@ def test_a_change_makes_the_step_longer(round_):
     for place, change in enumerate(round_.briefing.changes):
         slowed = round_.briefing.slowed(change, round_.chosen)
         assert slowed > usual
-        assert round_.meet(place, f"{slowed:.4g} s").score == 1
+        ruling = round_.meet(place, f"{slowed:.4g} s")
+        assert ruling.score == 1 and f"Right: {amount(f'{slowed} s')}." in ruling.text
     assert usual * 1.1 < round_.briefing.slowed(round_.briefing.changes[1], round_.chosen)
 
 
@@ -162,8 +168,8 @@ def test_a_round_on_a_page_keeps_what_is_written_and_ends_with_its_report(tmp_pa
 def test_a_round_in_a_terminal_ends_with_its_report(tmp_path, monkeypatch, capsys):
     parts = len(get_briefing("70b-small-cluster").parts)
     answered = ["in words", "", "1"]
-    typed = ["99", "1 2", "", *answered, GOOD, "", "37 s", "17 days", "", *(answered * (parts - 1))]
-    lines = iter([*typed, "5 h", "40 s", "45 s"])
+    typed = ["99", "1 2", "", *answered, GOOD, "", "37 s", "17 days", "", *(answered * 2)]
+    lines = iter([*typed, "5 h", *(answered * (parts - 3)), "soon", "40 s", "45 s"])
     monkeypatch.setattr("builtins.input", lambda _: next(lines))
     saved = tmp_path / "report.html"
     words = ["design", "70b-small-cluster", "--save", str(saved)]
@@ -171,5 +177,5 @@ def test_a_round_in_a_terminal_ends_with_its_report(tmp_path, monkeypatch, capsy
     with pytest.raises(SystemExit) as end:
         cli.main()
     out = " ".join(capsys.readouterr().out.split())
-    assert end.value.code == 0 and "99 is no point" in out and "The report is in" in out
+    assert end.value.code == 0 and "99 is not in" in out and "The report is in" in out
     assert "it keeps the deadline" in out and "in words" in saved.read_text()

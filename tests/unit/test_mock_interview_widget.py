@@ -63,7 +63,7 @@ def test_a_question_is_shown_graded_and_stored_as_a_card():
     assert view.question.card == follow_up and box.interview.taken == []
     grade(box, "again")
     (taken,) = box.interview.taken
-    points = [*question.card.rubric, *follow_up.rubric]
+    points = [*question.card.rubric, *(f"{each} (follow-up)" for each in follow_up.rubric)]
     assert taken.score == pytest.approx(1 / len(points)) and taken.seconds == 90
     assert list(taken.missed) == points[1:]
     (event,) = progress.events("card/rl-1", "answer")

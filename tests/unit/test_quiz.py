@@ -1,12 +1,18 @@
 """The quiz: its choices, what a wrong one does, in a terminal and on a page."""
 
+import re
 import sys
+from collections import Counter
 
 import pytest
 
 from labkit import cli
+from labkit.interview.cards import load_bank
+from labkit.interview.cards import sitting as sittings
 from labkit.interview.cards.sitting import UnknownCards
-from labkit.interview.quiz import make_quiz, taken_text
+from labkit.interview.court import load_claims
+from labkit.interview.drills import Drill, Outcome, judge
+from labkit.interview.quiz import clock_text, make_quiz, reasons, taken_text
 from labkit.notebook import quiz
 from labkit.progress import practice
 from tests.widget_tree import buttons, press, words
@@ -26,6 +32,60 @@ def test_every_question_has_different_choices_and_a_reason_for_each():
         texts = [choice.text for choice in question.choices]
         assert 2 <= len(set(texts)) == len(texts) <= 4, question.subject
         assert all(choice.text and choice.why for choice in question.choices), question.subject
+
+
+def test_a_choice_is_explained_by_its_own_trap_truth_or_mistake():
+    cards = {sittings.subject(card): card for card in load_bank().values()}
+    claims, num = load_claims(), Counter()
+    for question in EVERY:
+        kind, _, name = question.subject.partition("/")
+        for place, choice in enumerate(question.choices):
+            wrong, right = reasons(question, place)
+            assert right == question.choices[question.right].why
+            assert (wrong == "") == (place == question.right or kind == "claim")
+            if kind == "claim":
+                assert choice.why == claims[name].truth
+            elif kind == "card" and place != question.right:
+                # The choice is what the named card says against the mistake that is quoted.
+                said, other = re.fullmatch(
+                    r'That answers "(.+)" \(card (.+)\)\.', choice.why
+                ).groups()
+                text = " ".join(cards[f"card/{other}"].mistake.split())
+                assert text.startswith(f'"{said}" ') and choice.text.startswith(
+                    text[len(said) + 3 :][:40]
+                )
+            elif kind == "card":
+                assert choice.why == cards[question.subject].minute
+            num[kind] += 1
+    assert min(num.values()) > 50
+
+
+def test_a_wrong_number_of_a_drill_is_explained_by_the_trap_that_gives_it(monkeypatch):
+    drawn = {}
+
+    def question(drill, seed):
+        drawn[drill.subject] = plain(drill, seed)
+        return drawn[drill.subject]
+
+    plain = Drill.question
+    monkeypatch.setattr(Drill, "question", question)
+    asked = [each for each in make_quiz(60, seed=7) if each.subject in drawn]
+    for each in asked:
+        for place, choice in enumerate(each.choices):
+            ruling = judge(drawn[each.subject], choice.text)
+            assert (ruling.outcome is Outcome.RIGHT) == (place == each.right), choice
+            assert place == each.right or choice.why.startswith(f"{ruling.trap.name}: "), choice
+    assert len(asked) >= 15
+
+
+def test_no_choice_points_to_a_text_that_is_not_on_the_screen():
+    pointing = re.compile(
+        r"\b(above|below|in the (run|table|example|picture)|this (run|page))\b", re.I
+    )
+    for question in EVERY:
+        if question.subject.startswith("card/"):
+            for choice in question.choices:
+                assert not pointing.search(choice.text), (question.subject, choice.text)
 
 
 def test_a_seed_repeats_a_quiz_and_the_right_choice_is_at_any_place():
@@ -76,4 +136,5 @@ def test_a_terminal_takes_a_letter_and_explains(monkeypatch, capsys):
 
 
 def test_the_score_says_the_time_that_was_meant():
+    assert (clock_text(10, 30.2), clock_text(10, 312)) == ("270 s left", "12 s over")
     assert taken_text([True, False], 10, 252) == "1 of 10 right, 2 answered, in 4:12 of 5:00."

@@ -106,11 +106,6 @@ class FollowUp:
     evidence: tuple[Evidence, ...] = ()
     """Evidence for the numbers of its answer that the card does not have."""
 
-    @property
-    def markdown(self) -> str:
-        """The question, and the answer below it where there is one."""
-        return f"**{self.question}**\n\n{self.answer}" if self.answer else f"**{self.question}**"
-
 
 @dataclass(frozen=True, slots=True)
 class Card:

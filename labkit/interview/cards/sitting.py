@@ -31,7 +31,9 @@ from labkit.progress import clock, practice
 PREFIX = "card/"
 _DAY_S = 86_400
 _LEAST = (("easy", Fraction(1)), ("good", Fraction(2, 3)), ("hard", Fraction(1, 3)))
-_HOW = "write the numbers of the points that you said, such as 1 3 4; all; or none"
+STORY_CARD = "ta-1"
+"""The card of the story of five minutes."""
+_HOW = "write numbers such as 1 3 4; all; or none"
 
 
 class UnknownCards(UserError, ValueError):
@@ -92,6 +94,17 @@ def follow_up(card: Card, said: Collection[int]) -> Card | None:
     return chain[min(place, len(chain) - 1)] if chain else None
 
 
+def spoken_minutes(card: Card) -> int:
+    """Return the minutes that a spoken answer may take: five for the story, else one."""
+    return 5 if card.id == STORY_CARD else 1
+
+
+def spoken_text(card: Card) -> str:
+    """Return `a minute` or `5 minutes`."""
+    minutes = spoken_minutes(card)
+    return "a minute" if minutes == 1 else f"{minutes} minutes"
+
+
 def next_due_s(cards: Iterable[Card]) -> float | None:
     """Return when the next of the cards is due, in seconds since 1970; None if none was ever
     asked."""
@@ -108,7 +121,7 @@ def next_due_card(cards: Iterable[Card]) -> Card | None:
 
 
 def parse_points(text: str, num_points: int) -> frozenset[int]:
-    """Parse numbers of points, from 1: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
+    """Parse numbers of a list's lines, from 1: `1 3 4`, `1,3`, `2-4`, `all`, `none`.
 
     Raises ValueError, with what is understood, for anything else.
     """
@@ -121,10 +134,10 @@ def parse_points(text: str, num_points: int) -> frozenset[int]:
     for word in re.split(r"[\s,;]+", typed):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
         if match is None:
-            raise ValueError(f"{word!r} is no number of a point: {_HOW}")
+            raise ValueError(f"{word!r} is no number: {_HOW}")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= num_points:
-            raise ValueError(f"{word} is no point of this card, which has {num_points}: {_HOW}")
+            raise ValueError(f"{word} is not in this list of {num_points}: {_HOW}")
         said |= set(range(first, last + 1))
     return frozenset(said)
 
@@ -172,7 +185,7 @@ def nothing_due(cards: Iterable[Card], now_s: float | None = None) -> str:
 
 
 def summary(ratings: Sequence[str]) -> str:
-    """Describe a sitting in a line: `3 cards: 2 good, 1 again`."""
+    """Describe a sitting in a line: `3 answers: 2 good, 1 again`. A follow-up is one, too."""
     if not ratings:
         return "Nothing answered."
     counts = Counter(ratings)
@@ -180,7 +193,7 @@ def summary(ratings: Sequence[str]) -> str:
         f"{counts[each]} {each}" for each in reversed(practice.RATINGS) if counts[each]
     )
     num = len(ratings)
-    return f"{num} {'card' if num == 1 else 'cards'}: {listed}"
+    return f"{num} {'answer' if num == 1 else 'answers'}: {listed}"
 
 
 def subject(card: Card) -> str:

@@ -17,6 +17,7 @@ constraint, such as spot machines, adds to them.
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,11 +29,13 @@ from labkit import calc
 from labkit.arguments import UserError
 from labkit.calc.hardware import Cluster, Tier
 from labkit.calc.plan import Estimate, Job
-from labkit.calc.units import count_text
+from labkit.calc.result import Result
+from labkit.calc.units import bytes_text, count_text
 from labkit.grade.catalog import COURSE
 
 _FILE = COURSE / "telling" / "design.toml"
-_DAY_S = 86_400
+_DAY_S, _TOKEN_BYTES = 86_400, 4
+_DRAWN = "drawn"
 _ROOM = (1.15, 1.6)
 """Deadlines are the fastest plan's days times a number between these."""
 
@@ -90,6 +93,8 @@ class Briefing:
     questions: tuple[Clarification, ...]
     parts: tuple[Part, ...]
     changes: tuple[Change, ...]
+    command: str
+    """It asks this briefing again, in a terminal."""
 
     @cached_property
     def model(self) -> Estimate:
@@ -99,10 +104,7 @@ class Briefing:
     @property
     def interval_s(self) -> float:
         """Seconds between checkpoints, by Daly's formula."""
-        of = self.job
-        return float(
-            calc.checkpoint_interval(of.assumptions.checkpoint_write_s, of.machines.mtbf_s, "daly")
-        )
+        return float(_interval(self.job))
 
     def changed(self, change: Change) -> Job:
         """Return the job after a change."""
@@ -158,28 +160,31 @@ def names() -> list[str]:
 
 
 def get_briefing(name: str) -> Briefing:
-    """Return a briefing of the book. Raises UnknownBriefing."""
+    """Return a briefing of the book, or "drawn-3", of seed 3. Raises UnknownBriefing."""
     for entry in _library()["briefings"]:
         if entry["name"] == name:
             return _made(**entry)
+    if match := re.fullmatch(rf"{_DRAWN}-(-?\d+)", name):
+        return draw_briefing(int(match[1]))
     known = ", ".join(names())
     raise UnknownBriefing(f"there is no briefing {name[:60]!r}. There are: {known}")
 
 
 def draw_briefing(seed: int | None = None, model: str | Path | None = None) -> Briefing:
-    """Return a new briefing, in which some layout fits; the same for the same seed.
+    """Return a new briefing, in which some layout fits; the same for the same seed and model.
 
     It takes seconds: the planner looks for the fastest layout, which the deadline follows from.
 
     model: the name of one, or the path of its config.json; None: drawn. ValueError for a model that
     no drawn cluster can train.
     """
+    seed = random.randrange(10**6) if seed is None else seed
     rng = random.Random(seed)
     drawn = _library()["draw"]
     for _ in range(50):
         size = rng.choice(drawn["models"])
         entry = {
-            "name": f"drawn-{seed if seed is not None else 'now'}",
+            "name": f"{_DRAWN}-{seed}",
             "model": str(model) if model is not None else size["model"],
             "cluster": rng.choice(drawn["clusters"]),
             "gpus": rng.choice(size["gpus"]),
@@ -189,7 +194,8 @@ def draw_briefing(seed: int | None = None, model: str | Path | None = None) -> B
             "constraints": rng.sample(list(_library()["constraints"]), 1),
         }
         try:
-            return _made(**entry, room=rng.uniform(*_ROOM))
+            again = f"--seed {seed} --model {model}" if model is not None else entry["name"]
+            return _made(**entry, room=rng.uniform(*_ROOM), again=again)
         except ValueError:
             continue
     raise ValueError(f"no cluster that was drawn can train {model}")
@@ -207,6 +213,7 @@ def _made(
     story: str = "",
     days: float = 0.0,
     room: float = 1.25,
+    again: str = "",
 ) -> Briefing:
     """Return a briefing with the texts of its constraints. ValueError if no layout fits."""
     library = _library()
@@ -225,11 +232,12 @@ def _made(
     facts = {
         "model": Path(model).stem if is_file else model,
         "gpus": f"{gpus:,}",
-        "cluster": cluster,
+        "cluster": cluster.upper(),
         "tokens": count_text(tokens),
         "days": f"{days:g}",
         "sequence": f"{length:,}",
         "batch": count_text(batch * length),
+        **_computed(job, days),
     }
     said = [story or library["draw"]["story"], *(limit["says"] for limit in limits)]
     return Briefing(
@@ -241,20 +249,45 @@ def _made(
             Clarification(**each)
             for each in (*library["questions"], *(q for li in limits for q in li["questions"]))
         ),
-        tuple(_part(part, limits) for part in library["parts"]),
+        tuple(_part(part, limits, facts) for part in library["parts"]),
         tuple(
             Change(**each)
             for each in (*library["changes"], *(c for li in limits for c in li.get("changes", ())))
         ),
+        f"labkit design {again or name}",
     )
 
 
-def _part(part: Mapping[str, Any], limits: Sequence[Mapping[str, Any]]) -> Part:
+def _time(seconds: float) -> str:
+    return str(Result(seconds, "seconds", ""))
+
+
+def _interval(job: Job) -> Result:
+    return calc.checkpoint_interval(job.assumptions.checkpoint_write_s, job.machines.mtbf_s, "daly")
+
+
+def _computed(job: Job, days: float) -> dict[str, str]:
+    """Return the numbers of the model answers, as text."""
+    interval, mtbf_s = _interval(job), job.machines.mtbf_s
+    states = calc.model_state_bytes(calc.num_parameters(job.model), job.recipe)
+    return {
+        "states": bytes_text(float(states)),
+        "gpu_hours": f"{job.machines.gpu_hours_between_interruptions:,.0f}",
+        "between": _time(mtbf_s),
+        "rate": bytes_text(_TOKEN_BYTES * (job.tokens or 0.0) / (days * _DAY_S)),
+        "interval": _time(float(interval)),
+        "lost": _time(float(interval) / 2 + job.assumptions.restart_s),
+    }
+
+
+def _part(
+    part: Mapping[str, Any], limits: Sequence[Mapping[str, Any]], facts: Mapping[str, str]
+) -> Part:
     """Return a part with the points and sentences that the constraints add."""
     added = [limit["adds"][part["name"]] for limit in limits if part["name"] in limit["adds"]]
     return Part(
         part["name"],
         part["asks"],
         (*part["points"], *(point for each in added for point in each["points"])),
-        " ".join([part["answer"], *(each["answer"] for each in added)]),
+        " ".join([part["answer"], *(each["answer"] for each in added)]).format(**facts),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib.util
+import re
 from html import escape
 
 from labkit import calc, viz
@@ -17,7 +18,9 @@ def markdown_of(round_: DesignRound) -> str:
     lines = [
         f"# Design round: {briefing.name}",
         "",
-        f"**{round_.score:.0%}**. {briefing.story}",
+        briefing.story,
+        "",
+        f"**{round_.score:.0%}**. `{briefing.command}` asks it again.",
         "",
     ]
     lines += ["| part | score |", "|---|---|"]
@@ -29,20 +32,17 @@ def markdown_of(round_: DesignRound) -> str:
             lines.append(f"- {each.question} ({mark}) {each.answer}")
     lines += ["", "## Layout", ""]
     lines += [f"- `{text}`: {ruling.text}" for text, ruling in round_.proposals] or ["- none"]
-    lines.append(f"- {round_.speed}")
-    model = briefing.model
-    lines.append(
-        f"- The planner's fastest: {model.layout}: {model.step} a step, "
-        f"{model.time.to('days'):.3g} days, {float(model.dollars) / 1e6:.3g} million dollars."
-    )
+    if round_.chosen is not None:
+        lines.append(f"- Yours: {round_.chosen.layout}: {round_.speed}")
+    lines.append(f"- The planner's fastest: {briefing.model.layout}: {round_.said(briefing.model)}")
     lines += ["", "## Numbers", ""]
     for name, (asks, _) in NUMBERS.items():
         answer, ruling = round_.numbers.get(name, ("not given", None))
-        lines.append(f"- {asks}: {answer}. {ruling.text if ruling else ''}")
+        lines.append(f"- {asks}: {_plain(answer)}. {ruling.text if ruling else ''}")
     for part in briefing.parts:
         text, said = round_.written.get(part.name, ("", frozenset[int]()))
         lines += ["", f"## {part.name.capitalize()}", "", part.asks, ""]
-        lines += [f"> {line}" for line in text.splitlines()]
+        lines += [f"> {_plain(line)}  " for line in text.splitlines()]
         lines += [""] + [
             f"- {'said' if place in said else '**left out**'}: {point}"
             for place, point in enumerate(part.points, 1)
@@ -51,8 +51,13 @@ def markdown_of(round_: DesignRound) -> str:
     lines += ["", "## What changed", ""]
     for place, change in enumerate(briefing.changes):
         answer, met = round_.met.get(place, ("not answered", None))
-        lines.append(f"- {change.says} {answer}. {met.text if met else change.why}")
+        lines.append(f"- {change.says} {_plain(answer)}. {met.text if met else change.why}")
     return "\n".join([*lines, ""])
+
+
+def _plain(text: str) -> str:
+    """Return what a learner typed with its Markdown escaped: `6*8e9*1e12` has no emphasis."""
+    return re.sub(r"([\\`*_\[\]<>#&|~])", r"\\\1", text)
 
 
 def html_of(round_: DesignRound) -> str:

@@ -117,8 +117,10 @@ class DesignRound:
     @property
     def speed(self) -> str:
         """Step, days and dollars of the chosen layout, in words."""
-        if (found := self.chosen) is None:
-            return "No layout works yet."
+        return "No layout works yet." if self.chosen is None else self.said(self.chosen)
+
+    def said(self, found: Estimate) -> str:
+        """Return step, days and dollars of a layout, in words."""
         verdict = "it keeps the deadline" if self._is_in_time(found) else "it is too late"
         return (
             f"{found.step} a step, MFU {found.mfu}, {found.time.to('days'):.3g} days of "

@@ -15,6 +15,7 @@ What was drawn is replayed: any order that does the work within the columns pass
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from labkit import progress
 from labkit.arguments import UserError
 
+_NAMED = re.compile(r"rank \d+\s*\|(.*)")
 Cells = Sequence[Sequence[str]]
 """By row, by column: what is written there; "" for nothing."""
 
@@ -59,14 +61,16 @@ class Drawing:
     answer: Cells
     replay: Callable[[Cells], None]
     """Raises Fault for the first cell that is wrong."""
+    column_word: str = ""
+    """Before a column's heading where a ruling names it."""
 
     @property
     def empty(self) -> list[list[str]]:
         """The grid before anything is written."""
         return [[""] * len(self.columns) for _ in self.rows]
 
-    def rule(self, cells: Cells) -> Ruling:
-        """Rule on a drawing, and store the outcome.
+    def rule(self, cells: Cells, *, keep: bool = True) -> Ruling:
+        """Rule on a drawing; the outcome is stored unless keep is False.
 
         Raises ValueError for a grid of another size.
         """
@@ -81,18 +85,19 @@ class Drawing:
         try:
             self.replay(plain)
         except Fault as fault:
-            where = f"{self.rows[fault.row]}, {self.columns[fault.column]}"
+            where = f"{self.rows[fault.row]}, {self.column_word}{self.columns[fault.column]}"
             ruling = Ruling(False, f"{where}: {fault.reason}", (fault.row, fault.column))
-        progress.record("drawing", self.name, outcome="passed" if ruling.is_right else "wrong")
+        if keep:
+            progress.record("drawing", self.name, outcome="passed" if ruling.is_right else "wrong")
         return ruling
 
     def text_of(self, cells: Cells) -> str:
-        """Write the grid with its headings, columns aligned."""
+        """Write the grid with its headings, columns aligned. `read_cells` reads it."""
         lines = [["", *self.columns]]
         lines += [[name, *(cell or "-" for cell in row)] for name, row in zip(self.rows, cells)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
+            " | ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
             for line in lines
         )
 
@@ -113,11 +118,13 @@ def find(name: str, drawings: dict[str, Drawing]) -> Drawing:
 def read_cells(text: str) -> list[list[str]]:
     """Read a grid: a line per row, cells apart by `|` where there is one, else by spaces.
 
-    A line that begins with # is left out; `-` is an empty cell.
+    `-` is an empty cell. Where lines begin with the names of rows, `rank 0 |`, as in a task that
+    `labkit draw` has printed into a file, all other lines are left out; else those with a #.
     """
     lines = [line.strip() for line in text.splitlines()]
+    named = [match[1] for line in lines if (match := _NAMED.match(line))]
     return [
         [cell.strip() for cell in (line.split("|") if "|" in line else line.split())]
-        for line in lines
+        for line in named or lines
         if line and not line.startswith("#")
     ]

@@ -36,8 +36,8 @@ class Rules:
     """(rank, chunk): whether the rank has a contribution to it at the start."""
     invariant: Callable[[int, Held], int | None]
     """(step, from 1; what ranks hold after it): a rank that lags behind, or None."""
-    reason: str
-    """The invariant in words, for a rank that lags behind."""
+    reasons: tuple[str, str]
+    """The invariant in words, in the first and in the second half of the steps."""
     has_one_peer: bool = True
     """A rank sends to one rank in a step, and receives from one."""
     is_ring: bool = False
@@ -82,7 +82,8 @@ def replayed(rules: Rules, cells: Cells) -> None:
         if rules.all_send and idle:
             raise Fault(idle[0], step, "in each step every rank has something to send")
         if (late := rules.invariant(step + 1, held)) is not None:
-            raise Fault(late, step, f"after this step {rules.reason}")
+            is_second = 2 * step >= len(cells[0])
+            raise Fault(late, step, f"after this step {rules.reasons[is_second]}")
 
 
 def _messages(cell: str, rank: int, step: int, rules: Rules) -> Iterator[tuple[int, int]]:
@@ -163,7 +164,10 @@ def _ring(n: int) -> Drawing:
         n,
         lambda rank, chunk: True,
         invariant,
-        "this rank should hold a longer partial sum, or one more whole chunk, than before",
+        (
+            "this rank should hold a partial sum of one rank more than before",
+            "this rank should hold one whole chunk more than before",
+        ),
         is_ring=True,
         all_send=True,
         most_sent=steps,
@@ -211,8 +215,10 @@ def _halving(n: int) -> Drawing:
         n,
         lambda rank, chunk: True,
         invariant,
-        "this rank should hold fewer chunks, each with twice as many contributions, or twice as "
-        "many whole chunks",
+        (
+            "this rank should sum half as many chunks, each with twice as many contributions",
+            "this rank should hold twice as many whole chunks as before",
+        ),
         all_send=True,
         most_sent=2 * (n - 1),
     )
@@ -255,8 +261,10 @@ def _tree(n: int) -> Drawing:
         1,
         lambda rank, chunk: True,
         invariant,
-        "the largest partial sum, or the number of ranks with the sum, is too small for the steps "
-        "that are left",
+        (
+            "this rank has the largest partial sum, too small for the steps that are left",
+            "this rank has no sum yet, and too few ranks have it for the steps that are left",
+        ),
     )
     return _drawing(
         f"tree-{n}",
@@ -285,7 +293,10 @@ def _server(n: int) -> Drawing:
         1,
         lambda rank, chunk: rank > 0,
         invariant,
-        "the server should have the gradient of each worker, and then each worker the sum",
+        (
+            "the server should have this worker's gradient",
+            "this rank should have the sum of all workers",
+        ),
         has_one_peer=False,
     )
     back = " ".join(f"{worker}:0" for worker in range(1, n + 1))
@@ -310,9 +321,8 @@ def _broadcast(n: int) -> Drawing:
         have = sum(bool(held[r][0]) for r in range(n))
         return _first(range(n), lambda r: not held[r][0]) if have < min(n, 2**step) else None
 
-    rules = Rules(
-        n, 1, lambda rank, chunk: rank == 0, invariant, "twice as many ranks should have it"
-    )
+    reason = "this rank has nothing yet, and twice as many ranks as before should have it"
+    rules = Rules(n, 1, lambda rank, chunk: rank == 0, invariant, (reason, reason))
     return _drawing(
         f"broadcast-{n}",
         f"Broadcast, {n} ranks",

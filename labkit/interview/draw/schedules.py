@@ -10,6 +10,7 @@ that is asked for in its order, each as early as it can be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from labkit.interview.draw.drawing import Cells, Drawing, Fault
@@ -38,13 +39,21 @@ def _replayed(expected: Cells, cells: Cells) -> None:
             wanted, found = row[slot], cells[rank][slot].upper()
             if wanted == found:
                 continue
-            if not found:
-                raise Fault(rank, slot, "it could work in this slot, and is idle")
-            if not wanted:
-                raise Fault(rank, slot, f"{found} has to wait: what it needs is not there yet")
-            if found not in row:
-                raise Fault(rank, slot, f"{found} is no operation of this rank")
-            raise Fault(rank, slot, f"{found} is out of order in this schedule")
+            raise Fault(rank, slot, _reason(found, row, slot))
+
+
+def _reason(found: str, row: Sequence[str], slot: int) -> str:
+    """Say why a rank, whose operations are `row`, does not run `found` in this slot."""
+    if not found:
+        return "it could work in this slot, and is idle"
+    if found not in row:
+        return f"{found} is no operation of this rank"
+    if found in row[:slot]:
+        return f"{found} ran before"
+    following = next(each for each in row[slot:] if each)
+    if found == following:
+        return f"{found} has to wait: what it needs is not there yet"
+    return f"in this schedule {found} does not come next on this rank"
 
 
 def _drawing(
@@ -55,16 +64,16 @@ def _drawing(
     stage = "; F0@2 is F0 of stage 2" if "@" in cells[0][0] else ""
     return Drawing(
         name,
-        title,
+        f"{title}: {len(cells)} ranks, {schedule.num_microbatches} microbatches",
         topic,
-        f"{title}: {len(cells)} ranks, {schedule.num_microbatches} microbatches. Each of {kinds} "
-        f"takes one slot, a message none. Write F0 into the slot in which microbatch 0 runs "
-        f"forward{stage}. Leave a slot empty in which the rank is idle.",
+        f"Each of {kinds} takes one slot, a message none. Write F0 into the slot in which "
+        f"microbatch 0 runs forward{stage}. Leave a slot empty in which the rank is idle.",
         hint,
         tuple(f"rank {rank}" for rank in range(len(cells))),
         tuple(str(slot) for slot in range(1, len(cells[0]) + 1)),
         cells,
         partial(_replayed, cells),
+        column_word="slot ",
     )
 
 

@@ -152,7 +152,8 @@ def scored_questions(answered: Iterable[tuple[Card, Collection[int]]]) -> Scored
     """Score a question and its follow-up, each with the numbers of the points said, from 1."""
     missed, num_points = [], 0
     for card, said in answered:
-        missed += points_missed(card, said)
+        of = " (follow-up)" if "/" in card.id else ""
+        missed += [point + of for point in points_missed(card, said)]
         num_points += len(card.rubric)
     return 1 - len(missed) / num_points, missed
 

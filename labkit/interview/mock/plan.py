@@ -28,6 +28,7 @@ from labkit.grade.hints import is_passed, standings
 from labkit.grade.workspace import find_workspace
 from labkit.interview import design
 from labkit.interview.cards import load_bank, load_topics
+from labkit.interview.cards.sitting import STORY_CARD
 from labkit.interview.case_files import CASES
 from labkit.interview.drills import DRILLS
 from labkit.interview.drills.drill import Kind
@@ -36,8 +37,6 @@ from labkit.interview.evidence import can_run
 STORY, QUESTION, DRILL, CASE = "story", "question", "drill", "case"
 EXERCISE, DESIGN = "exercise", "design"
 MINUTES = {STORY: 5, QUESTION: 4, DRILL: 2, CASE: 8, EXERCISE: 15, DESIGN: design.MINUTES}
-STORY_CARD = "ta-1"
-"""The card of the story of five minutes."""
 _QUESTIONS_FOR_A_DRILL = 2
 WITH_EXERCISE, _WITH_CASE, _WITH_DESIGN = 30, 60, 120
 SHORTEST, LONGEST = 6, 240

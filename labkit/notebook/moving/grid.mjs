@@ -1,8 +1,9 @@
 // A grid to fill, as a whiteboard has it: a table of fields.
 //
 //     model: rows, columns    headings
-//            cells            [row][column]: what is written; the page sets it, and the kernel may
-//            wrong            [row, column] of the cell to look at, or null; says: why
+//            cells            [row][column]: what is written; the kernel sets it
+//            wrong            [row, column] of the cell to look at, or []
+//     sends: {cell: [row, column], text}    when a field is left
 //
 // Arrow keys and Enter move between fields, Tab leaves a row's fields one after another.
 
@@ -11,6 +12,7 @@ const STYLE = `
   font: 14px/1.5 var(--jp-content-font-family, system-ui, sans-serif); }
 .labkit-grid table { border-collapse: collapse; }
 .labkit-grid th { font-weight: 600; padding: 2px 8px; text-align: left; white-space: nowrap; }
+.labkit-grid th[scope=row] { position: sticky; left: 0; background: var(--jp-layout-color0, Canvas); }
 .labkit-grid td { padding: 1px; }
 .labkit-grid input { box-sizing: border-box; font: 13px var(--jp-code-font-family, monospace);
   min-width: 4.5em; padding: 3px 5px; color: inherit; background: var(--jp-layout-color0, Canvas);
@@ -32,12 +34,13 @@ function render({ model, el }) {
   const columns = model.get("columns");
   const fields = rows.map((row, r) => columns.map((column, c) => {
     const field = make("input", { "aria-label": `${row}, ${column}`, spellcheck: "false" });
-    // At the end of a field, not at each key: a button's message would overtake those that wait.
+    // A message of its own: changes of the model wait for the kernel's answer to the one before,
+    // and a button that is pressed meanwhile would overtake them.
     field.addEventListener("change", () => {
       const cells = model.get("cells").map((each) => [...each]);
       cells[r][c] = field.value;
       model.set("cells", cells);
-      model.save_changes();
+      model.send({ cell: [r, c], text: field.value });
     });
     field.addEventListener("keydown", (event) => {
       const atStart = field.selectionStart === 0 && field.selectionEnd === 0;
@@ -68,7 +71,7 @@ function render({ model, el }) {
     const widths = columns.map((_, c) => Math.max(4, ...model.get("cells").map((row) => row[c].length)));
     fields.forEach((row, r) => row.forEach((field, c) => {
       const text = model.get("cells")[r][c];
-      if (field.value !== text) field.value = text;
+      if (field.value !== text && field !== document.activeElement) field.value = text;
       field.size = widths[c];
     }));
   };
