@@ -41,6 +41,8 @@ def page_of(path: str) -> str:
         return "index.md"
     if path in ("exercises", "solutions"):
         return "exercises/index.md"
+    if path == "labkit/course":
+        return "cards/index.md"
     if match := re.fullmatch(r"(?:exercises|solutions)/(\w+)\.py", path):
         return f"exercises/{match[1]}.md"
     if match := re.fullmatch(r"labkit/course/(\w+)/cards\.md", path):

@@ -99,7 +99,12 @@ def _is_literal(call: ast.expr) -> bool:
 
 def live(call: str, html: str) -> str:
     """Return the static answer of a part that runs in the page, in the element that it replaces."""
-    return f'<div class="lab-live" data-call="{escape(call)}">{_ASKS.sub("", html)}</div>'
+    return f'<div class="lab-live" data-call="{escape(call)}">{without_asking(html)}</div>'
+
+
+def without_asking(html: str) -> str:
+    """Remove what asks the reader to run a cell."""
+    return _ASKS.sub("", html)
 
 
 def in_the_lab(html: str) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from book.links import ROOT, DeadLink, Links, page_of
-from book.notebook import staged
+from book.notebook import staged, without_asking
 
 STAGE = ROOT / "build" / "book" / "stage"
 _LANGUAGES = {
@@ -177,6 +177,7 @@ def _copy_what_runs(folder: Path) -> None:
 def _index(links: Links) -> str:
     """Return the first page: index.md and the tree of all pages."""
     text = links.in_markdown("README.md", (ROOT / "book" / "index.md").read_text("utf-8"))
+    text = text.replace("<!-- a moving picture -->", _ring())
     trees = {
         "Practise": ["try/index", "cards/index", "claims/index", "exercises/index"],
         "Look up": ["Topics of interviews <notebooks/README>", "notebooks/glossary", _SHEET],
@@ -187,6 +188,17 @@ def _index(links: Links) -> str:
         tree = "\n".join(entries)
         text += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{tree}\n```\n"
     return text
+
+
+def _ring() -> str:
+    """Return the moving picture that notebook 02 stores, without its line on how to run it."""
+    notebook = json.loads(
+        (ROOT / "notebooks" / "02_all_reduce_inside_out.ipynb").read_text("utf-8")
+    )
+    outputs = [each for cell in notebook["cells"] for each in cell.get("outputs", ())]
+    htmls = ["".join(each.get("data", {}).get("text/html", "")) for each in outputs]
+    (found,) = [html for html in htmls if 'data-picture="ring"' in html]
+    return without_asking(found)
 
 
 def _titled(path: Path) -> str:
