@@ -103,7 +103,7 @@ def live(call: str, html: str) -> str:
 
 
 def without_asking(html: str) -> str:
-    """Remove what asks the reader to run a cell."""
+    """Remove the words that ask the reader to run a cell."""
     return _ASKS.sub("", html)
 
 
