@@ -39,7 +39,7 @@ html_show_copyright = False
 html_permalinks_icon = "#"
 html_theme_options = {"navigation_with_keys": False, "top_of_page_buttons": []}
 html_favicon = str(BOOK / "static" / "icon.svg")
-pygments_style = "github-light-high-contrast"  # of accessible-pygments, which furo needs
+pygments_style = "github-light-high-contrast"  # furo brings this style with it
 pygments_dark_style = "github-dark"
 copybutton_exclude = ".linenos, .gp"
 
