@@ -76,6 +76,14 @@ def test_a_second_call_installs_nothing(installed):
     assert installs(installed, "TORCH_INDEX=https://example.org/cpu") == []
 
 
+@pytest.mark.parametrize(("target", "is_needed"), [("lab", False), ("book", True), ("test", True)])
+def test_what_builds_the_website_is_installed_for_it_and_for_its_tests(
+    installed, target, is_needed
+):
+    commands = make(installed, "-n", target).stdout
+    assert ("--editable '.[book]'" in commands) is is_needed
+
+
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
 def test_a_changed_dependency_is_installed_into_what_is_there(installed, name):
     stamp_s = (installed / ".venv" / ".installed").stat().st_mtime
