@@ -71,7 +71,7 @@ _STYLE = f"""<style>
   margin: 0.6em 0; }}
 .{_CLASS} td, .{_CLASS} th {{ padding: 3px 14px 3px 4px; border-bottom: 1px solid {BORDER};
   text-align: left; vertical-align: top; }}
-.{_CLASS} th {{ white-space: nowrap; }}
+.{_CLASS} th {{ overflow-wrap: break-word; }}
 .{_CLASS} p, .{_CLASS} ul, .{_CLASS} ol {{ margin: 0.4em 0; }}
 .{_CLASS} h4 {{ margin: 0.8em 0 0.2em; font-size: inherit; font-weight: 600; }}
 .{_CLASS} summary {{ cursor: pointer; padding: 2px 0; font-weight: 600; }}
