@@ -99,7 +99,8 @@ def _is_literal(call: ast.expr) -> bool:
 
 def live(call: str, html: str) -> str:
     """Return the static answer of a part that runs in the page, in the element that it replaces."""
-    return f'<div class="lab-live" data-call="{escape(call)}">{without_asking(html)}</div>'
+    more = " data-progress" if call.startswith("dashboard(") else ""  # progress to and from a file
+    return f'<div class="lab-live" data-call="{escape(call)}"{more}>{without_asking(html)}</div>'
 
 
 def without_asking(html: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from html import escape
 from itertools import groupby
+from typing import TypeVar
 
 from book.links import ROOT, Links
 from book.notebook import live
@@ -22,6 +23,7 @@ from labkit.interview import evidence as proofs
 from labkit.interview.cards import Card, FollowUp, Topic, load_bank, load_topics
 from labkit.interview.court import VERDICTS, Claim, Exhibit, load_claims, shown
 
+T = TypeVar("T")
 _ORPHAN = "---\norphan: true\n---\n\n"
 _RUN = re.compile(r"\bruns\.(\w+)\.(\w+)")
 _SPECIAL = re.compile(r"([\\*<\[\]#|~$])")
@@ -30,6 +32,10 @@ _ROLES = {
     "infrastructure": "infrastructure engineers",
     "research": "researchers",
 }
+_CHAIN = (
+    "In brackets: *recall* asks for a definition, *apply* for a number, *analyse* for the "
+    "consequence of a change, *design* for a decision."
+)
 HINTS = ("the concept", "the invariant", "the lines where it goes wrong")
 
 
@@ -44,7 +50,14 @@ def plain(text: str) -> str:
 
 def folded(title: str, content: str) -> str:
     """Return a part that opens on a click."""
-    return f"::::{{dropdown}} {title}\n{content.strip()}\n::::\n"
+    fence = max(["::::", *(f":{each}" for each in re.findall("^::::+", content, re.M))])  # inside
+    return f"{fence}{{dropdown}} {title}\n{content.strip()}\n{fence}\n"
+
+
+def _with_next(entries: Iterable[T]) -> Iterator[tuple[T, T]]:
+    """Yield each entry with the one after it, and the last with the first."""
+    found = list(entries)
+    return zip(found, found[1:] + found[:1])
 
 
 def bullets(entries: Iterable[str]) -> str:
@@ -81,8 +94,11 @@ def card_pages(links: Links) -> Iterator[tuple[str, str]]:
             "Say your answer aloud, then open the page.\n\n"
             f"| card | question | for |\n|---|---|---|\n{''.join(rows)}",
         )
-    for card in cards.values():
-        yield f"cards/{card.id}.md", _card_page(card, topics[card.topic], links)
+    for card, after in _with_next(cards.values()):
+        text = _card_page(card, topics[card.topic], links)
+        title = plain(topics[after.topic].title)
+        text += f"\nNext card: [{after.id} · {title}]({after.id}.md). [All cards](index.md).\n"
+        yield f"cards/{card.id}.md", text
 
 
 def _cards_index(cards: dict[str, Card], topics: dict[str, Topic]) -> str:
@@ -90,8 +106,8 @@ def _cards_index(cards: dict[str, Card], topics: dict[str, Topic]) -> str:
         "# Question cards\n\n"
         f"{len(cards)} questions that interviewers ask. Each has an answer of a minute, a deeper "
         "one, the common mistake, the points that an interviewer listens for, follow-ups with "
-        "answers, and evidence for each number. [Ask me](../try/cards.md) brings cards back when "
-        "you would forget them.\n\n"
+        "answers, and evidence for each number. [Cards by spaced repetition](../try/cards.md) asks "
+        "them in your browser, each again before you forget it.\n\n"
     )
     for subject in load_subjects().values():
         text += f"## {subject.title}\n\n"
@@ -106,7 +122,8 @@ def _card_page(card: Card, topic: Topic, links: Links) -> str:
     page, path = f"cards/{card.id}.md", f"labkit/course/{card.file}"
     roles = ", ".join(_ROLES[role] for role in card.roles)
     about = (
-        f"{card.kind} · for {card.level} · asked of: {roles} · [{topic.group}]({topic.subject}.md)"
+        f"kind: {card.kind} · level: {card.level} · asked of: {roles} · "
+        f"[{topic.group}]({topic.subject}.md)"
     )
     if topic.place:
         about += f" · [where it is shown]({links.to(topic.place, page)})"
@@ -124,7 +141,7 @@ def _card_page(card: Card, topic: Topic, links: Links) -> str:
         title = plain(get_exercise(card.exercise).title)
         text += f"Write it yourself: [{title}](../exercises/{card.exercise}.md).\n\n"
     if card.follow_ups:
-        text += "## They may ask next\n\n"
+        text += f"## They may ask next\n\n{_CHAIN}\n\n"
         text += "\n".join(_follow_up(each, path, page, links) for each in card.follow_ups)
     text += "\n## Where the numbers come from\n\n"
     if card.given:
@@ -155,7 +172,10 @@ def _evidence(items: Iterable[object]) -> str:
     if not rows:
         return "The answer has no number.\n"
     text = f"| number | proved by |\n|---|---|\n{''.join(rows)}\n"
-    text += "`calc` is `labkit.calc`; `runs` are runs of real processes.\n\n" if runs else ""
+    if runs:
+        text += (
+            "`calc` is `labkit.calc`, the lab's formulas. `runs` are runs of real processes.\n\n"
+        )
     return text + "".join(_run_source(*each) for each in runs)
 
 
@@ -188,7 +208,9 @@ def claim_pages(links: Links) -> Iterator[tuple[str, str]]:
         "# The claims court\n\n"
         f"{len(claims)} claims about distributed training that circulate. Vote on a claim, then "
         "open the verdict: what is calculated, what is measured, and what the claim confuses.\n\n"
+        f"A claim has one of {len(VERDICTS)} verdicts:\n\n"
     )
+    index += "".join(f"- **{name}**: {each.meaning}\n" for name, each in VERDICTS.items()) + "\n"
     for subject in load_subjects().values():
         file = f"labkit/course/{subject.name}/claims.toml"
         if not (ROOT / file).is_file():
@@ -225,7 +247,7 @@ def _claim(claim: Claim, page: str, links: Links) -> str:
     about = ""
     if claim.notebook:
         there = links.to(f"notebooks/{claim.notebook}.ipynb", page)
-        about = f"At length in [notebook {claim.notebook[:2]}]({there}).\n\n"
+        about = f"[Notebook {claim.notebook[:2]}]({there}) treats this claim at length.\n\n"
     return (
         f"## {plain(claim.claim)}\n\n{live(f'vote({claim.key!r})', choices)}\n\n{about}"
         + folded("The verdict", verdict)
@@ -258,7 +280,8 @@ def exercise_pages(links: Links) -> Iterator[tuple[str, str]]:
         f"{len(catalog)} functions to write. In the lab a check runs yours on one to four real "
         "ranks with random inputs. It looks at values, bytes, operations, memory and the order of "
         "events, and names typical mistakes. Each page here has the contract, the hints, and what "
-        "the check looks at. `labkit check NAME` grades your function in the lab.\n\n"
+        "the check looks at. In the [installed lab](../index.md), `labkit check NAME` checks "
+        "your function.\n\n"
     )
     for subject in load_subjects().values():
         names = [each for each in catalog.values() if each.subject == subject.name]
@@ -271,8 +294,10 @@ def exercise_pages(links: Links) -> Iterator[tuple[str, str]]:
             )
         index += "\n"
     yield "exercises/index.md", index
-    for exercise in catalog.values():
-        yield f"exercises/{exercise.name}.md", _exercise_page(exercise, links)
+    for exercise, after in _with_next(catalog.values()):
+        text = _exercise_page(exercise, links)
+        text += f"\nNext exercise: [{plain(after.title)}]({after.name}.md). "
+        yield f"exercises/{exercise.name}.md", f"{text}[All exercises](index.md).\n"
 
 
 def _exercise_page(exercise: Exercise, links: Links) -> str:
@@ -290,7 +315,10 @@ def _exercise_page(exercise: Exercise, links: Links) -> str:
     )
     text += _laid_out(docstring.split("\n\n")[1:])  # the first is the title
     text += f"## The stub\n\n```python\n{code_text}\n```\n\n"
-    text += f"In the lab, `labkit check {exercise.name}` grades it.\n\n## Hints\n\n"
+    text += (
+        f"In the [installed lab](../index.md), `labkit check {exercise.name}` checks your "
+        "function.\n\n## Hints\n\n"
+    )
     for number, (name, hint) in enumerate(zip(HINTS, exercise.hints), 1):
         text += folded(f"{number}: {name}", plain(hint)) + "\n"
     text += "## What the check looks at\n\n"
@@ -316,15 +344,15 @@ def _looks_at(grader: Grader, is_part: bool) -> str:
     text = f"### {', '.join(f'`{each}`' for each in grader.functions)}\n\n" if is_part else ""
     sizes = sorted(grader.world_sizes)
     if isinstance(grader, Questions):
-        text += "It is called in one process.\n\n"
+        text += "The check calls your function in one process.\n\n"
     else:
         text += (
-            f"It runs on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks.\n\n"
+            f"Your function runs on {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} ranks.\n\n"
             if (len(sizes) > 1)
-            else f"It runs on {sizes[0]} ranks.\n\n"
+            else f"Your function runs on {sizes[0]} ranks.\n\n"
         )
         operations = ", ".join(f"`{each}`" for each in grader.allowed)
-        text += f"Operations of the group that it may use: {operations or 'none'}.\n\n"
+        text += f"Your function may use these operations of the group: {operations or 'none'}.\n\n"
     if grader.cases.__doc__:
         text += f"**Cases.** {plain(grader.cases.__doc__)}\n\n"
     labels = dict.fromkeys(each.label for each in cases_of(grader, max(sizes), seed=0))
@@ -333,6 +361,6 @@ def _looks_at(grader: Grader, is_part: bool) -> str:
         text += f"**Budget.** {plain(grader.budget.__doc__)}\n\n"
     text += f"**A pass shows that** {plain(grader.shown)}.\n\n"
     if grader.mistakes:
-        text += "**Mistakes that it names:**\n\n"
+        text += "**Mistakes that the check names:**\n\n"
         text += "\n".join(folded(plain(each.name), plain(each.why)) for each in grader.mistakes)
     return text

@@ -45,7 +45,7 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
     ),
     "planner": (
         "Layout planner",
-        "All layouts of a model on a cluster.",
+        "All ways to split a model over a cluster: data, tensor, pipeline and context parallel.",
         (
             Part(
                 "Which layouts fit, and which is fastest",
@@ -64,25 +64,33 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
     ),
     "pipeline": (
         "Pipeline schedules",
-        "A pipeline's step, operation by operation.",
+        "A step of pipeline parallelism, operation by operation: its idle time and its memory.",
         (
             Part(
                 "The bubble and the memory of a schedule",
-                "Choose a schedule, or write your own, a line per rank. It is checked, simulated "
-                "and drawn, with its bubble and the microbatches that each rank holds.",
+                "The bubble is the time in which a rank is idle. Choose a schedule, or write your "
+                "own, a line per rank. The lab checks, simulates and draws it, with its bubble and "
+                "the microbatches that each rank holds.",
                 "pipeline_calculator()",
             ),
             Part(
                 "A puzzle",
-                "Write a schedule yourself, within a time and a memory.",
+                "Write a schedule yourself, within a limit of time and a limit of memory.",
                 "schedule_puzzle('two ranks')",
             ),
         ),
     ),
     "cards": (
         "Cards by spaced repetition",
-        "Answer aloud, then compare. Spaced repetition asks each card again before you forget it.",
-        (Part("What is due", "Cards that are due come first, then new ones.", "card()"),),
+        "A card is a question that interviewers ask. Answer aloud, then compare. Spaced repetition "
+        "asks each card again before you forget it.",
+        (
+            Part(
+                "What is due",
+                "A card is due when its pause ends. Cards that are due come first, then new ones.",
+                "card()",
+            ),
+        ),
     ),
     "drills": (
         "Drills and a quiz",
@@ -99,23 +107,24 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
     ),
     "draw": (
         "Draw it, design it",
-        "A whiteboard and a design round, both checked.",
+        "A drawing on a whiteboard, and the design of a training. The lab checks both.",
         (
             Part(
                 "A whiteboard",
-                "Fill in who sends what when. What you draw is replayed and checked.",
+                "Fill in which rank sends which chunk in each step. The lab replays and checks "
+                "your drawing.",
                 "draw('ring-4')",
             ),
             Part(
                 "A design round",
-                "Clarify, plan, predict, and meet facts that change. The planner checks the "
-                "numbers.",
+                "Ask for facts, choose a layout and predict its numbers. Then a fact changes, as "
+                "in an interview. The planner checks the numbers.",
                 "design_round('70b-small-cluster')",
             ),
             Part(
                 "A take-home",
-                "Layout, schedule and placement of a 70B model on 64 GPUs, two of whose hosts are "
-                "slow. The score is the seconds of a step.",
+                "Choose layout, schedule and placement of a 70B model on 64 GPUs. Two of the hosts "
+                "are slow. The score is the seconds of a step.",
                 "take_home()",
             ),
         ),
@@ -126,15 +135,15 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
         (
             Part(
                 "Ten minutes",
-                "A short interview, for everyone.",
+                "A short interview, at junior level.",
                 "mock_interview(minutes=10, level='junior')",
             ),
-            Part("Forty-five minutes", "The whole one.", "mock_interview()"),
+            Part("Forty-five minutes", "A full interview, at senior level.", "mock_interview()"),
         ),
     ),
     "progress": (
         "Your progress",
-        "Days in a row, what is due, and mastery by topic. It stays in this browser.",
+        "Days in a row, what is due, and mastery by topic. Your progress stays in this browser.",
         (
             Part("How far you are", "Everything you have practised on this site.", "dashboard()"),
             Part("Your votes", "Every claim, with your vote and the verdict.", "docket()"),
@@ -162,9 +171,10 @@ def _index() -> str:
     tree = "\n".join(PAGES)
     return (
         "# Try it here\n\n"
-        "These parts of the lab run in this page: the lab's own Python, in your browser. Nothing "
-        "is sent anywhere. The first use loads a few megabytes. Runs on real processes need the "
-        f"installed lab.\n\n{rows}\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
+        "These parts of the lab run in your browser, by the lab's own Python. Press *Use it here* "
+        "below a part to start it. The first part loads 8 MB and takes some seconds. Your answers "
+        "stay in your browser. Runs on real processes need the [installed lab](../index.md).\n\n"
+        f"{rows}\n```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
     )
 
 

@@ -31,20 +31,19 @@ _INTRO = """\
 # The notebooks and their topics
 
 Each notebook begins with the question that an interviewer asks and ends with the answer to say.
-Between them you commit to a number, run the thing on real processes, measure it, break it, and
-write a piece of it yourself. They are read in order, and each can be read alone. `make lab` opens
-them.
+Between them you commit to a number, run the code on real processes, measure it, break it, and
+write a part of it yourself. Read the notebooks in order, or each alone. `make lab` opens them.
 
 * [In order](#in-order): what each is good for.
 * [Where to begin](#where-to-begin): three ways through them.
 * [By topic](#by-topic): what interviews ask, where it is shown, and what there is to practise it.
 """
 _BY_TOPIC = """\
-A **card** is a question with an answer of a minute, its numbers proved; `labkit cards co-2` asks
-one. A **drill** asks for a number, with other givens each time: `labkit drill ring_seconds`. An
-**exercise** is a function that you write and that is run on real ranks: `labkit check
-ring_all_reduce`. `labkit progress` shows what you have practised and what is due, by the groups
-below."""
+A **card** is a question to answer aloud in a minute, and each number of its answer is proved:
+`labkit cards co-2`. A **drill** asks for a number, with other givens each time: `labkit drill
+ring_seconds`. An **exercise** is a function that you write, and a check runs it on real ranks:
+`labkit check ring_all_reduce`. `labkit progress` shows what you have practised and what is due, by
+the groups below."""
 
 
 @dataclass(frozen=True, slots=True)
