@@ -146,7 +146,12 @@ PAGES: dict[str, tuple[str, str, tuple[Part, ...]]] = {
         "Days in a row, what is due, and mastery by topic. Your progress stays in this browser.",
         (
             Part("How far you are", "Everything you have practised on this site.", "dashboard()"),
-            Part("Your votes", "Every claim, with your vote and the verdict.", "docket()"),
+            Part(
+                "Your votes",
+                "Every claim, with your vote. The verdict appears when you have voted: in [the "
+                "claims court](../claims/index.md).",
+                "docket()",
+            ),
         ),
     ),
 }

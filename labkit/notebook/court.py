@@ -88,16 +88,17 @@ def vote(key: str) -> Vote:
 
 
 def docket() -> Shown:
-    """Show every claim with the reader's vote and the court's verdict."""
+    """Show every claim with the reader's vote and, where there is one, the court's verdict."""
     rows = [(each.claim, vote_on(key) or "", each.verdict) for key, each in load_claims().items()]
     agreed = sum(vote == verdict for _, vote, verdict in rows)
     cast = sum(bool(vote) for _, vote, _ in rows)
     said = f"{len(rows)} claims; you voted on {cast}, and on {agreed} of them as the court did."
-    lines = [f"{verdict:16} {vote or '(no vote)':16} {claim}" for claim, vote, verdict in rows]
+    open_rows = [(claim, vote, verdict if vote else "") for claim, vote, verdict in rows]
+    lines = [f"{court:16} {vote or '(no vote)':16} {claim}" for claim, vote, court in open_rows]
     heading = "".join(_cell(each, "th") for each in ("the claim", "your vote", "the court"))
     body = "".join(
-        f"<tr>{_cell(claim, wraps=True)}{_cell(vote or '–')}{_cell(verdict, bold=True)}</tr>"
-        for claim, vote, verdict in rows
+        f"<tr>{_cell(claim, wraps=True)}{_cell(vote or '–')}{_cell(court or '–', bold=True)}</tr>"
+        for claim, vote, court in open_rows
     )
     table = f'<table style="border-collapse: collapse;"><tr>{heading}</tr>{body}</table>'
     return Shown("\n".join([said, *lines]), box(f"<div>{escape(said)}</div>{table}"))

@@ -16,7 +16,14 @@ import ipywidgets as widgets
 from labkit import arguments
 from labkit.interview.summary import Standing, Tally, notebooks_of, standing, standing_of
 from labkit.notebook.cards import link
-from labkit.notebook.controls import CapturedWarnings, button, capture_warnings, page, row
+from labkit.notebook.controls import (
+    KEEPS_FILES,
+    CapturedWarnings,
+    button,
+    capture_warnings,
+    page,
+    row,
+)
 from labkit.notebook.shown import BORDER, FAINT, box
 from labkit.progress import clock
 from labkit.progress.event import Event
@@ -30,6 +37,11 @@ _FIRST_STEPS = (
     "Answer a question card, aloud, in a minute: <code>card()</code>.",
     "Answer three drills, numbers with pen and paper: <code>drill()</code>.",
     'Write {exercise}, and check it: <code>check("ring_all_reduce")</code>.',
+)
+_FIRST_STEPS_ON_THE_SITE = (
+    'Answer <a href="../try/cards.html">a question card</a>, aloud, in a minute.',
+    'Answer three <a href="../try/drills.html">drills</a>, numbers with pen and paper.',
+    'Vote on <a href="../claims/index.html">a claim</a>, and read the verdict.',
 )
 
 
@@ -135,12 +147,11 @@ def due_text(due: dict[str, int]) -> str:
 def _first_page() -> str:
     start = link("notebooks/00_start_here.ipynb")
     exercise = link("exercises/ring_all_reduce.py")
-    steps = "".join(
-        f"<li>{step.format(start=start, exercise=exercise)}</li>" for step in _FIRST_STEPS
-    )
+    first = _FIRST_STEPS if KEEPS_FILES else _FIRST_STEPS_ON_THE_SITE
+    steps = "".join(f"<li>{step.format(start=start, exercise=exercise)}</li>" for step in first)
     return (
         '<div class="prompt">Nothing is stored yet. That changes with the first answer.</div>'
-        f"<p>Four ways to begin:</p><ol>{steps}</ol>"
+        f"<p>Begin with one of these:</p><ol>{steps}</ol>"
         "<p>Then this page shows days in a row, what is due on which day, how well each topic is "
         "known and which to take next, the exercises, the drills, and how often you predicted "
         "right.</p>"

@@ -154,6 +154,8 @@ def test_the_docket_counts_votes_and_agreement():
     text = repr(docket())
     assert re.findall(r"\d+", text.splitlines()[0]) == ["38", "2", "1"]
     assert len(text.splitlines()) == 39
+    verdicts = [line[:16].strip() for line in text.splitlines()[1:]]
+    assert sum(map(bool, verdicts)) == 2, "a claim without a vote keeps its verdict"
 
 
 def test_what_does_not_exist_is_refused_with_what_does():

@@ -44,6 +44,12 @@ def test_a_new_learner_sees_what_to_do_first():
     assert "<table" not in page and "Begin with" in page_text(found)
 
 
+def test_on_the_site_a_new_learner_gets_links_instead_of_calls(monkeypatch):
+    monkeypatch.setattr("labkit.notebook.progress.KEEPS_FILES", False)
+    page = page_html(standing())
+    assert "../try/cards.html" in page and "card()" not in page and "check(" not in page
+
+
 def test_what_is_due_is_counted_by_day():
     events = [answered("card/co-8", "good"), answered("card/co-1", "easy")]
     found = standing_of(events, NOON_S + 3 * DAY_S)
