@@ -22,6 +22,7 @@ LIVE = frozenset(
     " memory_calculator mesh_explorer mock_interview pipeline_calculator quiz schedule_puzzle"
     " vote".split()
 )
+_CARD = re.compile(r"`([a-z]{2}-\d+[a-z]?)`")
 _RUN_CELLS = "Run the cells in order with Shift+Enter."
 _STORED = "The outputs below are stored ones. In the lab you run the cells with Shift+Enter."
 _ASKS = re.compile(
@@ -36,11 +37,19 @@ def staged(path: str, notebook: dict[str, Any], links: Links, pictures: Path) ->
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             source = source.replace(_RUN_CELLS, _STORED)
-            cell["source"] = links.in_markdown(path, source)
+            source = links.in_markdown(path, source)
+            if "**Practise it.**" in source:
+                source = with_cards(source)
+            cell["source"] = source
         elif cell["cell_type"] == "code":
             _stage_code(path, cell, source, links, pictures)
     notebook["metadata"].pop("widgets", None)
     return notebook
+
+
+def with_cards(text: str) -> str:
+    """Make a link of each card that Markdown names, such as `co-8`, to its page."""
+    return _CARD.sub(r"[\1](../cards/\1.md)", text)
 
 
 def _stage_code(path: str, cell: dict[str, Any], source: str, links: Links, pictures: Path) -> None:

@@ -15,7 +15,6 @@ import contextlib
 import filecmp
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from book.links import ROOT, DeadLink, Links, page_of
-from book.notebook import staged, without_asking
+from book.notebook import staged, with_cards, without_asking
 
 STAGE = ROOT / "build" / "book" / "stage"
 _LANGUAGES = {
@@ -41,7 +40,6 @@ _SHEET = "docs/numbers_to_know"
 _ABOUT = [f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md"))]
 _ABOUT = [each for each in _ABOUT if each != _SHEET] + ["CONTRIBUTING", "CHANGELOG"]
 _NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-_CARD = re.compile(r"`([a-z]{2}-\d+[a-z]?)`")
 # Files that are no pages: pictures, and what a reader may keep.
 _COPIED = (".png", ".svg", ".pdf", ".html")
 
@@ -123,7 +121,7 @@ def _own(
     elif path.endswith(".md"):
         text = links.in_markdown(path, source.read_text("utf-8"))
         if path == "notebooks/README.md":  # the map of topics
-            text = _CARD.sub(r"[\1](../cards/\1.md)", text)
+            text = with_cards(text)
         yield page, text if is_listed else f"---\norphan: true\n---\n\n{text}"
     elif source.is_dir():
         yield page, _folder_page(path, page, links)

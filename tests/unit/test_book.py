@@ -61,7 +61,15 @@ def test_no_stored_output_asks_the_reader_to_run_a_cell(staged):
 def test_a_cell_that_can_run_in_the_page_is_marked_with_its_call(staged):
     html, _ = outputs(staged, "35_mock_interview")
     assert '<div class="lab-live" data-call="card(&#x27;co-8&#x27;)">' in html
-    assert 'data-call="dashboard()"' in html
+    assert 'data-call="dashboard()" data-progress>' in html, "progress goes to a file from there"
+
+
+def test_the_cards_to_practise_after_a_notebook_are_links(staged):
+    page = json.loads((staged / "notebooks" / "01_ranks_and_collectives.ipynb").read_text())
+    (text,) = [
+        "".join(c["source"]) for c in page["cells"] if "**Practise it.**" in "".join(c["source"])
+    ]
+    assert "[co-2](../cards/co-2.md) the ring" in text and "`labkit cards co-2`" in text
 
 
 def test_a_moving_picture_keeps_its_data(staged):
