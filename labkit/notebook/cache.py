@@ -9,22 +9,22 @@ It shows what weights and caches take of a GPU's memory as a bar, and a row for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
-from labkit import calc
+from labkit import arguments, calc
 from labkit.calc import ModelConfig, Result
 from labkit.calc.hardware import gpu
 from labkit.calc.result import total
 from labkit.notebook.bars import bar, legend, rows_html, rows_text
-from labkit.notebook.controls import choice, with_slider_names
+from labkit.notebook.controls import choice, from_knobs, with_slider_names
 from labkit.notebook.memory import value_text
 from labkit.notebook.own_model import config_upload
-from labkit.notebook.shown import FAINT, box
+from labkit.notebook.shown import WithWidget, box, run_it
 
 _PAGE = 16
 _USABLE = 0.9
@@ -55,6 +55,8 @@ class CacheSetup:
     """GPUs that share weights and caches."""
 
     def __post_init__(self) -> None:
+        for name in ("weight_bits", "cache_bits"):
+            arguments.number(name, getattr(self, name), "bits of a number: 16, 8 or 4", above=0)
         _ = self.says, self.rows()  # unknown names, impossible counts
 
     @property
@@ -143,7 +145,7 @@ _CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
 _MENUS = ("model", "gpu", "weight_bits", "cache_bits")
 
 
-class CacheCalculator:
+class CacheCalculator(WithWidget):
     """Knobs for a CacheSetup; a bar, a table, and how many requests fit. `setup`: the one shown."""
 
     def __init__(self, start: CacheSetup) -> None:
@@ -174,12 +176,10 @@ class CacheCalculator:
         rows = rows_text(self._start.rows())
         return f"{value_text('model', self._start.model)}\n{rows}\n{self._start.says}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _static_html(self) -> str:
         title = value_text("model", self._start.model)
         static = f"<b>{escape(title)}</b>{cache_html(self._start)}<br>"
-        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+        return box(static + run_it("turn the knobs."))
 
 
 def cache_calculator(model: str | ModelConfig = "llama3-8b", **start: Any) -> CacheCalculator:
@@ -189,11 +189,7 @@ def cache_calculator(model: str | ModelConfig = "llama3-8b", **start: Any) -> Ca
     tokens (of a request), requests, weight_bits, cache_bits, gpu (a name in calc.GPUS), and tp.
     TypeError for other names; ValueError for an unknown model or GPU, and what is no count.
     """
-    known = [field.name for field in fields(CacheSetup)]
-    unknown = ", ".join(name for name in start if name not in known)
-    if unknown:
-        raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
-    return CacheCalculator(CacheSetup(model, **start))
+    return CacheCalculator(from_knobs(CacheSetup, model, start))
 
 
 def _text(name: str, value: Any) -> str:

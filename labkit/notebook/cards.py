@@ -32,13 +32,13 @@ from labkit.interview.drills.drill import Kind
 from labkit.interview.page import follow_up_html, html_of
 from labkit.notebook.controls import button, capture_warnings, note, page, row, say, show
 from labkit.notebook.court import proofs_html
-from labkit.notebook.shown import FAINT, Shown, box
+from labkit.notebook.shown import FAINT, Shown, WithWidget, box, run_it
 from labkit.progress import clock, practice, scheduling
 
 _SHOW, _HIDE = "Show the answer", "Hide the answer"
 
 
-class CardSitting:
+class CardSitting(WithWidget):
     """The box that `card` shows. `question` is the card that is asked, or None."""
 
     def __init__(self, cards: list[Card], first: Card | None) -> None:
@@ -131,13 +131,10 @@ class CardSitting:
         topics = topics_of(self._cards)
         return f"A question card of {topics}: what is due, then what is new."
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        html = f'{escape(repr(self))}<br><span style="color: {FAINT}">Run this cell to be asked.'
-        static = box(f"{html}</span>")
+    def _static_html(self) -> str:
         if self._first is not None:
-            static = static_html(self._first)
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": static}
+            return static_html(self._first)
+        return box(f"{escape(repr(self))}<br>{run_it('be asked.')}")
 
 
 def card(what: str | None = None) -> CardSitting | Shown:
@@ -354,8 +351,7 @@ def static_html(card: Card) -> str:
     """Return the card for a page without a kernel."""
     return box(
         f'<span style="color: {FAINT}">{escape(about(card))}</span>'
-        f"<div><b>{escape(card.prompt)}</b></div>"
-        f'<span style="color: {FAINT}">Run this cell to answer it.</span>'
+        f"<div><b>{escape(card.prompt)}</b></div>" + run_it("answer it.")
     )
 
 

@@ -20,9 +20,10 @@ ipywidgets has its label beside it, but nothing ties the two together: a screen 
 """
 
 import asyncio
+import inspect
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeVar
@@ -83,6 +84,9 @@ _STYLE = f"""<style>
 </style>"""
 
 
+Setup = TypeVar("Setup")
+
+
 def page(parts: Sequence[Any]) -> Any:
     """Put the parts below one another, beside a coloured bar. Its style reaches later parts too."""
     found = widgets.VBox([widgets.HTML(_STYLE), *parts])
@@ -110,10 +114,11 @@ def choice(
     *,
     is_menu: bool = False,
     width: str = "27em",
+    label_width: str = "11em",
 ) -> Any:
     """Make a slider over `stops`, or a menu of them, at `start`, which becomes a stop too.
 
-    text: writes a stop.
+    text: writes a stop. width: of all of it, the label included.
     """
     if start not in stops:
         stops = (*stops, start) if is_menu else sorted((*stops, start))
@@ -122,9 +127,17 @@ def choice(
         options=[(text(stop), stop) for stop in stops],
         value=start,
         description=label,
-        style={"description_width": "11em"},
+        style={"description_width": label_width},
         layout={"width": width},
     )
+
+
+def from_knobs(kind: Callable[..., Setup], first: object, others: Mapping[str, object]) -> Setup:
+    """Return kind(first, **others), the positions of knobs. TypeError for one that is no knob."""
+    known = inspect.signature(kind).parameters
+    if unknown := ", ".join(name for name in others if name not in known):
+        raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
+    return kind(first, **others)
 
 
 def note() -> Any:

@@ -9,7 +9,6 @@ Static forms (on a page without a kernel) show the claim and the possible verdic
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -19,7 +18,7 @@ from labkit.interview.cards import Evidence
 from labkit.interview.court import VERDICTS, Claim, Finding, findings, load_claims, record
 from labkit.interview.court import Evidence as EvidenceOfClaim
 from labkit.interview.evidence import can_run
-from labkit.notebook.shown import BORDER, FAINT, Shown, box
+from labkit.notebook.shown import BORDER, FAINT, Shown, WithWidget, box, run_it
 from labkit.progress import clock, practice
 
 _KIND = "vote"
@@ -27,7 +26,7 @@ _KIND = "vote"
 _unsaved: dict[str, str] = {}
 
 
-class Vote:
+class Vote(WithWidget):
     """The box that `vote` shows. `choose(verdict)` does what its buttons do."""
 
     def __init__(self, claim: Claim) -> None:
@@ -69,12 +68,8 @@ class Vote:
     def __repr__(self) -> str:
         return f"Claim. {self.claim.claim}\nYour vote? {' / '.join(VERDICTS)}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms leave out how somebody voted: they are the same for every reader.
-        static = f'{_claim_html(self.claim)}<span style="color: {FAINT}">Run this cell to vote: '
-        static += f"{' / '.join(VERDICTS)}</span>"
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+    def _static_html(self) -> str:
+        return box(_claim_html(self.claim) + run_it(f"vote: {' / '.join(VERDICTS)}"))
 
 
 def vote(key: str) -> Vote:

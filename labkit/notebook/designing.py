@@ -36,10 +36,10 @@ from labkit.notebook.controls import (
     say,
     show,
 )
-from labkit.notebook.shown import FAINT, box
+from labkit.notebook.shown import WithWidget, box, run_it
 
 
-class DesignView:
+class DesignView(WithWidget):
     """The box that `design_round` shows. `round` has what was answered."""
 
     def __init__(self, round_: DesignRound, on_over: Callable[[], object] = lambda: None) -> None:
@@ -188,11 +188,13 @@ class DesignView:
     def __repr__(self) -> str:
         return f"Design round: {self.round.briefing.name}\n{self.round.briefing.story}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        html = f"<b>Design round.</b> {escape(self.round.briefing.story)}"
-        html += f'<br><span style="color: {FAINT}">Run this cell to design it.</span>'
-        bundle: dict[str, Any] = page([self.widget])._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(html)}
+    @property
+    def _widget(self) -> Any:
+        return page([self.widget])
+
+    def _static_html(self) -> str:
+        asked = f"<b>Design round.</b> {escape(self.round.briefing.story)}<br>"
+        return box(asked + run_it("design it."))
 
 
 def _heading(text: str) -> Any:

@@ -29,7 +29,7 @@ from labkit.notebook.controls import (
     say,
     show,
 )
-from labkit.notebook.shown import FAINT, Shown, box
+from labkit.notebook.shown import Shown, WithWidget, box, run_it
 
 _NUMBER = re.compile(r"\d+")
 
@@ -55,7 +55,7 @@ class Grid(anywidget.AnyWidget):
         self.cells = cells
 
 
-class DrawIt:
+class DrawIt(WithWidget):
     """The box that `draw` shows. Its methods do what its buttons do."""
 
     def __init__(self, drawing: Drawing) -> None:
@@ -114,11 +114,9 @@ class DrawIt:
         grid = self.drawing.text_of(self.drawing.empty)
         return f"{self.drawing.title}\n{self.drawing.prompt}\n{grid}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        hint = f'<span style="color: {FAINT}">Run this cell to draw it.</span>'
+    def _static_html(self) -> str:
         about = f"<b>{escape(self.drawing.title)}</b><div>{escape(self.drawing.prompt)}</div>"
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(about + hint)}
+        return box(about + run_it("draw it."))
 
 
 def continued(cells: list[list[str]]) -> list[list[str]]:

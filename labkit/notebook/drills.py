@@ -19,7 +19,6 @@ nor does the same text again.
 
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -31,7 +30,7 @@ from labkit.interview.drills.question import Exhibit
 from labkit.interview.drills.session import REPEATED_ANSWER, Asked, Round
 from labkit.notebook.cards import link, topics_of
 from labkit.notebook.controls import button, capture_warnings, note, on_enter, page, row, say, show
-from labkit.notebook.shown import FAINT, Shown, box
+from labkit.notebook.shown import Shown, WithWidget, box, run_it
 from labkit.progress import clock, practice, scheduling
 
 _MARKS = {
@@ -42,7 +41,7 @@ _MARKS = {
 }
 
 
-class DrillRound:
+class DrillRound(WithWidget):
     """The box that `drill` shows. `question` is the one that is asked."""
 
     def __init__(self, drills: Sequence[Kind], seed: int | None) -> None:
@@ -82,12 +81,9 @@ class DrillRound:
     def __repr__(self) -> str:
         return f"Drill. {self._static}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _static_html(self) -> str:
         # With a seed the static forms have the question; without, no numbers of one reader's.
-        html = f'<div><b>Drill.</b> {escape(self._static)}</div><span style="color: {FAINT}">'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        static = box(f"{html}Run this cell to answer.</span>")
-        return {**bundle, "text/plain": repr(self), "text/html": static}
+        return box(f"<div><b>Drill.</b> {escape(self._static)}</div>{run_it('answer.')}")
 
 
 def drill(what: str | None = None, seed: int | None = None) -> DrillRound | Shown:

@@ -23,7 +23,7 @@ from labkit.calc.memory.model_state import recipe_of
 from labkit.notebook.bars import bar, legend, rows_html, rows_text
 from labkit.notebook.controls import choice, with_slider_names
 from labkit.notebook.own_model import config_upload
-from labkit.notebook.shown import FAINT, box
+from labkit.notebook.shown import WithWidget, box, run_it
 from labkit.viz.style import memory_colour
 
 DEVICES = {"24 GB": 24e9, "40 GB": 40e9, "80 GB": 80e9, "141 GB": 141e9}
@@ -188,7 +188,7 @@ def _choice(name: str, start: Any) -> Any:
     return choice(label, stops, start, partial(value_text, name), is_menu=name in MENUS)
 
 
-class MemoryCalculator:
+class MemoryCalculator(WithWidget):
     """Knobs for a TrainingSetup and a device; bars, a table, and what to change.
 
     `setup` is the setup of the knobs, or None if it cannot exist; `says` is the verdict.
@@ -261,13 +261,11 @@ class MemoryCalculator:
     def __repr__(self) -> str:
         return f"{_title(self._start)}\n{text(self._start, DEVICES[self._start_device])}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _static_html(self) -> str:
         capacity = DEVICES[self._start_device]
         static = f"<b>{escape(_title(self._start))}</b>{bars_html(self._start, capacity)}"
         static += f"{rows_html(rows(self._start))}{escape(advice(self._start, capacity))}<br>"
-        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+        return box(static + run_it("turn the knobs."))
 
 
 def memory_calculator(

@@ -20,8 +20,8 @@ from typing import Any
 import ipywidgets as widgets
 
 from labkit import arguments
-from labkit.notebook.controls import with_slider_names
-from labkit.notebook.shown import BORDER, FAINT, box, scrolled
+from labkit.notebook.controls import choice, with_slider_names
+from labkit.notebook.shown import BORDER, FAINT, WithWidget, box, scrolled
 from labkit.viz.mesh_places import Place, checked_sizes, group_text, groups_of, places
 
 COLOURS = {"dp": "#72b1d4", "pp": "#f2ca74", "cp": "#cc9ec0", "ep": "#d9d26a", "tp": "#74cbb2"}
@@ -97,11 +97,11 @@ def _group_texts(rank: int, sizes: Mapping[str, int], gpus_per_node: int) -> lis
 
 
 MOST_RANKS, _MOST_COORDINATES = 64, 256
+_WIDTH, _LABEL_WIDTH = "22em", "8em"
 _SIZES, _NODES = (1, 2, 3, 4, 6, 8, 16), (1, 2, 4, 8, 16)
-_LOOK: dict[str, Any] = {"style": {"description_width": "8em"}, "layout": {"width": "22em"}}
 
 
-class MeshExplorer:
+class MeshExplorer(WithWidget):
     """Knobs for the axes of a mesh, and its ranks as a grid. `sizes`: those on show."""
 
     def __init__(self, sizes: dict[str, int], gpus_per_node: int, rank: int) -> None:
@@ -110,7 +110,12 @@ class MeshExplorer:
         self._axes = {axis: _knob(axis, _SIZES, size) for axis, size in sizes.items()}
         self._node = _knob("GPUs per node", _NODES, gpus_per_node)
         self._rank = widgets.BoundedIntText(
-            value=rank, min=0, max=math.prod(sizes.values()) - 1, description="rank", **_LOOK
+            value=rank,
+            min=0,
+            max=math.prod(sizes.values()) - 1,
+            description="rank",
+            style={"description_width": _LABEL_WIDTH},
+            layout={"width": _WIDTH},
         )
         self._said = widgets.HTML()
         knobs = [*self._axes.values(), self._node, self._rank]
@@ -141,9 +146,8 @@ class MeshExplorer:
         groups = [group_text(*each, gpus_per_node) for each in groups_of(rank, sizes).items()]
         return "\n".join([f"mesh {axes}, {gpus_per_node} GPUs per node; rank {rank}", *groups])
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": mesh_html(*self._start)}
+    def _static_html(self) -> str:
+        return mesh_html(*self._start)
 
 
 def mesh_explorer(*, gpus_per_node: int = 8, rank: int = 0, **sizes: int) -> MeshExplorer:
@@ -159,6 +163,5 @@ def mesh_explorer(*, gpus_per_node: int = 8, rank: int = 0, **sizes: int) -> Mes
     return MeshExplorer(checked, node, chosen)
 
 
-def _knob(name: str, stops: tuple[int, ...], start: int) -> Any:
-    options = sorted({*stops, start})
-    return widgets.SelectionSlider(options=options, value=start, description=name, **_LOOK)
+def _knob(label: str, stops: tuple[int, ...], start: int) -> Any:
+    return choice(label, stops, start, str, width=_WIDTH, label_width=_LABEL_WIDTH)

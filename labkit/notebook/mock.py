@@ -40,7 +40,7 @@ from labkit.notebook.controls import (
     show,
 )
 from labkit.notebook.mock_items import ItemView, view_of
-from labkit.notebook.shown import FAINT, box
+from labkit.notebook.shown import WithWidget, box, run_it
 from labkit.progress import clock
 
 _SKIP = "Skip: no answer, which counts 0 and is stored as not known"
@@ -52,7 +52,7 @@ _RULES = (
 )
 
 
-class MockInterview:
+class MockInterview(WithWidget):
     """The box that `mock_interview` shows. `start`, `next`, `skip` and `end` are its buttons."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,13 +175,10 @@ class MockInterview:
     def __repr__(self) -> str:
         return f"{_title(self.plan)}\n{asking.planned(self.plan)}."
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms are the same for every reader, and give no question away.
+    def _static_html(self) -> str:
         about = escape(asking.planned(self.plan))
         static = f"<b>{escape(_title(self.plan))}</b><div>{about}.</div>"
-        static += f'<span style="color: {FAINT}">Run this cell to be interviewed.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+        return box(static + run_it("be interviewed."))
 
 
 # One interview at a time: to run the cell again ends the one before, and its clock.

@@ -25,7 +25,7 @@ from labkit.grade.workspace import find_workspace
 from labkit.interview.cards import load_bank
 from labkit.interview.cards.card import anchor
 from labkit.interview.drills import DRILLS
-from labkit.notebook.shown import FAINT, box
+from labkit.notebook.shown import WithWidget, box, run_it
 from labkit.progress import events, store
 
 PREDICTIONS, EXERCISES, PRACTICE = "predictions", "exercises", "cards and drills"
@@ -102,7 +102,7 @@ def _is_done(step: Step) -> bool:
     return bool(events(f"{room}/{step.name}", "answer"))
 
 
-class Strip:
+class Strip(WithWidget):
     """The line that `strip` shows. `text` is what it says now."""
 
     def __init__(self, page: Page) -> None:
@@ -135,13 +135,8 @@ class Strip:
     def __repr__(self) -> str:
         return f"{_counts(self._page.steps)}; {sum(self._page.minutes):.0f} minutes"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms say nothing of what was done: they are the same for every reader.
-        static = (
-            f'{self!r}<br><span style="color: {FAINT}">Run this cell to see how far you are.</span>'
-        )
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+    def _static_html(self) -> str:
+        return box(f"{self!r}<br>{run_it('see how far you are.')}")
 
 
 def strip(page: str) -> Strip:

@@ -13,17 +13,27 @@ A schedule of one's own is rows of text, as labkit.pipeline.parse reads them: be
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
 from labkit import arguments, calc
-from labkit.notebook.controls import button, note, page, row, rows_field, say, with_slider_names
+from labkit.notebook.controls import (
+    button,
+    choice,
+    from_knobs,
+    note,
+    page,
+    row,
+    rows_field,
+    say,
+    with_slider_names,
+)
 from labkit.notebook.schedule_svg import schedule_image, schedule_svg
-from labkit.notebook.shown import FAINT, scrolled
+from labkit.notebook.shown import FAINT, WithWidget, run_it, scrolled
 from labkit.pipeline import (
     Costs,
     Schedule,
@@ -77,7 +87,7 @@ class PipelineSetup:
         for name in ("ranks", "microbatches", "virtual"):
             arguments.whole(name, getattr(self, name), "1 or more")
         for name in ("backward", "send", "activation_bytes"):
-            arguments.number(name, getattr(self, name), "a finite number, 0 or more", least=0)
+            arguments.number(name, getattr(self, name), "0 to 1e15", least=0, most=1e15)
 
     @property
     def has_virtual_stages(self) -> bool:
@@ -256,10 +266,9 @@ _STOPS: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 _COSTS = ("backward", "send", "activation_bytes")
 _WRITE = "Write the rows of the schedule on show into the field"
-_LOOK: dict[str, Any] = {"style": {"description_width": "14em"}, "layout": {"width": "31em"}}
 
 
-class PipelineCalculator:
+class PipelineCalculator(WithWidget):
     """Knobs for a pipeline; its grid, bubble and memory, which change together.
 
     `answer` is on show; `says` is its headline, after a note on differences from the knobs. The
@@ -326,12 +335,10 @@ class PipelineCalculator:
         answer = PipelineAnswer(self._start)
         return f"schedule of {words(answer.schedule)}\n{answer.text()}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _static_html(self) -> str:
         answer = PipelineAnswer(self._start)
         static = f"<b>{escape(answer.says)}</b>{schedule_image(answer.timing)}{_html(answer)}"
-        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": f"<div>{static}</div>"}
+        return f"<div>{static}{run_it('turn the knobs.')}</div>"
 
 
 def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalculator:
@@ -342,11 +349,7 @@ def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalcula
     activation_bytes. Where no such schedule exists the nearest one is shown, and it says so.
     TypeError for other names; ValueError for what no pipeline has, and for more than can be drawn.
     """
-    known = [field.name for field in fields(PipelineSetup)]
-    unknown = ", ".join(name for name in start if name not in known)
-    if unknown:
-        raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
-    setup = PipelineSetup(schedule, **start)
+    setup = from_knobs(PipelineSetup, schedule, start)
     answer = PipelineAnswer(setup)
     require_drawable(answer.setup.ranks, answer.num_operations)
     return PipelineCalculator(setup)
@@ -354,10 +357,7 @@ def pipeline_calculator(schedule: str = "1F1B", **start: Any) -> PipelineCalcula
 
 def _knob(name: str, start: Any) -> Any:
     label, stops = _STOPS[name]
-    if start not in stops:  # one of the caller's own gets a stop too
-        stops = tuple(sorted((*stops, start)))
-    options = [(_text(name, stop), stop) for stop in stops]
-    return widgets.SelectionSlider(options=options, value=start, description=label, **_LOOK)
+    return choice(label, stops, start, partial(_text, name), width="31em", label_width="14em")
 
 
 def _text(name: str, value: Any) -> str:

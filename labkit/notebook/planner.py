@@ -18,7 +18,7 @@ pressed the last plan stays. The button also times the reader's own layout, and 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -28,10 +28,18 @@ from labkit import arguments, calc
 from labkit.calc import MODELS, RECIPES, Layout, ModelConfig, bytes_text
 from labkit.calc.plan import Estimate, Job, Plan
 from labkit.notebook.bars import bar, legend
-from labkit.notebook.controls import button, choice, note, on_enter, say, with_slider_names
+from labkit.notebook.controls import (
+    button,
+    choice,
+    from_knobs,
+    note,
+    on_enter,
+    say,
+    with_slider_names,
+)
 from labkit.notebook.memory import value_text
 from labkit.notebook.own_model import config_upload
-from labkit.notebook.shown import box, scrolled
+from labkit.notebook.shown import WithWidget, box, scrolled
 
 # Computing pale, what waits for links saturated: as in pictures of runs.
 STEP_COLOURS = {
@@ -154,7 +162,7 @@ class PlannerSetup:
         allowed = f"1 to {_MOST_GPUS:,}"
         arguments.whole("gpus", self.gpus, allowed, most=_MOST_GPUS)
         arguments.whole("top", self.top, "rows of the table, 1 to 40", most=40)
-        arguments.number("sequence", self.sequence, "tokens, or 0: the model's context", least=0)
+        arguments.counted("sequence", self.sequence, "tokens, or 0: the model's context", least=0)
         arguments.number("tokens", self.tokens, "tokens of the whole training", above=0)
         self.job()  # unknown names, impossible batches
 
@@ -170,7 +178,7 @@ class PlannerSetup:
         )
 
 
-class LayoutPlanner:
+class LayoutPlanner(WithWidget):
     """Knobs for a training; its layouts, ranked, with bars for step and memory. `plan`: shown."""
 
     plan: Plan | None
@@ -227,10 +235,8 @@ class LayoutPlanner:
     def __repr__(self) -> str:
         return str(_top(_planned(self._start), self._start.top))
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        static = plan_html(_top(_planned(self._start), self._start.top))
-        return {**bundle, "text/plain": repr(self), "text/html": static}
+    def _static_html(self) -> str:
+        return plan_html(_top(_planned(self._start), self._start.top))
 
 
 def layout_planner(model: str | ModelConfig = "llama3-70b", **start: Any) -> LayoutPlanner:
@@ -241,11 +247,7 @@ def layout_planner(model: str | ModelConfig = "llama3-70b", **start: Any) -> Lay
     training); and top, the rows of the table. TypeError for other names; ValueError for what no
     training has.
     """
-    known = [field.name for field in fields(PlannerSetup)]
-    unknown = ", ".join(name for name in start if name not in known)
-    if unknown:
-        raise TypeError(f"no knob is called {unknown}; there are: {', '.join(known)}")
-    return LayoutPlanner(PlannerSetup(model, **start))
+    return LayoutPlanner(from_knobs(PlannerSetup, model, start))
 
 
 @functools.lru_cache(maxsize=32)

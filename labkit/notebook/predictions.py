@@ -23,7 +23,7 @@ from labkit.calc.units import (
 )
 from labkit.grade.verdict import ink
 from labkit.notebook.controls import on_enter
-from labkit.notebook.shown import FAINT, Shown, box
+from labkit.notebook.shown import FAINT, Shown, WithWidget, box, run_it
 from labkit.progress import practice as practised
 
 _KIND = "prediction"
@@ -122,7 +122,7 @@ _LARGE = ("KB", "MB", "GB", "TB")  # asked in these, bytes are not counted one b
 _LONG = ("min", "h", "days")  # a number in seconds says nothing at these sizes
 
 
-class PredictBox:
+class PredictBox(WithWidget):
     """The box that `predict` shows. `commit(text)` does what its button does."""
 
     def __init__(
@@ -192,12 +192,9 @@ class PredictBox:
     def __repr__(self) -> str:
         return f"Predict. {self.question}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms leave out what was typed: they are the same for every reader.
-        static = f"<b>Predict.</b> {escape(self.question)}"
-        static += f'<br><span style="color: {FAINT}">Run this cell to commit to a number.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+    def _static_html(self) -> str:
+        asked = f"<b>Predict.</b> {escape(self.question)}<br>"
+        return box(asked + run_it("commit to a number."))
 
 
 def predict(

@@ -9,7 +9,6 @@ On the page each length has a number beside it, and each colour a word.
 from collections.abc import Iterable, Sequence
 from datetime import date
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -24,7 +23,7 @@ from labkit.notebook.controls import (
     page,
     row,
 )
-from labkit.notebook.shown import BORDER, FAINT, box
+from labkit.notebook.shown import BORDER, FAINT, WithWidget, box, run_it
 from labkit.progress import clock
 from labkit.progress.event import Event
 from labkit.progress.statistics import ExerciseRow, Mastery
@@ -45,7 +44,7 @@ _FIRST_STEPS_ON_THE_SITE = (
 )
 
 
-class Dashboard:
+class Dashboard(WithWidget):
     """The box that `dashboard` shows. `refresh()` does what its button does; `found` is shown."""
 
     def __init__(self, given: Standing | None) -> None:
@@ -78,15 +77,10 @@ class Dashboard:
             return "Your progress: run this cell to see it."
         return page_text(self._given)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms show the given Standing, never a reader's own store.
-        static = (
-            f'<b>Your progress</b><br><span style="color: {FAINT}">Run this cell to see it.</span>'
-        )
+    def _static_html(self) -> str:
         if self._given is not None:
-            static = page_html(self._given)
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+            return box(page_html(self._given))
+        return box(f"<b>Your progress</b><br>{run_it('see it.')}")
 
 
 def dashboard(of: Standing | None = None) -> Dashboard:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -22,10 +21,10 @@ from labkit.interview.cards.sitting import UnknownCards
 from labkit.interview.page import html_of
 from labkit.interview.quiz import QuizQuestion, clock_text, make_quiz, reasons, taken_text
 from labkit.notebook.controls import button, capture_warnings, note, page, row, say, show
-from labkit.notebook.shown import FAINT, Shown, box
+from labkit.notebook.shown import Shown, WithWidget, box, run_it
 
 
-class Quiz:
+class Quiz(WithWidget):
     """The box that `quiz` shows. `choose` and `next` are its buttons."""
 
     def __init__(
@@ -95,11 +94,8 @@ class Quiz:
     def __repr__(self) -> str:
         return self._about
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        hint = f'<span style="color: {FAINT}">Run this cell to be asked.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        static = box(f"{escape(self._about)}<br>{hint}")
-        return {**bundle, "text/plain": self._about, "text/html": static}
+    def _static_html(self) -> str:
+        return box(f"{escape(self._about)}<br>{run_it('be asked.')}")
 
 
 def quiz(what: str | None = None, count: int = 10, seed: int | None = None) -> Quiz | Shown:

@@ -38,6 +38,28 @@ class Shown:
         return {"text/plain": self.text, "text/html": self.html}
 
 
+class WithWidget:
+    """A widget where there is a kernel; on a page without one its static form, as HTML or text.
+
+    A subclass has the widget as `_widget`, and `repr` for text. Static forms are the same for every
+    reader: notebooks that were run are compared.
+    """
+
+    _widget: Any
+
+    def _static_html(self) -> str:
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
+        return {**bundle, "text/plain": repr(self), "text/html": self._static_html()}
+
+
+def run_it(to_html: str) -> str:
+    """Return the hint at the end of a static form: `Run this cell to turn the knobs.`"""
+    return f'<span style="color: {FAINT}">Run this cell to {to_html}</span>'
+
+
 def scrolled(content_html: str, label: str) -> str:
     """Let a wide part scroll by itself, by keys too, and not the page around it.
 

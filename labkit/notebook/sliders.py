@@ -17,8 +17,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from labkit.notebook.controls import with_slider_names
-from labkit.notebook.shown import FAINT, box
+from labkit.notebook.controls import choice, with_slider_names
+from labkit.notebook.shown import WithWidget, box, run_it
 from labkit.viz.picture import Picture
 
 Rows = Iterable[tuple[str, str] | tuple[str, str, float] | Picture]
@@ -48,7 +48,7 @@ class Knob:
             )
 
 
-class Knobs:
+class Knobs(WithWidget):
     """Sliders, and below them the function's result. `values` are their positions."""
 
     def __init__(self, fn: Callable[..., Rows], choices: dict[str, Knob]) -> None:
@@ -77,11 +77,8 @@ class Knobs:
             repr(row) if isinstance(row, Picture) else f"{row[0]}: {row[1]}" for row in rows
         )
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        static = _html(self._fn(**self._start))
-        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+    def _static_html(self) -> str:
+        return box(_html(self._fn(**self._start)) + run_it("turn the knobs."))
 
 
 def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
@@ -91,6 +88,8 @@ def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
     a bar of this share of the width, from 0 to 1. Pictures of viz stand below the rows. choices: a
     Knob per argument. Raises TypeError if the two do not fit, and what `fn` raises at the start.
     """
+    if not callable(fn):
+        raise TypeError(f"fn={fn!r:.60}: give a function that returns rows")
     for name, knob in choices.items():
         if not isinstance(knob, Knob):
             raise TypeError(f"{name}={knob!r} is no Knob; write Knob(values, start=...)")
@@ -105,13 +104,8 @@ def knobs(fn: Callable[..., Rows], **choices: Knob) -> Knobs:
 
 
 def _slider(name: str, knob: Knob) -> Any:
-    return widgets.SelectionSlider(
-        options=[(knob.text(value), value) for value in knob.values],
-        value=knob.start,
-        description=knob.label or name.replace("_", " "),
-        style={"description_width": "16em"},
-        layout={"width": "38em"},
-    )
+    label = knob.label or name.replace("_", " ")
+    return choice(label, knob.values, knob.start, knob.text, width="38em", label_width="16em")
 
 
 def _html(rows: Rows) -> str:

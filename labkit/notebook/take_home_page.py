@@ -9,7 +9,6 @@ take_home()
 
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 import ipywidgets as widgets
 
@@ -17,13 +16,13 @@ from labkit.interview import take_home as game
 from labkit.interview.take_home import BASELINES, Score, UnusableAnswer, best_s, bound_s
 from labkit.notebook.controls import button, capture_warnings, note, page, row, rows_field, say
 from labkit.notebook.schedule_svg import schedule_svg
-from labkit.notebook.shown import FAINT, box, scrolled
+from labkit.notebook.shown import FAINT, WithWidget, box, run_it, scrolled
 
 _HEADING = ("answer", "a step", "times the bound", "pipeline idle", "fullest GPU")
 _WIDE = {"width": "100%"}
 
 
-class TakeHome:
+class TakeHome(WithWidget):
     """The box that `take_home` shows. `score()` does what its button does."""
 
     def __init__(self) -> None:
@@ -76,12 +75,9 @@ class TakeHome:
         lines = [f"{name}: {each}" for name, each in self._beaten.items()]
         return "\n".join([game.task(), f"The bound: {bound_s():.3f} s a step.", *lines])
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        # The static forms leave the learner's own best out: they are the same for every reader.
+    def _static_html(self) -> str:
         static = _task_html() + _table_html(self._beaten, None, None)
-        static += f'<span style="color: {FAINT}">Run this cell to beat them.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+        return box(static + run_it("beat them."))
 
 
 def take_home() -> TakeHome:

@@ -13,21 +13,21 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from labkit import calc
+from labkit import arguments, calc
 from labkit.calc.traffic.collective import COLLECTIVES
 from labkit.calc.traffic.cost import Blocked, Collective
 from labkit.calc.units import bytes_text, count_text, seconds_text
 from labkit.notebook.controls import choice, with_slider_names
-from labkit.notebook.shown import BORDER, FAINT, INK, box
+from labkit.notebook.shown import BORDER, FAINT, INK, WithWidget, box, run_it
 
-# The least sensible values; a link slower than a byte per second is a mistake in the unit.
+# Least and usual values. A link slower than a byte per second is a mistake in the unit.
 _LEAST = {
-    "num_parameters": 0,
-    "bytes_per_element": 1,
-    "world_size": 1,
-    "num_tensors": 1,
-    "link_bytes_per_s": 1,
-    "latency_s": 0,
+    "num_parameters": (0, 7e9),
+    "bytes_per_element": (1, 2),
+    "world_size": (1, 8),
+    "num_tensors": (1, 1),
+    "link_bytes_per_s": (1, 360e9),
+    "latency_s": (0, 5e-6),
 }
 
 
@@ -46,7 +46,7 @@ class TrafficCost:
     """A collective of a model's gradients or parameters, with its cost as properties.
 
     Raises ValueError for numbers that are not finite, below 0, or below 1 for counts, and for a
-    collective that is none of KINDS.
+    collective that is none of KINDS; TypeError for what is no number.
     """
 
     num_parameters: float
@@ -62,18 +62,12 @@ class TrafficCost:
     """One of KINDS."""
 
     def __post_init__(self) -> None:
-        """Check every number: a slider cannot be at infinity."""
-        if self.collective not in KINDS:
+        if not isinstance(self.collective, str) or self.collective not in KINDS:
             raise ValueError(f"collective={self.collective!r:.60}: give one of {', '.join(KINDS)}")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            is_counted = name in ("world_size", "num_tensors")
-            if not least <= value < math.inf or (is_counted and value != int(value)):
-                kind = "a whole number" if is_counted else "a finite number"
-                raise ValueError(
-                    f"{name}={value}: a collective needs {kind}, {least} or more; "
-                    f"try {getattr(PRESETS['one node: 8 GPUs'], name):g}"
-                )
+        for name, (least, usual) in _LEAST.items():
+            is_count = name in ("world_size", "num_tensors")
+            check = arguments.counted if is_count else arguments.number
+            check(name, getattr(self, name), f"{least} or more, such as {usual:g}", least=least)
 
     @property
     def total_bytes(self) -> float:
@@ -241,7 +235,7 @@ _OTHER = "your own"
 _WIDTH = "31em"
 
 
-class TrafficCalculator:
+class TrafficCalculator(WithWidget):
     """Sliders for a `TrafficCost`, its results, and its chart. `cost` is the one on show."""
 
     def __init__(self, start: TrafficCost) -> None:
@@ -299,11 +293,9 @@ class TrafficCalculator:
     def __repr__(self) -> str:
         return f"{_title(self._start)}\n{self._start.text()}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _static_html(self) -> str:
         static = f"<b>{escape(_title(self._start))}</b>{_html(self._start)}"
-        static += f'<span style="color: {FAINT}">Run this cell to turn the knobs.</span>'
-        bundle: dict[str, Any] = self._widget._repr_mimebundle_()
-        return {**bundle, "text/plain": repr(self), "text/html": box(static)}
+        return box(static + run_it("turn the knobs."))
 
 
 def calculator(start: str | TrafficCost = "one node: 8 GPUs") -> TrafficCalculator:
@@ -318,9 +310,7 @@ def calculator(start: str | TrafficCost = "one node: 8 GPUs") -> TrafficCalculat
             raise ValueError(f"no preset {start!r}; there are: {', '.join(PRESETS)}")
         start = PRESETS[start]
     if not isinstance(start, TrafficCost):
-        raise TypeError(
-            f"start={start!r} is no place to start: pass a TrafficCost, or {', '.join(PRESETS)}"
-        )
+        raise TypeError(f"start={start!r:.60}: give a TrafficCost, or one of {', '.join(PRESETS)}")
     return TrafficCalculator(start)
 
 

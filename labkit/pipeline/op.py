@@ -224,9 +224,10 @@ def parse(written: str | Iterable[str], name: str = "parsed") -> Schedule:
     ValueError for a cell that is no operation, TypeError for a line that is no text. `validate`
     finds operations that are missing or out of order.
     """
-    rows = written.strip().splitlines() if isinstance(written, str) else list(written)
+    lines_of = written.strip().splitlines() if isinstance(written, str) else written
+    rows = list(lines_of) if isinstance(lines_of, Iterable) else [lines_of]
     if not all(isinstance(row, str) for row in rows):
-        raise TypeError(f"{rows!r:.60}: give text with a line per rank, such as ['F0 B0', 'F0 B0']")
+        raise TypeError(f"{written!r:.60}: give text with a line per rank, such as 'F0 B0'")
     if not rows:
         raise ValueError("no lines: write one per rank, such as 'F0 B0'")
     parsed = tuple(

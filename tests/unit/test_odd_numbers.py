@@ -5,7 +5,19 @@ import math
 import pytest
 
 from labkit import calc, viz
-from labkit.notebook import TrafficCost, calculator, predict, reveal
+from labkit.notebook import (
+    TrafficCost,
+    cache_calculator,
+    calculator,
+    design_round,
+    draw,
+    knobs,
+    layout_planner,
+    pipeline_calculator,
+    predict,
+    reveal,
+    schedule_puzzle,
+)
 from labkit.notebook.traffic import PRESETS
 
 NODE = PRESETS["one node: 8 GPUs"]
@@ -40,7 +52,7 @@ def test_a_collective_of_half_a_rank_is_refused():
 
 @pytest.mark.parametrize("start", [None, 8, {"world_size": 8}])
 def test_a_calculator_starts_with_a_cost(start):
-    with pytest.raises(TypeError, match="pass a TrafficCost, or laptop"):
+    with pytest.raises(TypeError, match="give a TrafficCost, or one of laptop"):
         calculator(start)
 
 
@@ -76,3 +88,28 @@ def test_what_is_no_run_has_no_timeline(run, tmp_path):
     with pytest.raises(TypeError, match="timelines"):
         viz.chrome_trace.write(run, tmp_path / "trace.json")
     assert not (tmp_path / "trace.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("show", "error", "named"),
+    [
+        (lambda: cache_calculator(weight_bits="x"), TypeError, "weight_bits='x'"),
+        (lambda: cache_calculator(cache_bits=0), ValueError, "cache_bits=0"),
+        (lambda: calculator(TrafficCost("a", 2, 8, 1, 1e9, 0)), TypeError, "num_parameters='a'"),
+        (lambda: TrafficCost(1e9, 2, True, 1, 1e9, 0), TypeError, "world_size=True"),
+        (lambda: TrafficCost(1e9, 2, 8, 1, 1e9, 0, ["ring"]), ValueError, "collective="),
+        (lambda: pipeline_calculator(send=1e308), ValueError, "send=1e\\+308"),
+        (lambda: layout_planner(sequence=1.5), ValueError, "sequence=1.5"),
+        (lambda: design_round(3), TypeError, "name=3"),
+        (lambda: design_round(model="llama9"), ValueError, "'llama9' is no ModelConfig"),
+        (lambda: draw(3), TypeError, "name=3"),
+        (lambda: knobs(3), TypeError, "fn=3"),
+    ],
+)
+def test_an_error_names_the_argument_that_was_given(show, error, named):
+    with pytest.raises(error, match=named):
+        show()
+
+
+def test_a_puzzle_says_that_a_number_is_no_rows():
+    assert "3: give text with a line per rank" in repr(schedule_puzzle("two ranks", 3))

@@ -25,7 +25,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from labkit import calc
+from labkit import arguments, calc
 from labkit.arguments import UserError
 from labkit.calc.hardware import Cluster, Tier
 from labkit.calc.plan import Estimate, Job
@@ -160,7 +160,8 @@ def names() -> list[str]:
 
 
 def get_briefing(name: str) -> Briefing:
-    """Return a briefing of the book, or "drawn-3", of seed 3. Raises UnknownBriefing."""
+    """Return a briefing of the book, or "drawn-3", of seed 3. Raises UnknownBriefing, TypeError."""
+    arguments.instance("name", name, str, f"name a briefing, such as {names()[0]!r}")
     for entry in _library()["briefings"]:
         if entry["name"] == name:
             return _made(**entry)
@@ -175,10 +176,12 @@ def draw_briefing(seed: int | None = None, model: str | Path | None = None) -> B
 
     It takes seconds: the planner looks for the fastest layout, which the deadline follows from.
 
-    model: the name of one, or the path of its config.json; None: drawn. ValueError for a model that
-    no drawn cluster can train.
+    model: the name of one, or the path of its config.json; None: drawn. ValueError for an unknown
+    one, and for one that no drawn cluster can train.
     """
     seed = random.randrange(10**6) if seed is None else seed
+    if model is not None and not str(model).endswith(".json"):
+        calc.models.model(str(model))  # an unknown name
     rng = random.Random(seed)
     drawn = _library()["draw"]
     for _ in range(50):

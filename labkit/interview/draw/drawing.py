@@ -14,7 +14,6 @@ What was drawn is replayed: any order that does the work within the columns pass
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,15 +103,6 @@ class Drawing:
 
 class UnknownDrawing(UserError, LookupError):
     """No drawing has that name. The message lists near ones."""
-
-
-def find(name: str, drawings: dict[str, Drawing]) -> Drawing:
-    """Return the drawing of a name. Raises UnknownDrawing."""
-    plain = name.strip().lower().replace(" ", "-").replace("_", "-")
-    if plain in drawings:
-        return drawings[plain]
-    near = difflib.get_close_matches(plain, list(drawings), 5, 0.4) or list(drawings)[:5]
-    raise UnknownDrawing(f"there is no drawing {name[:60]!r}; near it: {', '.join(near)}")
 
 
 def read_cells(text: str) -> list[list[str]]:
