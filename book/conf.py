@@ -30,6 +30,7 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 
 html_theme = "furo"
 html_static_path = [str(BOOK / "static")]  # and static/ of the stage: see below
+html_search_scorer = str(BOOK / "static" / "scorer.js")
 html_css_files = ["book.css", "live/live.css"]
 html_js_files = [("live/live.mjs", {"type": "module"})]
 html_copy_source = False

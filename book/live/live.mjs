@@ -14,17 +14,17 @@ for (const place of canRun ? document.querySelectorAll(".lab-live") : []) {
   const status = document.createElement("span");
   status.className = "lab-status";
   status.setAttribute("role", "status");
-  status.textContent = " Python runs in this page: 8 MB, loaded once.";
+  status.textContent = "Python runs in this page: 8 MB, loaded once.";
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
       const { start } = await import("./parts.mjs");
-      await start(place, (words) => { status.textContent = ` ${words}`; });
+      await start(place, (words) => { status.textContent = words; });
       button.remove();
       status.textContent = "";
     } catch (error) {
       button.remove();
-      status.textContent = ` It could not start: ${error.message}. The stored answer stays; reload the page to try again.`;
+      status.textContent = `It could not start: ${error.message}. The stored answer stays; reload the page to try again.`;
     }
   });
   place.after(button, status);

@@ -46,9 +46,9 @@ from labkit.progress import clock
 _SKIP = "Skip: no answer, which counts 0 and is stored as not known"
 _SURE = "The interview is not over. Press End the interview again to end it here."
 _RULES = (
-    "Answer aloud, then grade yourself by what an interviewer listens for; type the numbers of "
-    "drills; where there is an exercise, write it in its file. Each grade is stored when it is "
-    "given: a kernel that restarts loses the clock and the report, but no grade."
+    "Answer aloud, then grade yourself by what an interviewer listens for. Type the numbers of "
+    "drills, and write an exercise, if there is one, in its file. Each grade is stored when it is "
+    "given. After a restart the clock and the report are lost, and no grade."
 )
 
 

@@ -349,5 +349,5 @@ def test_without_torch_there_is_no_exercise_and_no_case_and_the_plan_says_so(mon
     less = plan_interview(60, "senior", seed=1)
     assert {item.kind for item in less.items} == {"story", "question", "drill"}
     assert less.planned_minutes > 58
-    assert asking.planned(less).endswith("they are real runs, and torch is not installed here")
+    assert asking.planned(less).endswith("these are real runs, which need torch")
     assert "No exercise" not in asking.planned(plan_interview(10, "senior", seed=1))

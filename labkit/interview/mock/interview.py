@@ -126,7 +126,7 @@ def planned(plan: Plan) -> str:
     if plan.planned_minutes != plan.minutes:
         items += f": {plan.planned_minutes} of the {plan.minutes} minutes"
     if plan.minutes >= WITH_EXERCISE and not can_run():
-        items += ". No exercise and no case: they are real runs, and torch is not installed here"
+        items += ". No exercise and no case: these are real runs, which need torch"
     return items
 
 

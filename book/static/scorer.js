@@ -1,0 +1,12 @@
+// Sphinx's own scores of search results, and pages of source code below the others.
+var Scorer = {
+  score: ([page, , , , score]) => (page.startsWith("code/") ? score - 100 : score),
+  objNameMatch: 11,
+  objPartialMatch: 6,
+  objPrio: { 0: 15, 1: 5, 2: -5 },
+  objPrioDefault: 0,
+  title: 15,
+  partialTitle: 7,
+  term: 5,
+  partialTerm: 2,
+};
