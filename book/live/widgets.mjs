@@ -199,13 +199,6 @@ const VIEWS = {
   TextModel: (model, widgets) => text(model, widgets, "text", tag("input", "", { type: "text", autocomplete: "off" })),
   TextareaModel: (model, widgets) => text(model, widgets, "textarea", tag("textarea", "")),
   BoundedIntTextModel: number,
-  IntTextModel: number,
-  IntSliderModel: (model, widgets) => slider(model, widgets, {
-    most: () => [model.state.min, model.state.max, model.state.step],
-    position: () => model.state.value,
-    set: (value) => widgets.change(model, { value }),
-    words: () => String(model.state.value),
-  }),
   SelectionSliderModel: (model, widgets) => slider(model, widgets, {
     most: () => [0, model.state._options_labels.length - 1, 1],
     position: () => model.state.index,

@@ -8,7 +8,7 @@ from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
-from labkit.cli.terminal import console
+from labkit.cli.terminal import UntilEnded, console
 from labkit.interview.cards.sitting import parse_points
 from labkit.interview.design import (
     NUMBERS,
@@ -47,12 +47,8 @@ def design(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     round_ = DesignRound(briefing)
-    status = 0
-    try:
+    with UntilEnded() as ending:
         run_round(round_)
-    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
-        console().print()
-        status = 0 if isinstance(end, EOFError) else 130
     round_.finish()
     console().print(Markdown(markdown_of(round_)))
     if save is not None:
@@ -62,8 +58,7 @@ def design(
         except OSError as error:
             raise typer.BadParameter(f"{save} cannot be written: {error.strerror}") from None
         console().print(Text(f"The report is in {save}"), soft_wrap=True)
-    if status:
-        raise typer.Exit(status)
+    ending.leave()
 
 
 def run_round(round_: DesignRound) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from labkit.cli import practise, start
 from labkit.cli.design import run_round
-from labkit.cli.terminal import console
+from labkit.cli.terminal import UntilEnded, console
 from labkit.grade import catalog
 from labkit.grade.verdict import Outcome
 from labkit.grade.workspace import find_workspace
@@ -44,17 +44,14 @@ def mock(
     if minutes >= WITH_EXERCISE and not find_workspace().has_learners_files:
         shown_text = "There is no exercise in it: for one, start it in a folder of the course."
         console().print(Text(f"{shown_text}\n{start.HOW_TO_MAKE_ONE}", style="yellow"))
-    status = 0
-    try:
+    with UntilEnded() as ending:
         while (item := interview.next_item) is not None:
             left = asking.minutes_text(interview.left_s / 60)
             said = f"{asking.announced(interview, item)} {left} left of the interview."
             console().print(Text(said, style="bold cyan"))
             interview.take(item, *_TAKE[item.kind](item, interview.plan.seed))
-    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
-        console().print()
+    if ending.is_early:
         interview.give_up()
-        status = 0 if isinstance(end, EOFError) else 130
     report = interview.report()
     console().print(Markdown(report.markdown))
     for file in files:
@@ -63,11 +60,10 @@ def mock(
         except OSError as error:
             shown_text = f"The report is not in {file}: {error.strerror}"
             console().print(Text(shown_text, style="red"), soft_wrap=True)
-            status = status or 1
+            ending.status = ending.status or 1
         else:
             console().print(Text(f"The report is in {file}"), soft_wrap=True)
-    if status:
-        raise typer.Exit(status)
+    ending.leave()
 
 
 def _question(item: Item, _: int) -> asking.Scored:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from labkit.arguments import printable
-from labkit.cli.terminal import console
+from labkit.cli.terminal import UntilEnded, console
 from labkit.grade.puzzles import PUZZLES, UnknownPuzzle, get_puzzle, solve, standing
 from labkit.interview.cards import KINDS, LEVELS, ROLES, Card, load_topics
 from labkit.interview.cards import sitting as sittings
@@ -67,18 +67,13 @@ def cards(
         console().print(Text(sittings.nothing_due(chosen)))
         return
     ratings: list[str] = []
-    status = 0
-    try:
+    with UntilEnded() as ending:
         for place, card in enumerate(asked, 1):
             console().print(Text(f"Card {place} of {len(asked)}", style="dim"))
             for each, said in ask_with_follow_up(card):
                 ratings.append(sittings.rating_of(len(said), len(each.rubric)))
-    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
-        console().print()
-        status = 0 if isinstance(end, EOFError) else 130
     console().print(Text(sittings.summary(ratings), style="bold"))
-    if status:
-        raise typer.Exit(status)
+    ending.leave()
 
 
 def ask_with_follow_up(card: Card) -> Iterator[tuple[Card, frozenset[int]]]:
@@ -177,16 +172,11 @@ def drill(
         _show_drills(drills)
         return
     asking = Round(drills, seed)
-    status = 0
-    try:
+    with UntilEnded() as ending:
         for number in range(1, count + 1):
             ask_drill(asking.ask(), f"Question {number} of {count}")
-    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
-        console().print()
-        status = 0 if isinstance(end, EOFError) else 130
     console().print(Text(asking.summary, style="bold"))
-    if status:
-        raise typer.Exit(status)
+    ending.leave()
 
 
 def ask_drill(asked: Asked, heading: str, answers: Sequence[str] = ()) -> str:
@@ -254,12 +244,10 @@ def case(
         raise typer.BadParameter(str(error)) from None
     console().print(Text("Two trainings run on 4 ranks, with a fault and without ...", style="dim"))
     asked = Round([cases], seed).ask()
-    try:
+    with UntilEnded() as ending:
         ask_drill(asked, "Case", answer or ())
-    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
-        console().print()
-        raise typer.Exit(0 if isinstance(end, EOFError) else 130) from None
-    if not asked.is_right:
+    ending.leave()
+    if not (asked.is_right or ending.is_early):
         raise typer.Exit(1)
 
 

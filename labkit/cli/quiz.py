@@ -7,7 +7,7 @@ import typer
 from rich.markdown import Markdown
 from rich.text import Text
 
-from labkit.cli.terminal import console
+from labkit.cli.terminal import UntilEnded, console
 from labkit.interview.quiz import QuizQuestion, clock_text, make_quiz, reasons, taken_text
 
 _LETTERS = "abcd"
@@ -23,20 +23,15 @@ def quiz(
     """Answer ten multiple-choice questions in five minutes; each wrong choice is explained."""
     questions, began_s = make_quiz(count, what, seed), time.monotonic()
     results: list[bool] = []
-    status = 0
-    try:
+    with UntilEnded() as ending:
         for number, question in enumerate(questions, 1):
             clock = clock_text(len(questions), time.monotonic() - began_s)
             about = f"{number} of {len(questions)} · {question.topic} · {clock}"
             console().print(Text(about, style="dim"))
             results.append(_ask(question))
-    except (EOFError, KeyboardInterrupt, typer.Abort) as end:
-        console().print()
-        status = 0 if isinstance(end, EOFError) else 130
     seconds = time.monotonic() - began_s
     console().print(Text(taken_text(results, len(questions), seconds), style="bold"))
-    if status:
-        raise typer.Exit(status)
+    ending.leave()
 
 
 def _ask(question: QuizQuestion) -> bool:

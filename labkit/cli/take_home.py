@@ -20,8 +20,8 @@ def take_home(
     if file is None:
         out.print(Text((game.__doc__ or "").strip()), soft_wrap=True)
         out.print(Text(f"\nThe bound is {game.bound_s():.3f} s. Answers to beat:", style="bold"))
-        for name, answer in game.BASELINES.items():
-            out.print(Text(f"{name}: {answer['layout']}\n    {game.score(answer, keep=False)}"))
+        for name, each in game.scored_baselines().items():
+            out.print(Text(f"{name}: {game.BASELINES[name]['layout']}\n    {each}"))
         if (best := game.best_s()) is not None:
             out.print(Text(f"Your best so far: {best:.3f} s"))
         return
@@ -30,9 +30,4 @@ def take_home(
     except OSError as error:
         raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from None
     out.print(Text(str(found), style="bold"))
-    beaten = [name for name, answer in game.BASELINES.items() if _beats(found, answer)]
-    out.print(Text(f"It beats {', '.join(beaten) or 'none of the five'}."))
-
-
-def _beats(found: game.Score, answer: dict[str, str]) -> bool:
-    return found.seconds < game.score(answer, keep=False).seconds
+    out.print(Text(f"It beats {', '.join(game.beaten(found)) or 'none of the five'}."))

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.syntax import Syntax
@@ -39,6 +40,30 @@ def progress_warnings_shown(out: Console) -> Iterator[None]:
             found = (str(w.message) for w in caught if issubclass(w.category, ProgressWarning))
             for text in dict.fromkeys(found):
                 out.print(Text(f"labkit: {printable(text)}", style="yellow"))
+
+
+class UntilEnded:
+    """A block of questions that Ctrl-D or Ctrl-C ends early: `status` is then 0 or 130."""
+
+    is_early = False
+    status = 0
+
+    def __enter__(self) -> UntilEnded:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self.is_early = kind is not None and issubclass(
+            kind, (EOFError, KeyboardInterrupt, typer.Abort)
+        )
+        if self.is_early:
+            console().print()
+            self.status = 0 if kind is EOFError else 130
+        return self.is_early
+
+    def leave(self) -> None:
+        """End the command with the status, after the summary."""
+        if self.status:
+            raise typer.Exit(self.status)
 
 
 def counted(number: int, noun: str) -> str:

@@ -154,6 +154,17 @@ def score(answer: dict[str, Any], *, keep: bool = True) -> Score:
     return Score(seconds, slowest.bubble(), exchange_s, nbytes, slowest)
 
 
+@cache
+def scored_baselines() -> dict[str, Score]:
+    """Return the scores of the answers to beat, by name."""
+    return {name: score(answer, keep=False) for name, answer in BASELINES.items()}
+
+
+def beaten(found: Score) -> list[str]:
+    """Return the names of the answers that are slower."""
+    return [name for name, each in scored_baselines().items() if found.seconds < each.seconds]
+
+
 def best_s() -> float | None:
     """Return the learner's best step so far, in seconds; None before the first one."""
     scored = progress.events(_NAME, "take-home")

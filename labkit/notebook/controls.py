@@ -343,6 +343,6 @@ def with_slider_names(box: Any) -> Any:
 
 
 def _sliders_in(widget: Any) -> list[Any]:
-    if isinstance(widget, widgets.SelectionSlider | widgets.IntSlider):
+    if isinstance(widget, widgets.SelectionSlider):
         return [widget]
     return [found for child in getattr(widget, "children", ()) for found in _sliders_in(child)]

@@ -27,8 +27,8 @@ class TakeHome(WithWidget):
 
     def __init__(self) -> None:
         """See `take_home`."""
-        self._beaten = {name: game.score(BASELINES[name], keep=False) for name in BASELINES}
-        fastest = min(self._beaten, key=lambda name: self._beaten[name].seconds)
+        to_beat = game.scored_baselines()
+        fastest = min(to_beat, key=lambda name: to_beat[name].seconds)
         answer = BASELINES[fastest]
         self._layout = widgets.Text(
             value=answer["layout"], description="Layout", continuous_update=False, layout=_WIDE
@@ -59,24 +59,22 @@ class TakeHome(WithWidget):
         except UnusableAnswer as error:
             say(self._result, f'<p style="white-space: pre-line">✗ {escape(str(error))}</p>')
             return None
-        beaten = [name for name, each in self._beaten.items() if found.seconds < each.seconds]
-        said = (
-            f"<p><b>{escape(str(found))}.</b> It beats {', '.join(beaten) or 'none'} of the five."
-        )
+        beaten = ", ".join(game.beaten(found)) or "none"
+        said = f"<p><b>{escape(str(found))}.</b> It beats {beaten} of the five."
         say(self._result, f"{said}</p>{_picture_html(found)}{captured.html}")
         self._show(found)
         return found
 
     def _show(self, found: Score | None) -> None:
         best, _ = capture_warnings(best_s)
-        self._table.value = _table_html(self._beaten, found, best)
+        self._table.value = _table_html(found, best)
 
     def __repr__(self) -> str:
-        lines = [f"{name}: {each}" for name, each in self._beaten.items()]
+        lines = [f"{name}: {each}" for name, each in game.scored_baselines().items()]
         return "\n".join([game.task(), f"The bound: {bound_s():.3f} s a step.", *lines])
 
     def _static_html(self) -> str:
-        static = _task_html() + _table_html(self._beaten, None, None)
+        static = _task_html() + _table_html(None, None)
         return box(static + run_it("beat them."))
 
 
@@ -97,9 +95,11 @@ def _task_html() -> str:
     )
 
 
-def _table_html(beaten: dict[str, Score], found: Score | None, best: float | None) -> str:
+def _table_html(found: Score | None, best: float | None) -> str:
     """Return the answers to beat, with the learner's own below them."""
-    rows = [(name, BASELINES[name]["layout"], each) for name, each in beaten.items()]
+    rows = [
+        (name, BASELINES[name]["layout"], each) for name, each in game.scored_baselines().items()
+    ]
     rows += [("this answer", "", found)] if found else []
     cell = "padding: 3px 12px 3px 4px; text-align: left;"
     lines = ["".join(f'<th style="{cell} color: {FAINT}">{each}</th>' for each in _HEADING)]

@@ -1,5 +1,6 @@
 """Where the ranks of a mesh are, and whom each talks to: for mesh.py and for a notebook's grid."""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -38,12 +39,8 @@ def checked_sizes(sizes: Mapping[str, int], most: int, coordinates: int) -> dict
 
 def places(sizes: Mapping[str, int], gpus_per_node: int) -> list[Place]:
     """Return the places by rank. Nodes are filled one after the other, as launchers do."""
-    num_ranks = 1
-    for size in sizes.values():
-        num_ranks *= size
-    return [
-        Place(rank, coordinates_at(rank, sizes), rank // gpus_per_node) for rank in range(num_ranks)
-    ]
+    ranks = range(math.prod(sizes.values()))
+    return [Place(rank, coordinates_at(rank, sizes), rank // gpus_per_node) for rank in ranks]
 
 
 def groups_of(rank: int, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

@@ -78,7 +78,7 @@ INPUTS = [
     *(f"cache_calculator({model!r})" for model in ("llama2-7b", "llama3-8b", "llama3-70b")),
     *(f"layout_planner({model!r}, gpus={gpus}, batch=64)"
       for model in ("llama2-7b", "llama3-8b") for gpus in (8, 16)),
-    *(f"schedule_puzzle({name!r})" for name in ("two ranks",)),
+    "schedule_puzzle('two ranks')",
     *(f"vote({claim!r})" for claim in ("ring-8", "size-not-number", "one-or-hundred")),
 ]  # fmt: skip
 
@@ -122,12 +122,7 @@ def page(chromium, address):
     said = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on(
-        "request",
-        lambda r: (
-            said.append(r.url) if not r.url.startswith(("http://127.", "blob:", "data:")) else None
-        ),
-    )
+    page.on("request", lambda each: said.append(each.url) if is_elsewhere(each) else None)
     page.goto(address)
     for name in PARTS:
         start(page, name)

@@ -19,6 +19,7 @@ from labkit.mesh import Mesh
 from labkit.model import GPT, GPTConfig
 from labkit.pipeline import gpipe, interleaved, one_f_one_b, zero_bubble_h1
 from labkit.train import TrainConfig, train_serial
+from tests.serial_runs import one_thread  # noqa: F401
 
 # 251 tokens of vocabulary and 77 features for no number of ranks; 11 rows neither.
 CONFIG = GPTConfig(
@@ -46,15 +47,6 @@ CASES = [
     ((1, 2, 2), "dp tp pp", "zero bubble", "sgd", True),
     ((1, 4, 1), "dp pp tp", "gpipe", "sgd", True),  # two ranks for each key-value head
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """As on a rank; more of them only get in each other's way in so small a model."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def distance(one, two):

@@ -1,11 +1,8 @@
 """A small GPT on sequences that are cut, against the serial oracle.
 
-How closely can it follow? As in test_data_parallel_training.py: the serial run in float32 leaves
-the one in float64 by what rounding does, and sums in another order round no worse; GUARD times that
-covers other processors. In float64 the same growth starts from a smaller eps.
+tests/serial_runs.py says how closely it follows.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -23,6 +20,7 @@ from labkit.context_parallel import (
 )
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, Trained, train_serial
+from tests.serial_runs import distance, one_thread, tolerances  # noqa: F401
 
 CONFIG = GPTConfig(context=13, num_layers=2, hidden=48, num_heads=12)  # 13: nothing divides it
 SGD = TrainConfig(num_sequences=3, num_steps=2, optimizer="sgd", learning_rate=0.1)
@@ -41,21 +39,6 @@ WAYS = {
 # the same for every way.
 RUNS = [("ring, zigzag", "sgd in float64"), ("gathered, zigzag", "sgd in float64")]
 RUNS += [("ring, contiguous", "sgd"), ("ulysses, contiguous", "adamw in float64")]
-GUARD = 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As on a rank; more of them only get in each other's way in so small a model."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
-def distance(one: Trained, two: Trained) -> float:
-    """The largest difference between two runs' losses."""
-    return max(abs(a - b) for a, b in zip(one.losses, two.losses, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +48,7 @@ def serial() -> dict[str, Trained]:
 
 @pytest.fixture(scope="module")
 def tolerance(serial) -> dict[torch.dtype, float]:
-    rounding = distance(serial["sgd"], serial["sgd in float64"])
-    smaller_eps = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-    return {torch.float32: GUARD * rounding, torch.float64: GUARD * rounding * smaller_eps}
+    return tolerances(serial, "sgd")
 
 
 def train_each(world: Group) -> dict[tuple[str, str], Trained]:

@@ -1,13 +1,9 @@
 """A small GPT on real ranks against the serial oracle, with shares that differ in size.
 
-How closely can it follow? The serial run in float32 leaves the one in float64 by what rounding does
-in some steps. Ranks add the same numbers in another order, which rounds as often and no worse: they
-may be as far from the truth on the other side, and GUARD times that covers other processors.
-In float64 the same growth starts from a smaller eps. Measured: losses differ by up to 1.1e-6 in
+tests/serial_runs.py says how closely it follows. Measured: losses differ by up to 1.1e-6 in
 float32 (allowed about 8e-6), by 2e-15 in float64 (allowed about 1.4e-14).
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,6 +16,7 @@ from labkit.data_parallel import DDP, BucketedDDP, NaiveDDP, train
 from labkit.data_parallel import library_all_reduce as library
 from labkit.model import GPT, GPTConfig
 from labkit.train import TrainConfig, Trained, train_serial
+from tests.serial_runs import distance, one_thread, tolerances  # noqa: F401
 
 CONFIG = GPTConfig(context=32, num_layers=1, hidden=32, num_heads=2)
 SEVEN = TrainConfig(num_sequences=7, num_steps=2)  # divides by none of 2, 3 and 4
@@ -32,21 +29,6 @@ LADDER = {"naive": NaiveDDP, "bucketed": BucketedDDP, "overlapped": DDP}
 # Optimizers and dtypes have the same effect on every rung, so one rung each is enough.
 RUNS = [("bucketed", "adamw in float64"), ("overlapped", "adamw in float64")]
 RUNS += [("naive", "adamw"), ("overlapped", "sgd")]
-GUARD = 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As on a rank; more of them only get in each other's way in so small a model."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
-def distance(one: Trained, two: Trained) -> float:
-    """The largest difference between two runs' losses."""
-    return max(abs(a - b) for a, b in zip(one.losses, two.losses, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +38,7 @@ def serial() -> dict[str, Trained]:
 
 @pytest.fixture(scope="module")
 def tolerance(serial) -> dict[torch.dtype, float]:
-    rounding = distance(serial["adamw"], serial["adamw in float64"])
-    smaller_eps = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-    return {torch.float32: GUARD * rounding, torch.float64: GUARD * rounding * smaller_eps}
+    return tolerances(serial, "adamw")
 
 
 def train_each(world: Group) -> dict[tuple[str, str], Trained]:

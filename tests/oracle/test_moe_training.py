@@ -29,6 +29,7 @@ from labkit.moe import (
 )
 from labkit.moe.router import load_balancing_loss
 from labkit.train import TrainConfig
+from tests.serial_runs import one_thread  # noqa: F401
 
 CONFIG = GPTConfig(context=7, num_layers=2, hidden=16, num_heads=2)
 # 5 sequences: no number of ranks divides them. Coefficients far above the usual ones, so that a
@@ -51,15 +52,6 @@ RUNS = [((2, 2), name) for name in CASES]
 RUNS += [((1, 3), "drops"), ((1, 3), "5 experts"), ((1, 6), "drops")]
 RUNS += [(mesh, "dropless") for mesh in [(1, 1), (1, 2), (2, 1)]]
 LIMIT = 1e-12
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """As on a rank."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def train_each(world, dp, ep, names):

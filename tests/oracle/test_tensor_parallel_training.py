@@ -36,6 +36,7 @@ from labkit.tensor_parallel.gpt_tp import train_step
 from labkit.train import TrainConfig, train_serial
 from labkit.train import loss as loss_of
 from labkit.train import train_step as serial_step
+from tests.serial_runs import one_thread  # noqa: F401
 
 # 12 heads for 1 to 4 ranks; 3 * 31 tokens, 77 features and 251 tokens of vocabulary for none.
 CONFIG = GPTConfig(vocab=256, context=31, num_layers=2, hidden=48, num_heads=12, ffn=77)
@@ -46,15 +47,6 @@ SGD = TrainConfig(
 ADAMW = TrainConfig(num_sequences=3, num_steps=2)
 GUARD = 8
 SMALL = GPTConfig(context=8, num_layers=1, hidden=16, num_heads=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """As on a rank; more of them only get in each other's way in so small a model."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def side_by_side(world, config, sequence_parallel, backend):

@@ -1,7 +1,6 @@
 """The serial step: against torch's own pieces, and against what it must do to a loss."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -20,18 +19,10 @@ from labkit.moe.routing import MoEConfig
 from labkit.pipeline import gpt_pp
 from labkit.tensor_parallel import gpt_tp
 from labkit.train import TrainConfig, Trained, loss, train_serial, train_step
+from tests.serial_runs import one_thread  # noqa: F401
 
 CONFIG = GPTConfig(context=16, num_layers=1, hidden=16, num_heads=2)
 SETTINGS = TrainConfig(num_steps=4, num_sequences=7, dtype=torch.float64)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As on a rank; more of them only get in each other's way in so small a model."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def global_batch(num_sequences: int = 7):

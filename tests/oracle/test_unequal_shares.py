@@ -3,7 +3,6 @@
 import gc
 import random
 import weakref
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -18,6 +17,7 @@ from labkit.model import GPTConfig
 from labkit.optimizer import AdamW
 from labkit.train import TrainConfig, train_serial
 from labkit.zero.unequal_shards import shards_by_memory, unequal_zero1_step
+from tests.serial_runs import one_thread  # noqa: F401
 
 CONFIG = GPTConfig(context=16, num_layers=1, hidden=16, num_heads=2)
 # SGD: AdamW hides a gradient that is too large by a factor.
@@ -28,14 +28,6 @@ SHARES = {1: [[7]], 2: [[6, 1], [0, 7]], 3: [[4, 0, 3]], 4: [[3, 0, 3, 1], [0, 0
 TOLERANCE = 1e-12
 NUMEL, NUM_STEPS = 23, 3
 SHARDS = {1: [23], 2: [23, 0], 3: [11, 1, 11], 4: [9, 0, 13, 1]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 class LocalAdamW:

@@ -22,17 +22,9 @@ from labkit.moe import (
     z_loss,
 )
 from labkit.moe.moe_layer import make_router
+from tests.serial_runs import one_thread  # noqa: F401
 
 N, D, E = 37, 6, 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """More of them only get in each other's way with so few numbers."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def router_of(kind=TopKRouter, top_k=2, dtype=torch.float64, **settings):

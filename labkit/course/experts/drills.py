@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from labkit import calc
 from labkit.calc.parameters import mlp_parameters
+from labkit.course.memory.drills import gated, sizes_of
 from labkit.interview.drills.drill import Shown, drill
 from labkit.interview.drills.question import Solution, Trap
 
@@ -17,33 +18,9 @@ _NOTEBOOK = "17_mixture_of_experts"
 _FACTORS = (1.1, 1.25, 1.5)
 
 
-def _gated(
-    layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int = 4096
-) -> calc.ModelConfig:
-    """Return a Llama of these sizes: gated, its head not tied, no biases, rotary positions."""
-    return calc.ModelConfig(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        ffn=ffn,
-        vocab=vocab,
-        context=context,
-        gated=True,
-        tied=False,
-        biases=False,
-        learned_positions=False,
-    )
-
-
-def _sizes(name: str) -> tuple[int, int, int, int, int]:
-    each = calc.MODELS[name]
-    return each.hidden, each.heads, each.num_kv_heads, each.mlp_features, each.vocab
-
-
 _EXPERT_DRAWS = {
     "hidden heads kv_heads ffn vocab": [
-        _sizes(name) for name in ("mixtral-8x7b", "llama2-7b", "llama2-70b")
+        sizes_of(name) for name in ("mixtral-8x7b", "llama2-7b", "llama2-70b")
     ],
     "layers": (24, 32, 40, 56),
     "experts": (8, 16, 32),
@@ -66,7 +43,7 @@ def active_parameters(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, experts: int, k: int
 ) -> Solution:
     """Attention and embeddings whole, k of E experts."""
-    dense = _gated(layers, hidden, heads, kv_heads, ffn, vocab)
+    dense = gated(layers, hidden, heads, kv_heads, ffn, vocab)
     config = replace(dense, num_experts=experts, top_k=k)
     active, whole = calc.active_parameters(config), calc.num_parameters(config)
     return Solution(
@@ -116,7 +93,7 @@ def expert_parameters(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, experts: int, k: int
 ) -> Solution:
     """E experts in each layer, all the rest once."""
-    dense = _gated(layers, hidden, heads, kv_heads, ffn, vocab)
+    dense = gated(layers, hidden, heads, kv_heads, ffn, vocab)
     config = replace(dense, num_experts=experts, top_k=k)
     whole = calc.num_parameters(config)
     return Solution(

@@ -29,19 +29,17 @@ _SIZES = [
     (each.hidden, each.heads)
     for each in (calc.MODELS[name] for name in ("gpt2-xl", "korthikanti-22b", "gpt3-175b"))
 ] + [(4096, 32), (5120, 40), (8192, 64)]
-_CONVENTION = (
-    "Counted as in Korthikanti et al.: 2-byte numbers, 1-byte dropout masks, attention scores "
-    "written down, an MLP of 4 times the hidden size and two matrices. "
-)
-_DRAWS = {
+LAYER_DRAWS = {
     "hidden heads": [(h, a) for h, a in _SIZES if a % 8 == 0],
     "seq": (1024, 2048, 4096),
     "micro": BATCHES,
     "tp": (2, 4, 8),
 }
-_LAYER_PROMPT = (
+LAYER_PROMPT = (
     "A layer of {hidden} hidden features and {heads} heads, tensor parallelism over {tp}, {micro} "
     "of {seq} tokens in a microbatch. "
+    "Counted as in Korthikanti et al.: 2-byte numbers, 1-byte dropout masks, attention scores "
+    "written down, an MLP of 4 times the hidden size and two matrices. "
 )
 
 
@@ -60,7 +58,7 @@ def as_gib(nbytes: float) -> float:
     return nbytes / calc.units.GiB * calc.units.GB
 
 
-def _gated(
+def gated(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int = 4096
 ) -> calc.ModelConfig:
     """Return a Llama of these sizes: gated, its head not tied, no biases, rotary positions."""
@@ -79,7 +77,8 @@ def _gated(
     )
 
 
-def _sizes(name: str) -> tuple[int, int, int, int, int]:
+def sizes_of(name: str) -> tuple[int, int, int, int, int]:
+    """Return hidden, heads, heads of keys, features of the MLP and vocabulary of a model."""
     each = calc.MODELS[name]
     return each.hidden, each.heads, each.num_kv_heads, each.mlp_features, each.vocab
 
@@ -93,7 +92,7 @@ def _sizes(name: str) -> tuple[int, int, int, int, int]:
     "key-value heads, a gated MLP (SwiGLU) of {ffn} features, a vocabulary of {vocab} with "
     "embedding and head not tied, no biases, rotary positions. How many parameters is that?",
     draws={
-        "hidden heads kv_heads ffn vocab": [_sizes(name) for name in _DENSE],
+        "hidden heads kv_heads ffn vocab": [sizes_of(name) for name in _DENSE],
         "layers": (24, 28, 32, 36, 40, 48, 60, 80, 96),
     },
     unit="billion",
@@ -104,7 +103,7 @@ def dense_parameters(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int
 ) -> Solution:
     """layers x (attention + MLP) + embedding + head."""
-    config = _gated(layers, hidden, heads, kv_heads, ffn, vocab)
+    config = gated(layers, hidden, heads, kv_heads, ffn, vocab)
     num = calc.num_parameters(config)
     return Solution(
         num,
@@ -259,9 +258,10 @@ def _layer(hidden: int, heads: int, seq: int, layers: int = 1) -> calc.ModelConf
     return calc.ModelConfig(layers=layers, hidden=hidden, heads=heads, vocab=50257, context=seq)
 
 
-def _kept(
+def kept_bytes(
     hidden: int, heads: int, seq: int, micro: int, tp: int, sp: bool, recompute: str = "none"
 ) -> float:
+    """Return bytes of activations that a rank keeps for one layer."""
     config = _layer(hidden, heads, seq)
     return float(calc.activation_bytes(config, micro, tp, sp, recompute=recompute))
 
@@ -271,9 +271,9 @@ def _kept(
     "Activations of a layer under tensor parallelism",
     difficulty=3,
     notebook="14_vocabulary_and_sequence",
-    prompt=_LAYER_PROMPT + _CONVENTION + "Without sequence parallelism and without recomputation, "
+    prompt=LAYER_PROMPT + "Without sequence parallelism and without recomputation, "
     "how many bytes does a rank keep for this layer until backward?",
-    draws=_DRAWS,
+    draws=LAYER_DRAWS,
     unit="MB",
     between=("20 MB", "60 GB"),
 )
@@ -295,18 +295,18 @@ def tensor_parallel_activations(hidden: int, heads: int, seq: int, micro: int, t
         [
             Trap(
                 "with sequence parallelism",
-                _kept(*sizes, True),
+                kept_bytes(*sizes, True),
                 "Without it the inputs of norms and linear layers and the dropout masks are whole "
                 "on every rank.",
             ),
             Trap(
                 "without the attention scores",
-                _kept(*sizes, False, recompute="selective"),
+                kept_bytes(*sizes, False, recompute="selective"),
                 "Softmax, its mask and the dropped scores are kept, 5 a s^2 b bytes in all.",
             ),
             Trap(
                 "not divided at all",
-                _kept(hidden, heads, seq, micro, 1, False),
+                kept_bytes(hidden, heads, seq, micro, 1, False),
                 "Inside attention and MLP each rank has its own part only.",
             ),
         ],

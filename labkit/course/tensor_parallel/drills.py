@@ -1,29 +1,12 @@
 """Drills on tensor and sequence parallelism: traffic, its time, activations, the vocabulary."""
 
 from labkit import calc
+from labkit.course.memory.drills import LAYER_DRAWS, LAYER_PROMPT, kept_bytes
 from labkit.interview.drills.drill import BATCHES, amounts, drill
 from labkit.interview.drills.question import Solution, Trap
 
 _CUTTING, _AROUND = "13_tensor_parallel", "14_vocabulary_and_sequence"
 _HIDDEN = (4096, 5120, 6144, 8192, 12288, 16384)
-_SIZES = [
-    (each.hidden, each.heads)
-    for each in (calc.MODELS[name] for name in ("gpt2-xl", "korthikanti-22b", "gpt3-175b"))
-] + [(4096, 32), (5120, 40), (8192, 64)]
-_CONVENTION = (
-    "Counted as in Korthikanti et al.: 2-byte numbers, 1-byte dropout masks, attention scores "
-    "written down, an MLP of 4 times the hidden size and two matrices. "
-)
-_DRAWS = {
-    "hidden heads": [(h, a) for h, a in _SIZES if a % 8 == 0],
-    "seq": (1024, 2048, 4096),
-    "micro": BATCHES,
-    "tp": (2, 4, 8),
-}
-_LAYER_PROMPT = (
-    "A layer of {hidden} hidden features and {heads} heads, tensor parallelism over {tp}, {micro} "
-    "of {seq} tokens in a microbatch. "
-)
 
 
 def _of_a_layer(hidden: int, seq: int, micro: int, tp: int, part: str = "") -> float:
@@ -173,34 +156,22 @@ def wrong_order(hidden: int, ffn: int, tp: int, tokens: int) -> Solution:
     )
 
 
-def _layer(hidden: int, heads: int, seq: int, layers: int = 1) -> calc.ModelConfig:
-    """Return a GPT of these sizes; its vocabulary plays no part."""
-    return calc.ModelConfig(layers=layers, hidden=hidden, heads=heads, vocab=50257, context=seq)
-
-
-def _kept(
-    hidden: int, heads: int, seq: int, micro: int, tp: int, sp: bool, recompute: str = "none"
-) -> float:
-    config = _layer(hidden, heads, seq)
-    return float(calc.activation_bytes(config, micro, tp, sp, recompute=recompute))
-
-
 @drill(
     "sp-1",
     "Savings of sequence parallelism",
     difficulty=3,
     notebook=_AROUND,
-    prompt=_LAYER_PROMPT + _CONVENTION + "Scores are recomputed (selective). How many bytes fewer "
+    prompt=LAYER_PROMPT + "Scores are recomputed (selective). How many bytes fewer "
     "does a rank keep for this layer with sequence parallelism than without?",
-    draws=_DRAWS,
+    draws=LAYER_DRAWS,
     unit="MB",
     between=("10 MB", "20 GB"),
 )
 def sequence_parallel_saving(hidden: int, heads: int, seq: int, micro: int, tp: int) -> Solution:
     """10 s b h (1 - 1/t)."""
     sizes = (hidden, heads, seq, micro, tp)
-    without = _kept(*sizes, False, recompute="selective")
-    with_it = _kept(*sizes, True, recompute="selective")
+    without = kept_bytes(*sizes, False, recompute="selective")
+    with_it = kept_bytes(*sizes, True, recompute="selective")
     return Solution(
         without - with_it,
         [
