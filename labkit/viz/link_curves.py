@@ -20,7 +20,7 @@ from labkit import arguments
 from labkit.calc.result import Result, number_of
 from labkit.calc.units import bytes_text, seconds_text
 from labkit.viz import style
-from labkit.viz.picture import Picture, text_inches
+from labkit.viz.picture import Picture, draw_heading, text_inches
 
 HEADER, MARK_ROW = 0.45, 0.19  # inches: title with some air, a row of names of links
 
@@ -232,11 +232,7 @@ def draw_header(
     predicted: Collection[str],
 ) -> None:
     """Draw the title, what dots and lines are, and below them the legend in rows."""
-    height = picture.get_size_inches()[1]
-    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
-    x = picture.transFigure.inverted().transform((heading.get_window_extent().x1, 0))[0] + 0.015
     notes = ["points: measured"] * bool(measured) + ["lines: predicted"] * bool(predicted)
-    picture.text(x, 1 - 0.2 / height, ", ".join(notes), **style.FAINT)
     handles = [
         Line2D(
             [],
@@ -250,14 +246,4 @@ def draw_header(
         )
         for name, look in looks.items()
     ]
-    picture.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.004, 1 - 0.32 / height),
-        ncols=min(len(handles), _LEGEND_COLUMNS),
-        frameon=False,
-        fontsize=style.SMALL_POINTS,
-        handlelength=2.2,
-        columnspacing=1.6,
-        borderpad=0.2,
-    )
+    draw_heading(picture, title, ", ".join(notes), handles, _LEGEND_COLUMNS)

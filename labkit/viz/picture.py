@@ -9,11 +9,12 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
@@ -23,7 +24,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 from PIL import Image
 
-from labkit.viz.style import INK
+from labkit.viz import style
 
 DOTS_PER_INCH = 100
 # Twice as many pixels as are shown: sharp on today's screens.
@@ -129,7 +130,7 @@ class CellPainter:
                 width,
                 height,
                 fill=False,
-                edgecolor=INK if heavy else "#8a8a8a",
+                edgecolor=style.INK if heavy else "#8a8a8a",
                 linewidth=1.6 if heavy else 0.6,
                 zorder=4 if heavy else 3,
             )
@@ -148,6 +149,27 @@ def blank_axes(axes: Axes, width: float, height: float) -> None:
     axes.set_xlim(0, width)
     axes.set_ylim(height, 0)
     axes.axis("off")
+
+
+def draw_heading(
+    picture: Picture, title: str, note: str, handles: Sequence[Artist], num_columns: int
+) -> None:
+    """Draw the title with a note beside it, and below them a legend of at most `num_columns`."""
+    height = picture.get_size_inches()[1]
+    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
+    x = picture.transFigure.inverted().transform((heading.get_window_extent().x1, 0))[0] + 0.015
+    picture.text(x, 1 - 0.2 / height, note, **style.FAINT)
+    picture.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(0.004, 1 - 0.32 / height),
+        ncols=min(len(handles), num_columns),
+        frameon=False,
+        fontsize=style.SMALL_POINTS,
+        handlelength=2.2,
+        columnspacing=1.6,
+        borderpad=0.2,
+    )
 
 
 _LINE = 1.2  # height of a line, of the type size

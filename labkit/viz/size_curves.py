@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator
 from labkit.calc.choice import busbw
 from labkit.calc.units import bytes_text, seconds_text, size_text
 from labkit.viz import style
-from labkit.viz.picture import Picture
+from labkit.viz.picture import Picture, draw_heading
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def latency_bandwidth(
     _style_axes(speed_axes, curves, "bus bandwidth", lambda speed: f"{bytes_text(speed)}/s")
     for mark in marks:
         _draw_mark(time_axes, mark)
-    draw_header(picture, title or f"{kind} on {world_size} ranks", curves, handles)
+    title = title or f"{kind} on {world_size} ranks"
+    draw_heading(picture, title, _note(curves), handles, LEGEND_COLUMNS)
     return picture
 
 
@@ -209,28 +210,6 @@ def legend_handles(
         if any(mark.is_measured == is_measured for mark in marks):
             handles.append(Line2D([], [], label=name, **mark_look(is_measured)))
     return handles
-
-
-def draw_header(
-    picture: Picture, title: str, curves: Sequence[Curve], handles: Sequence[Line2D]
-) -> None:
-    """Draw the title, what points, bars and lines are, and below them the legend in rows."""
-    height = picture.get_size_inches()[1]
-    heading = picture.text(0.012, 1 - 0.2 / height, title, **style.TITLE)
-    box = heading.get_window_extent()
-    x = picture.transFigure.inverted().transform((box.x1, 0))[0] + 0.015
-    picture.text(x, 1 - 0.2 / height, _note(curves), **style.FAINT)
-    picture.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.004, 1 - 0.32 / height),
-        ncols=min(len(handles), LEGEND_COLUMNS),
-        frameon=False,
-        fontsize=style.SMALL_POINTS,
-        handlelength=2.2,
-        columnspacing=1.6,
-        borderpad=0.2,
-    )
 
 
 def _note(curves: Sequence[Curve]) -> str:

@@ -80,8 +80,9 @@ def receive(model: str, data: dict[str, Any]) -> None:
     """Hand a message of the page to its widget: {"method": "update", "state": ...}, or "custom"."""
     message = {"content": {"data": {"buffer_paths": [], **data}}, "buffers": []}
     _instances[model]._handle_msg(message)
-    if failures.raised:
-        raise failures.raised.pop()
+    raised, failures.raised = failures.raised, []  # none is left for the next message
+    if raised:
+        raise raised[-1]
 
 
 def export() -> str:
