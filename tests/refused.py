@@ -11,6 +11,17 @@ import re
 from labkit import run
 
 
+def messages_of(*calls):
+    """The message of each call's TypeError or ValueError; calls that raise none are left out."""
+    found = []
+    for call in calls:
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found.append(str(error))
+    return found
+
+
 def _errors(world, calls, make):
     """The class and the message of each call's error."""
     made = make(world)
