@@ -138,11 +138,14 @@ def launch(
     check_engine(engine)
     if echo and (note := note_on_gpus(device, world_size, torch.cuda.device_count())):
         print(note, flush=True)
-    directory = RunDirectory()
-    torchrun = _torchrun(directory) if engine == "torchrun" else None
+    directory: RunDirectory | None = None
+    torchrun = None
     ranks: list[Rank] = []
     has_returned = False
     try:
+        with uninterrupted():  # there is no folder that `finally` does not know of
+            directory = RunDirectory()
+        torchrun = _torchrun(directory) if engine == "torchrun" else None
         payload.write(directory.payload, fn, args_by_rank)
         specs = _specs(world_size, device, directory, topology)
         if torchrun is not None:
@@ -183,7 +186,7 @@ def _add_ranks(
 
 
 def _clear_away(
-    ranks: Sequence[Rank], torchrun: Any, directory: RunDirectory, *, at_once: bool
+    ranks: Sequence[Rank], torchrun: Any, directory: RunDirectory | None, *, at_once: bool
 ) -> None:
     """Remove the processes and the folder. at_once: do not wait for ranks to end by themselves."""
     try:
@@ -193,7 +196,8 @@ def _clear_away(
         end_ranks((rank.process for rank in ranks), at_once=at_once)
         if torchrun is not None:
             torchrun.end()
-        directory.remove()
+        if directory is not None:
+            directory.remove()
 
 
 def _specs(

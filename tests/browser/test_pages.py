@@ -11,14 +11,15 @@ from .lab_page import CHANGE_MS
 NOTEBOOK = "page.ipynb"
 CELLS = {
     "picture": "from labkit import viz; viz.mesh_map({'dp': 2, 'tp': 4})",
-    "widget": "from labkit.notebook import calculator; calculator()",
+    "ruling": "from labkit.notebook import schedule_puzzle\n"
+    "schedule_puzzle('two ranks', 'F0 F1 B0 B1\\nF0 F1 B0 B1')",
     "knobs": "from labkit import viz; from labkit.notebook import Knob, knobs\n"
     "knobs(lambda tp: [viz.mesh_map({'dp': 2, 'tp': tp})], tp=Knob([2, 4], 2))",
     "own-image": "from PIL import Image; Image.new('RGB', (20, 20), 'white')",
     "text": "from IPython.display import Markdown\n"
     "Markdown('Ranks exchange gradients. ' * 36 + '\\n\\n[`exercise`](../exercises/scan.py)')",
 }
-PICTURES = ("picture", "widget", "knobs")
+PICTURES = ("picture", "ruling", "knobs")
 BACKGROUND = "getComputedStyle(document.querySelector('.jp-Notebook')).backgroundColor"
 
 

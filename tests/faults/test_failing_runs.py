@@ -189,6 +189,34 @@ def test_a_hammered_stop_key_leaves_nothing_behind(tmp_path):
     assert [path.name for path in folder.glob("labkit-run-*")] == []
 
 
+PRESSED_WITH_THE_FOLDER = """
+import os, signal, labkit
+from labkit.comm import owned_folder
+make = owned_folder.make
+def made(*where):
+    folder = make(*where)
+    os.kill(os.getpid(), signal.SIGINT)
+    return folder
+owned_folder.make = made
+for start in (lambda: labkit.run(lambda world: None, 2), lambda: labkit.Session(2)):
+    try:
+        start()
+    except KeyboardInterrupt as error:
+        del error
+        print("stopped")
+print(os.listdir(os.environ["TMPDIR"]))
+"""
+
+
+def test_a_stop_key_that_comes_with_the_folder_of_a_run_leaves_none(tmp_path):
+    path, folder = tmp_path / "pressed.py", tmp_path / "tmp"
+    path.write_text(PRESSED_WITH_THE_FOLDER)
+    folder.mkdir()
+    said = script(path, TMPDIR=str(folder)).output(90).split("\n")
+    assert said[:2] == ["stopped", "stopped"]
+    assert "labkit-run" not in said[2]
+
+
 def test_a_signal_without_a_name_is_reported_by_number():
     def ends_by_a_realtime_signal(world):
         os.kill(os.getpid(), 36)

@@ -63,12 +63,15 @@ class SessionRanks:
         self.processes: list[RankProcess] = []
         self.has_ended = False
         self._echo = echo
-        self.directory = RunDirectory()
-        self._history = History(self.directory, world_size)
+        with uninterrupted():  # there is no folder without its finalizer
+            self.directory = RunDirectory()
+            self._finalizer = weakref.finalize(
+                self, _end, self.processes, self.directory, os.getpid()
+            )
         # It must run before multiprocessing's atexit function, which waits for every child. Last
         # in, first out: weakref's own may have been registered long ago.
-        self._finalizer = weakref.finalize(self, _end, self.processes, self.directory, os.getpid())
         atexit.register(self._finalizer)
+        self._history = History(self.directory, world_size)
         try:
             self._start(world_size, timeout_s, topology)
         except BaseException as error:
