@@ -10,7 +10,13 @@ let worker;
 let isBusy = false;
 let count = 0;
 let tellLoading = () => {};
-let tellError = () => {};
+const tells = new Map(); // by the part that they speak for
+
+// An error is said below the part in which the reader is.
+function tellError(words) {
+  const part = document.activeElement?.closest(".lab-live");
+  (tells.get(part) ?? tellLoading)(words);
+}
 
 export const widgets = new Widgets((model, data) => {
   // A slider moves faster than a plan is made: of several positions only the last is asked for.
@@ -30,7 +36,7 @@ function next() {
   worker.postMessage(queue.shift());
 }
 
-function heard({ data: { comm, model, data, progress, id, done, answer, error } }) {
+function heard({ data: { comm, model, data, progress, id, done, answer, error, unstored } }) {
   if (progress) return tellLoading(progress);
   if (comm) return widgets.receive(comm, model, data);
   if (!done) return undefined;
@@ -38,8 +44,10 @@ function heard({ data: { comm, model, data, progress, id, done, answer, error } 
   document.documentElement.dataset.lab = "idle";
   const { resolve, reject } = answers.get(id) ?? {};
   answers.delete(id);
-  if (error) (reject ?? tellError)(new Error(error));
+  if (error && reject) reject(new Error(error));
+  else if (error) tellError(error);
   else resolve?.(answer);
+  if (unstored) tellError(`This browser did not store your progress: ${unstored}`);
   return next();
 }
 
@@ -68,7 +76,7 @@ export function ask(request) {
 
 export async function start(place, tell) {
   tellLoading = tell;
-  tellError = (error) => tell(error.message);
+  tells.set(place, tell);
   const { model, html } = JSON.parse(await ask({ do: "show", call: place.dataset.call }));
   if (model) {
     place.replaceChildren(widgets.view(model));

@@ -53,8 +53,9 @@ onmessage = ({ data: message }) => {
   last = last.then(async () => {
     try {
       const answer = await handle(message);
-      if (message.do !== "read") await synced((await ready).py, false);
-      postMessage({ id: message.id, done: true, answer });
+      const changes = message.do === "message" || message.do === "restore";
+      const unstored = changes && (await synced((await ready).py, false));
+      postMessage({ id: message.id, done: true, answer, unstored: unstored && String(unstored) });
     } catch (error) {
       // Python's traceback ends with what went wrong; Pyodide may add advice of its own.
       const lines = String(error.message ?? error).trim().split("\n");

@@ -265,3 +265,19 @@ def test_without_javascript_the_stored_answers_stand_alone(chromium, address):
     assert page.get_by_text("the stored answer").count() == len(PARTS)
     assert page.get_by_role("button").count() == 0
     context.close()
+
+
+def test_a_browser_that_stores_nothing_says_so(chromium, address):
+    context = chromium.new_context()
+    worker = (ROOT / "book" / "live" / "worker.mjs").read_text("utf-8")
+    broken = worker.replace("py.FS.syncfs(fromBrowser, ", "((call) => call('no room'))(")
+    assert broken != worker
+    answer = {"body": broken, "content_type": "text/javascript"}
+    context.route("**/worker.mjs", lambda route: route.fulfill(**answer))
+    page = context.new_page()
+    page.goto(address)
+    part = page.locator('[data-cell="card"]')
+    part.get_by_role("button", name="Use it here").click()
+    part.get_by_role("button", name="Show the answer").click(timeout=120_000)
+    part.get_by_text("did not store your progress: no room").wait_for(timeout=120_000)
+    context.close()
