@@ -17,6 +17,7 @@ import pytest
 from labkit import notebook
 from labkit.cli.web import server
 from labkit.progress import exchange
+from tests.unit.test_model_configs import PUBLISHED
 from tests.widget_tree import words
 
 from . import accessibility
@@ -281,3 +282,18 @@ def test_a_browser_that_stores_nothing_says_so(chromium, address):
     part.get_by_role("button", name="Show the answer").click(timeout=120_000)
     part.get_by_text("did not store your progress: no room").wait_for(timeout=120_000)
     context.close()
+
+
+def test_a_published_config_joins_the_menu_and_a_broken_one_says_why(page):
+    raw, num_parameters = PUBLISHED["SmolLM3-3B"]
+    part = page.locator('[data-cell="memory"] .lab-live')
+    chooser, menu = part.get_by_label("config.json"), part.get_by_label("model", exact=True)
+    given = {"name": "config.json", "mimeType": "application/json"}
+    chooser.set_input_files({**given, "buffer": json.dumps(raw).encode()})
+    idle(page)
+    assert f"{num_parameters:,}" in part.inner_text()
+    chosen = menu.evaluate("menu => menu.selectedOptions[0].text")
+    assert "3.08B" in chosen
+    chooser.set_input_files({**given, "buffer": b"{"})
+    part.get_by_role("status").get_by_text("line 1").wait_for()
+    assert menu.evaluate("menu => menu.selectedOptions[0].text") == chosen
