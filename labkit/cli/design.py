@@ -40,6 +40,9 @@ def design(
             console().print(Text(each.name, style="bold"))
             console().print(Padding(Text(each.story), (0, 0, 0, 2)))
         return
+    if name is not None and (seed, model) != (None, None):
+        reason = f"{name} is a briefing of the book, and --seed and --model make a new one"
+        raise typer.BadParameter(f"{reason}: leave out the name, or these options")
     try:
         if save is not None:
             require_report_name(save)  # now, and not after 45 minutes

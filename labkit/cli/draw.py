@@ -26,6 +26,8 @@ def draw(
             out.print(Text(f"{each.name:22}{each.title}"), soft_wrap=True)
         return
     drawing = get_drawing(name)
+    if file is not None and (hint or answer):
+        raise typer.BadParameter(f"--hint and --answer go with the task: leave out {file}, or them")
     if file is None:
         out.print(Text(drawing.title, style="bold"))
         out.print(Text(drawing.prompt))

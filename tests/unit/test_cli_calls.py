@@ -253,3 +253,18 @@ def test_pytest_shows_the_line_of_the_caller_and_none_of_labkit():
         run(raises, 1, timeout=300)
     shown = caught.traceback.filter(caught)
     assert {Path(entry.path) for entry in shown} == {Path(__file__)}
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("design 8b-spot --seed 3", "8b-spot"),
+        ("design 8b-spot --model llama3-8b", "8b-spot"),
+        ("draw ring-4 rows.txt --hint", "rows.txt"),
+        ("draw ring-4 rows.txt --answer", "rows.txt"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(labkit, words, named):
+    status, _, err = labkit(*words.split())
+    assert status == 2
+    assert named in err and "leave out" in " ".join(err.split())
