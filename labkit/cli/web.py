@@ -5,10 +5,11 @@ WebAssembly from a server only, and by their MIME types.
 """
 
 import errno
+import sys
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -33,6 +34,13 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing of each request."""
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that has left the page while it loaded."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def web(
@@ -60,7 +68,7 @@ def server(folder: Path | None, port: int) -> ThreadingHTTPServer:
         fix = "name the folder that has one" if folder else "`make book` in a clone builds it"
         raise UserError(f"{site} has no index.html, so it is no website: {fix}")
     try:
-        return ThreadingHTTPServer((_HOST, port), partial(_Handler, directory=str(site)))
+        return _Server((_HOST, port), partial(_Handler, directory=str(site)))
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise

@@ -66,3 +66,15 @@ class Clone:
 def test_a_port_in_use_is_named_with_the_way_out(serving, site):
     with pytest.raises(UserError, match=f"port {serving.server_port} .*--port 0"):
         server(site, serving.server_port)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_said"),
+    [(ConnectionResetError(), False), (BrokenPipeError(), False), (ValueError("x"), True)],
+)
+def test_a_browser_that_leaves_a_page_is_no_error(serving, capsys, error, is_said):
+    try:
+        raise error
+    except (OSError, ValueError):
+        serving.handle_error(None, ("127.0.0.1", 1))
+    assert bool(capsys.readouterr().err) == is_said
