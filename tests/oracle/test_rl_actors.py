@@ -1,6 +1,7 @@
 """A3C and IMPALA: what the server and the learner did, done again in one process."""
 
 import math
+import time
 
 import gymnasium
 import pytest
@@ -187,8 +188,30 @@ def test_one_worker_of_a3c_is_a_serial_run():
     assert history.staleness == [0] * 12
 
 
-def test_asynchronous_workers_make_updates_of_any_age():
-    history = run(a3c.train, 4, (RLConfig(**SHARED), short)).values[0]
+class Together(gymnasium.Wrapper):
+    """After 1 step, and after 12, goes on when all five environments have come as far.
+
+    So all workers have their first parameters before one sends a gradient, and have ended an
+    episode before one goes on alone, however a machine shares out its cores.
+    """
+
+    def __init__(self, number, folder):
+        super().__init__(short(number))
+        self.number, self.folder, self.num_steps = number, folder, 0
+
+    def step(self, action):
+        while self.num_steps in (1, 12) and len(list(self.folder.glob(f"{self.num_steps}-*"))) < 5:
+            time.sleep(0.001)
+        self.num_steps += 1
+        (self.folder / f"{self.num_steps}-{self.number}").touch()
+        return super().step(action)
+
+
+def test_asynchronous_workers_make_updates_of_any_age(tmp_path):
+    def make(number):
+        return Together(number, tmp_path)
+
+    history = run(a3c.train, 4, (RLConfig(**SHARED), make)).values[0]
     assert history.num_updates == len(history.staleness) == 360 * 3 // 30
     assert sum(history.staleness) > 0
     assert history.samples_by_rank[0] == 0 and min(history.samples_by_rank[1:]) > 0
