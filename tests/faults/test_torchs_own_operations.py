@@ -70,8 +70,10 @@ def is_woken_by_a_signal(world):
         thread = threading.Thread(target=dist.recv, args=(torch.zeros(1), 0))
         thread.start()
         signal.signal(signal.SIGALRM, lambda number, frame: woken.set())
-        signal.setitimer(signal.ITIMER_REAL, LATE_S)
+        # Again and again: a signal may reach another thread, and then does not wake this one.
+        signal.setitimer(signal.ITIMER_REAL, LATE_S, 0.1)
         woken.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         dist.send(x, 0)
         thread.join()
     else:
