@@ -98,6 +98,11 @@ class Exhibit:
     unit: str = ""
     """Unit of shown numbers, if `claimed` has none."""
 
+    @property
+    def is_measured(self) -> bool:
+        """True if a real run gives the number, or measures what the proof predicts."""
+        return bool(self.run or self.proof and proofs.uses(self.proof, "runs"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:

@@ -153,13 +153,8 @@ def _ranges(total: int, parts: int) -> list[str]:
     ]
 
 
-def _mesh(rank: int) -> list[str]:
-    place = coordinates_at(rank, {"dp": 2, "pp": 2, "tp": 2})
-    return [str(place[axis]) for axis in ("dp", "pp", "tp")]
-
-
-def _layouts() -> list[Drawing]:
-    inner, heads, words, tokens = _ranges(12, N), _ranges(8, N), _ranges(10, N), _ranges(8, N)
+def _matrices() -> list[Drawing]:
+    inner, heads, words = _ranges(12, N), _ranges(8, N), _ranges(10, N)
     return [
         _drawing(
             "column-row",
@@ -198,6 +193,12 @@ def _layouts() -> list[Drawing]:
             lambda r: [words[r], "0-2"],
             (10, 3),
         ),
+    ]
+
+
+def _places() -> list[Drawing]:
+    tokens, sizes = _ranges(8, N), {"dp": 2, "pp": 2, "tp": 2}
+    return [
         _drawing(
             "sequence",
             "Sequence parallelism: where tokens are whole",
@@ -218,8 +219,8 @@ def _layouts() -> list[Drawing]:
             "8 ranks, tensor parallelism innermost, then the pipeline, data parallelism "
             "outermost. Write each rank's coordinates.",
             "rank = (dp x 2 + pp) x 2 + tp: neighbours in tp have neighbouring numbers.",
-            ("dp", "pp", "tp"),
-            _mesh,
+            tuple(sizes),
+            lambda r: [*map(str, coordinates_at(r, sizes).values())],
             num_ranks=8,
         ),
     ]
@@ -227,4 +228,4 @@ def _layouts() -> list[Drawing]:
 
 def drawings() -> list[Drawing]:
     """Return the drawings of holdings."""
-    return [*map(_after, AFTER), *map(_zero, (1, 2, 3)), *_layouts()]
+    return [*map(_after, AFTER), *map(_zero, (1, 2, 3)), *_matrices(), *_places()]
