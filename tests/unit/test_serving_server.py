@@ -457,7 +457,7 @@ def test_a_server_that_closes_ends_its_streams_and_leaves_no_page_thread_or_port
         next(iter(stream))
     with pytest.raises(openai.APIError, match="closing"):
         list(stream)
-    assert is_free(engine) and set(threading.enumerate()) == before
+    assert is_free(engine) and set(threading.enumerate()) <= before
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url + "/health")
 
